@@ -1,0 +1,223 @@
+"""Typed configurations: frozen dataclasses that go to plain dictionaries and back without loss.
+
+    @config
+    class OptimizerConfig(Config):
+        learning_rate: float = 1e-4
+        "Step size after warm-up."
+        def __post_init__(self) -> None:
+            self.require(self.learning_rate > 0, "learning_rate", "a positive number")
+
+A field annotated with a base class (`model: ModelConfig`) may hold any subclass; its dictionary then names it under
+"kind", as "package.module:Class". A kind is found among the modules of Triptych and the classes already imported; nothing
+else is ever imported on the word of a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar, dataclass_transform
+
+from triptych.core.errors import ConfigError, nearest
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound="Config")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def config(cls: type[T]) -> type[T]:
+    """The class as a frozen, slotted, keyword-only dataclass."""
+    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@config
+class Config:
+    """Base of every configuration: `to_dict`, `from_dict`, `updated` and `require`."""
+
+    def require(self, condition: bool, setting: str, allowed: str) -> None:
+        """Raises ConfigError unless `condition` holds: names the setting, what was given and what is `allowed`."""
+        if not condition:
+            raise ConfigError(setting, f"got {getattr(self, setting)!r}, expected {allowed}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dictionaries, lists, numbers, strings, booleans and None: what JSON can hold."""
+        hints = field_types(type(self))
+        return {field.name: _plain(getattr(self, field.name), hints[field.name]) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The configuration that `values` describes; absent settings keep their defaults.
+
+        Raises ConfigError for an unknown name (with the nearest one), a wrong type or a value out of range.
+        """
+        return _build(cls, _without_kind(cls, values), {})
+
+    def updated(self, values: Mapping[str, Any]) -> Self:
+        """A copy with `values` laid over it, section by section. Raises ConfigError as `from_dict` does."""
+        current = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _build(type(self), _without_kind(type(self), values), current)
+
+
+@functools.cache
+def field_types(cls: type[Config]) -> dict[str, Any]:
+    """The resolved annotation of every field."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def kind_of(cls: type[Config]) -> str:
+    """The name under which a dictionary refers to a configuration class."""
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _without_kind(cls: type[Config], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise ConfigError("", f"got {values!r}, expected a table of settings")
+    if "kind" in values and values["kind"] != kind_of(cls):
+        raise ConfigError("kind", f"got {values['kind']!r}, expected {kind_of(cls)!r}")
+    return {name: value for name, value in values.items() if name != "kind"}
+
+
+def _build(cls: type[C], values: Mapping[str, Any], current: dict[str, Any]) -> C:
+    types_by_name = field_types(cls)
+    settings = dict(current)
+    for given, value in values.items():
+        name = str(given).replace("-", "_")
+        if name not in types_by_name:
+            raise ConfigError(str(given), f"unknown setting of {cls.__name__}{nearest(name, types_by_name)}")
+        try:
+            settings[name] = convert(value, types_by_name[name], settings.get(name))
+        except ConfigError as error:
+            raise error.inside(name) from None
+    missing = [
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.name not in settings and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ConfigError(missing[0], "missing, and it has no default")
+    return cls(**settings)
+
+
+def convert(value: Any, annotation: Any, current: Any = None) -> Any:
+    """`value` as the annotated type; over `current` where that is a section. Raises ConfigError (with no setting named)."""
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, typing.get_args(annotation), current)
+    if origin is typing.Literal:
+        allowed = typing.get_args(annotation)
+        if value not in allowed or isinstance(value, bool) != any(a is value for a in allowed if isinstance(a, bool)):
+            names = ", ".join(map(repr, allowed))
+            raise ConfigError("", f"got {value!r}, expected one of {names}{nearest(str(value), map(str, allowed))}")
+        return value
+    if origin is tuple:
+        return _convert_tuple(value, typing.get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return _convert_section(value, annotation, current)
+    return _convert_scalar(value, annotation)
+
+
+def _convert_scalar(value: Any, annotation: Any) -> Any:
+    if annotation is Any:
+        return value
+    if annotation is type(None) or annotation is None:
+        if value is not None:
+            raise ConfigError("", f"got {value!r}, expected nothing")
+        return None
+    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, bool) != (annotation is bool) or not isinstance(value, annotation):
+        raise ConfigError("", f"got {value!r}, expected {type_name(annotation)}")
+    return value
+
+
+def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
+    for option in options:
+        if option is not type(None) and type(value) is option:
+            return value
+    reasons = []
+    for option in options:
+        try:
+            return convert(value, option, current)
+        except ConfigError as error:
+            if error.setting:
+                raise
+            reasons.append(error.reason)
+    if len([option for option in options if option is not type(None)]) == 1:
+        raise ConfigError("", next(r for o, r in zip(options, reasons, strict=True) if o is not type(None)))
+    raise ConfigError("", f"got {value!r}, expected {' or '.join(map(type_name, options))}")
+
+
+def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError("", f"got {value!r}, expected a list of {type_name(items[0])}")
+    if len(items) == 2 and items[1] is Ellipsis:
+        return tuple(convert(item, items[0]) for item in value)
+    if len(value) != len(items):
+        raise ConfigError("", f"got {value!r}, expected {len(items)} values")
+    return tuple(convert(item, annotation) for item, annotation in zip(value, items, strict=True))
+
+
+def _convert_section(value: Any, annotation: type[Config], current: Any) -> Config:
+    if isinstance(value, annotation):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError("", f"got {value!r}, expected a table of settings")
+    cls = _resolve_kind(value["kind"], annotation) if "kind" in value else type(current) if isinstance(current, Config) else annotation
+    over = {f.name: getattr(current, f.name) for f in dataclasses.fields(current)} if type(current) is cls else {}
+    return _build(cls, _without_kind(cls, value), over)
+
+
+def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
+    module = str(kind).partition(":")[0]
+    if module.startswith(_PACKAGE + "."):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            raise ConfigError("kind", f"unknown {kind!r}: this version of Triptych has no module {module}") from None
+    known = _kinds(base)
+    if kind not in known:
+        raise ConfigError("kind", f"unknown {kind!r}{nearest(str(kind), known)}")
+    # By name: making a dataclass slotted replaces the class, and the replaced one is still listed as a subclass.
+    return getattr(sys.modules[module], str(kind).partition(":")[2])
+
+
+def _kinds(cls: type[Config]) -> set[str]:
+    return {kind_of(cls)}.union(*(_kinds(sub) for sub in cls.__subclasses__()))
+
+
+def _plain(value: Any, annotation: Any = None) -> Any:
+    if isinstance(value, Config):
+        # A slotted dataclass replaces the class it decorates, so identity is that of the name.
+        declared = {kind_of(option) for option in _options(annotation) if isinstance(option, type) and issubclass(option, Config)}
+        kind = kind_of(type(value))
+        return ({} if declared == {kind} else {"kind": kind}) | value.to_dict()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _options(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def type_name(annotation: Any) -> str:
+    """The annotation in a user's words."""
+    plain = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
+    if annotation in plain:
+        return plain[annotation]
+    if typing.get_origin(annotation) is typing.Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
+    if typing.get_origin(annotation) is tuple:
+        return f"a list of {type_name(typing.get_args(annotation)[0])}"
+    return str(getattr(annotation, "__name__", annotation))

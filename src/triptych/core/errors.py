@@ -1,0 +1,47 @@
+"""The errors that Triptych raises on purpose.
+
+The command line prints a `UserError` as one line and exits with code 2; a `RunError` as one line and exits with code 1.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something that the user gave cannot be used; the message says what to change."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting is unknown, has the wrong type or is out of range.
+
+    `setting` is the dotted name as it is written in a configuration ("train.batch_size"); `reason` the rest of the message.
+    """
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(f"{setting}: {reason}" if setting else reason)
+        self.setting = setting
+        self.reason = reason
+
+    def inside(self, section: str) -> ConfigError:
+        """The same error, seen from one level further out."""
+        return ConfigError(f"{section}.{self.setting}" if self.setting else section, self.reason)
+
+
+class DataError(UserError):
+    """A data set or one of its files cannot be used; names the file."""
+
+
+class CheckpointError(UserError):
+    """A run directory or checkpoint is missing, damaged or of another model."""
+
+
+class RunError(Exception):
+    """A run failed by itself: a value that is not finite, a loss scale that fell through its floor."""
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """A hint `; did you mean "x"?`, or an empty string when nothing is near."""
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return f'; did you mean "{matches[0]}"?' if matches else ""

@@ -1,0 +1,41 @@
+"""Images between tensors and files: 8-bit conversion, grids, PNG."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Images in [-1, 1] (b, c, h, w) as uint8 (b, h, w, c) in host memory: clip((x + 1) * 127.5), truncated as guided-diffusion does."""
+    return ((images.float() + 1) * 127.5).clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()
+
+
+def grid(images: Tensor | np.ndarray, *, columns: int | None = None, gap: int = 2) -> np.ndarray:
+    """uint8 images (b, h, w, c) as one picture, row by row, on white; as square as it can be unless `columns` is given."""
+    array = np.asarray(images)
+    count, height, width, channels = array.shape
+    columns = columns or max(1, int(np.ceil(np.sqrt(count))))
+    rows = -(-count // columns)
+    sheet = np.full((rows * (height + gap) + gap, columns * (width + gap) + gap, channels), 255, dtype=np.uint8)
+    for k, image in enumerate(array):
+        top, left = gap + (k // columns) * (height + gap), gap + (k % columns) * (width + gap)
+        sheet[top : top + height, left : left + width] = image
+    return sheet
+
+
+def enlarge(picture: np.ndarray, factor: int) -> np.ndarray:
+    """The picture (h, w, c) with every pixel as a square of `factor` pixels."""
+    return picture.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def save_png(picture: np.ndarray, path: Path) -> None:
+    """Writes a uint8 picture (h, w, 1 or 3) whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(temporary, format="PNG")
+    os.replace(temporary, path)

@@ -1,0 +1,107 @@
+"""The seam between the engine and the families: what a model declares, and what the loop calls.
+
+A model is networks and losses, and a sampler where it has one. It owns no optimizer, device, logger, file or collective. The
+loop draws a batch for each optimizer step of each phase, calls `prepare` once, then `loss` for each microbatch, steps the
+phase's optimizer, and hands all terms to `observe`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import Config, config
+from triptych.core.rng import Rng
+
+NUM_GROUPS = 4
+"""Groups of samples that `LossTerms.group` may tell apart in the log: the quartiles of noise level."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One kind of optimizer step within an iteration."""
+
+    name: str
+    networks: tuple[str, ...]
+    "Attribute names of the networks that it updates."
+    repeats: int = 1
+    "Optimizer steps an iteration, each on its own slice of the iteration's images."
+    every: int = 1
+    "Runs in every `every`-th iteration only (lazy regularization)."
+    partial: bool = False
+    "Whether the loss reaches only part of the parameters (DDP must then look for the unused ones)."
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """What a loss returns for the b samples it was given."""
+
+    loss: Tensor
+    "Differentiated: shape (b,). The loop sums it and divides by the step's global number of samples."
+    logged: Mapping[str, Tensor] = field(default_factory=dict)
+    "Detached terms for the log, each of shape (b,)."
+    group: Tensor | None = None
+    'Integers 0..3 of shape (b,): every logged term is also logged by group, as "name_q0" to "name_q3".'
+    observed: Mapping[str, Tensor] = field(default_factory=dict)
+    "Detached tensors of shape (b,) that `observe` gets; gathered from all processes only where there are any."
+
+
+class Model(nn.Module, ABC):
+    """Networks, losses and, where it is a `Sampler`, a sampler."""
+
+    phases: tuple[Phase, ...]
+    averaged: tuple[str, ...]
+    "Attribute names of the networks that the exponential moving averages follow."
+    validated: tuple[str, ...] = ()
+    "Names of the phases whose loss on held-out images means something."
+    couples_samples: bool = False
+    "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
+    init_images: int = 0
+    "Number of images that `initialize` wants; 0: it is not called."
+
+    def initialize(self, batch: Batch, rng: Rng) -> None:
+        """Data-dependent initialization, once, on the same first images in every process."""
+
+    def prepare(self, phase: Phase) -> None:
+        """Called once before each optimizer step (power iterations of spectral norm)."""
+
+    @abstractmethod
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        """The terms of each sample. Changes no state but running statistics of the phase's own networks."""
+
+    def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
+        """Called once after each step with `LossTerms.observed` of all microbatches and processes, in sample order."""
+
+
+@config
+class ModelConfig(Config):
+    """Base of the configurations that build a model."""
+
+    def build(self, spec: DataSpec) -> Model:
+        """The model with fresh weights from PyTorch's global generator; raises ConfigError when the data lacks what it needs."""
+        raise TypeError(f"{type(self).__name__} has no build method")
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A model that makes images."""
+
+    sampling: Config
+    "The default settings of its sampler; `triptych sample` takes them as flags."
+
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+        """One image in [-1, 1] for each index of `rng`: (b, c, h, w). `labels`: (b,), exactly when the model is conditional."""
+        ...
+
+
+def seeded_build(model: ModelConfig, spec: DataSpec, *, seed: int) -> Model:
+    """The model with initial weights that depend on `seed` alone; PyTorch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model.build(spec)

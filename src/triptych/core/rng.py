@@ -1,0 +1,133 @@
+"""Randomness as a function of (seed, stream, sample index), and of nothing else.
+
+`Rng` holds a seed, a stream (a tuple of names: purpose, phase, repeat) and the indices of the samples it draws for. Each draw
+has a name, so two draws of one stream are independent and their order does not matter; the values of sample i are the same
+whichever batch, microbatch, process or restart it is drawn in.
+
+Words come from Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), counter = (block, 0, index),
+key = hash of (seed, stream, name). Masks of feature dropout need a number for every activation, so they come from a cheaper
+integer hash that is keyed per sample by Philox.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
+_WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
+_ROUNDS = 10
+_TO_UNIT = 2.0**-24  # 24 bits fill a float32's significand, so that 1.0 cannot come out
+_KEEP_LEVELS = 2**16
+
+
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """Four words in 0..2^32-1 for each counter; int64 arrays of NumPy or tensors of PyTorch, shaped alike."""
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        p0, p1 = c0 * _MULTIPLIER_0, c2 * _MULTIPLIER_1  # wraps modulo 2^64: the bits are those of the unsigned product
+        c0, c1, c2, c3 = ((p1 >> 32) & _MASK) ^ c1 ^ k0, p1 & _MASK, ((p0 >> 32) & _MASK) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
+    return c0, c1, c2, c3
+
+
+@functools.lru_cache(maxsize=4096)
+def key_of(seed: int, *names: str | int) -> tuple[int, int]:
+    """The Philox key of a stream."""
+    digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+def words(index: np.ndarray, *, key: tuple[int, int], count: int = 1) -> np.ndarray:
+    """`count` words in 0..2^32-1 for each sample index, on the CPU: int64 of shape (len(index), count)."""
+    index = np.asarray(index, dtype=np.int64)[:, None]
+    block = np.arange(-(-count // 4), dtype=np.int64)[None, :]
+    drawn = philox(block + 0 * index, 0 * (block + index), (index & _MASK) + 0 * block, (index >> 32) + 0 * block, key=key)
+    return np.stack(drawn, axis=-1).reshape(len(index), -1)[:, :count]
+
+
+def permutation(count: int, *, seed: int, epoch: int) -> np.ndarray:
+    """The order of `count` items in an epoch: int64 of shape (count,)."""
+    drawn = words(np.arange(count), key=key_of(seed, "order", epoch), count=2)
+    return np.argsort((drawn[:, 0] << 31) ^ drawn[:, 1], kind="stable")
+
+
+@dataclass(frozen=True)
+class Rng:
+    """Draws for the samples `index` (int64, shape (b,)) of one stream; draws land on the device of `index`."""
+
+    seed: int
+    stream: tuple[str | int, ...]
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def child(self, *names: str | int) -> Rng:
+        """The stream inside this one."""
+        return replace(self, stream=self.stream + names)
+
+    def __getitem__(self, samples: slice) -> Rng:
+        """The same stream for some of the samples."""
+        return replace(self, index=self.index[samples])
+
+    def to(self, device: torch.device | str) -> Rng:
+        """The same stream, drawing on `device`."""
+        return replace(self, index=self.index.to(device))
+
+    def words(self, name: str, count: int) -> Tensor:
+        """Uniform integers in 0..2^32-1: int64 of shape (b, count)."""
+        blocks = -(-count // 4)
+        index = self.index[:, None].expand(-1, blocks)
+        block = torch.arange(blocks, device=self.index.device).expand(len(self), -1)
+        drawn = philox(block, torch.zeros_like(block), index & _MASK, index >> 32, key=key_of(self.seed, *self.stream, name))
+        return torch.stack(drawn, dim=-1).view(len(self), -1)[:, :count]
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        """Uniform in [0, 1): float32 of shape (b, *shape)."""
+        return ((self.words(name, math.prod(shape)) >> 8).float() * _TO_UNIT).view(len(self), *shape)
+
+    def normal(self, name: str, *shape: int) -> Tensor:
+        """Standard normal: float32 of shape (b, *shape), by the Box-Muller transform of pairs of words."""
+        count = math.prod(shape)
+        pairs = self.words(name, 2 * (-(-count // 2))).view(len(self), -1, 2)
+        # float64 on a CPU: its vector kernels round a sample differently by its place in the batch; rounding to float32 hides it.
+        dtype = torch.float64 if pairs.device.type == "cpu" else torch.float32
+        radius = ((pairs[..., 0] + 1).to(dtype) * 2.0**-32).log_().mul_(-2).sqrt_()
+        angle = pairs[..., 1].to(dtype) * (2 * math.pi * 2.0**-32)
+        drawn = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).float()
+        return drawn.view(len(self), -1)[:, :count].reshape(len(self), *shape)
+
+    def integers(self, name: str, high: int, *shape: int) -> Tensor:
+        """Uniform in 0..high-1 (high at most 2^31): int64 of shape (b, *shape)."""
+        return ((self.words(name, math.prod(shape)) * high) >> 32).view(len(self), *shape)
+
+    def keep(self, name: str, *shape: int, drop: float) -> Tensor:
+        """Which activations dropout keeps: bool of shape (b, *shape), each False with probability `drop` (to 2^-16)."""
+        count = math.prod(shape)
+        k0, k1 = _as_int32(self.words(name, 2)).unbind(1)
+        # The finalizer of MurmurHash3 on a keyed counter, two activations to a 32-bit word, in place: this is memory-bound.
+        x = torch.arange(-(-count // 2), dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0)) + k0[:, None]
+        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_signed(0x85EBCA6B)).add_(k1[:, None])
+        x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(_signed(0xC2B2AE35))
+        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
+        threshold = round(drop * _KEEP_LEVELS) - _KEEP_LEVELS // 2
+        if threshold >= _KEEP_LEVELS // 2:
+            return torch.zeros(len(self), *shape, dtype=torch.bool, device=x.device)
+        return (x.view(torch.int16) >= threshold)[:, :count].view(len(self), *shape)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+def _as_int32(drawn: Tensor) -> Tensor:
+    return torch.where(drawn >= 1 << 31, drawn - (1 << 32), drawn).int()

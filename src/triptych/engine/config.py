@@ -1,0 +1,117 @@
+"""Settings of the training loop, the optimizer and the log. Everything that is counted is counted in images seen."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from triptych.core.config import Config, config
+
+
+@config
+class TrainConfig(Config):
+    """How long, how large, how precise, and what is written when."""
+
+    total_images: int
+    "Images seen when the run ends (every repetition counts)."
+    batch_size: int
+    "Images of one optimizer step, over all processes and microbatches."
+    microbatch: int | None = None
+    "Images that go through the network at once in each process; None: the process's whole share of the batch."
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    "Arithmetic of the networks; weights, losses and the optimizer stay float32."
+    loss_scale: float = 2.0**20
+    "fp16: the first loss scale."
+    loss_scale_growth: float = 1e-3
+    "fp16: log2 of the scale grows by this after a good step, and falls by 1 after an overflow."
+    loss_scale_floor: float = 1.0
+    "fp16: the run stops with a message when the scale falls below this."
+    compile: Literal["auto", "on", "off"] = "auto"
+    "torch.compile the losses; auto: on CUDA only."
+    seed: int = 0
+    "Seed of everything random in the run."
+    randomized_seed: bool = False
+    "Draw a seed when the run is new; the one drawn is written into the run's config.json."
+    ema_rates: tuple[float, ...] = (0.9999,)
+    "Rates, per step, of the exponential moving averages of the weights; the first is used for samples and validation."
+    ema_warmup: bool = True
+    "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
+    checkpoint_every: int | None = 500_000
+    "Images between checkpoints; None: by time and at the end only."
+    checkpoint_minutes: float | None = 30.0
+    "Minutes between checkpoints; None: by images and at the end only."
+    keep_last: int = 2
+    "Newest checkpoints that are kept (the best one by validation loss is kept too)."
+    keep_every: int | None = None
+    "Checkpoints at multiples of this many images are kept for good; None: none."
+    sample_every: int | None = 500_000
+    "Images between grids of samples; None: at the end only."
+    sample_count: int = 64
+    "Samples of a grid, always with the same noise and labels; 0: no grids."
+    validate_every: int | None = 500_000
+    "Images between validations; None: at the end only."
+    validate_images: int = 2_048
+    "Held-out images of a validation (fewer where there are fewer); 0: no validation."
+    profile_steps: int = 0
+    "Steps to profile after the third step of this start; writes profile/trace.json and profile/table.txt."
+
+    def __post_init__(self) -> None:
+        for name in ("total_images", "batch_size", "keep_last"):
+            self.require(getattr(self, name) >= 1, name, "at least 1")
+        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every"):
+            self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
+        for name in ("sample_count", "validate_images", "profile_steps"):
+            self.require(getattr(self, name) >= 0, name, "0 or more")
+        self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
+        self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
+        self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
+        self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")
+        self.require(self.loss_scale_floor > 0, "loss_scale_floor", "a positive number")
+        self.require(self.loss_scale >= self.loss_scale_floor, "loss_scale", "at least loss_scale_floor")
+        self.require(self.loss_scale_growth >= 0, "loss_scale_growth", "0 or more")
+
+
+@config
+class OptimConfig(Config):
+    """The optimizer and its learning rate."""
+
+    name: Literal["adamw", "adam", "adamax"] = "adamw"
+    "Decoupled weight decay (Loshchilov and Hutter 2019), or Adam, or Adamax (Kingma and Ba 2015)."
+    learning_rate: float = 1e-4
+    "Step size after warm-up."
+    betas: tuple[float, float] = (0.9, 0.999)
+    "Decay of the running mean of the gradient and of its square (of its largest magnitude in Adamax)."
+    eps: float = 1e-8
+    "Added to the denominator."
+    weight_decay: float = 0.0
+    "Decoupled in adamw, added to the gradient in adam and adamax."
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    "After warm-up: constant, or down to 0 at total_images along a line or half a cosine."
+    warmup_images: int = 0
+    "Images over which the learning rate rises linearly from 0."
+    clip_norm: float | None = None
+    "Largest norm of the whole gradient; None: it is not clipped."
+
+    def __post_init__(self) -> None:
+        self.require(self.learning_rate > 0, "learning_rate", "a positive number")
+        self.require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 to below 1")
+        self.require(self.eps > 0, "eps", "a positive number")
+        self.require(self.weight_decay >= 0, "weight_decay", "0 or more")
+        self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
+        self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
+
+
+@config
+class LogConfig(Config):
+    """Where measurements go besides metrics.jsonl, log.txt and the terminal."""
+
+    every: int = 5_000
+    "Images between lines of metrics."
+    tensorboard: bool = False
+    "Also write TensorBoard files (pip install triptych[logs])."
+    wandb: Literal["off", "online", "offline"] = "off"
+    "Also write to Weights & Biases (pip install triptych[logs]); a resumed run continues under its id."
+    wandb_project: str = "triptych"
+    "Project in Weights & Biases."
+
+    def __post_init__(self) -> None:
+        self.require(self.every >= 1, "every", "at least 1")
