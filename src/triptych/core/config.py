@@ -21,7 +21,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from triptych.core.errors import ConfigError, nearest
 
@@ -41,6 +41,9 @@ def config(cls: type[T]) -> type[T]:
 @config
 class Config:
     """Base of every configuration: `to_dict`, `from_dict`, `updated` and `require`."""
+
+    changeable: ClassVar[frozenset[str]] = frozenset()
+    "Names of the settings that may change when a run goes on; the others are refused."
 
     def require(self, condition: bool, setting: str, allowed: str) -> None:
         """Raises ConfigError unless `condition` holds: names the setting, what was given and what is `allowed`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
 
@@ -10,6 +10,12 @@ from triptych.core.config import Config, config
 @config
 class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
+
+    changeable: ClassVar = frozenset(
+        "total_images batch_size microbatch precision loss_scale loss_scale_growth loss_scale_floor compile ema_rates ema_warmup "
+        "checkpoint_every checkpoint_minutes keep_last keep_every sample_every sample_count validate_every validate_images "
+        "profile_steps".split()  # noqa: SIM905
+    )
 
     total_images: int
     "Images seen when the run ends (every repetition counts)."
@@ -74,6 +80,8 @@ class TrainConfig(Config):
 class OptimConfig(Config):
     """The optimizer and its learning rate."""
 
+    changeable: ClassVar = frozenset(("learning_rate", "betas", "eps", "weight_decay", "schedule", "warmup_images", "clip_norm"))
+
     name: Literal["adamw", "adam", "adamax"] = "adamw"
     "Decoupled weight decay (Loshchilov and Hutter 2019), or Adam, or Adamax (Kingma and Ba 2015)."
     learning_rate: float = 1e-4
@@ -103,6 +111,8 @@ class OptimConfig(Config):
 @config
 class LogConfig(Config):
     """Where measurements go besides metrics.jsonl, log.txt and the terminal."""
+
+    changeable: ClassVar = frozenset(("every", "tensorboard", "wandb", "wandb_project"))
 
     every: int = 5_000
     "Images between lines of metrics."

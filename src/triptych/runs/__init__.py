@@ -1,0 +1,15 @@
+"""The Python API: `train(config, run_dir)`, and `open_run(run_dir)` for what a trained run can do.
+
+from triptych.recipes.diffusion import adm_digits
+from triptych.runs import open_run, train
+
+train(adm_digits(), "runs/digits")
+samples = open_run("runs/digits").sample(64, seed=0, labels=[3, 7])
+samples.images  # uint8, (64, 16, 16, 1)
+"""
+
+from triptych.runs.run import Run, open_run
+from triptych.runs.sampling import Samples
+from triptych.runs.training import train
+
+__all__ = ["Run", "Samples", "open_run", "train"]

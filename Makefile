@@ -1,0 +1,48 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: each first makes .venv when it is missing or out of date.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO_RUN ?= runs/adm-digits-demo
+TEST_PROCESSES ?= 2
+
+.PHONY: help demo test check format
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    train the built-in digits for a few minutes and draw samples"
+	@echo "make test    run the whole test suite"
+	@echo "make check   lint, format check, types, import rules"
+	@echo "make format  format the code"
+
+demo: $(READY)
+	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN)
+	@$(BIN)/triptych sample $(DEMO_RUN) --count 100 --labels 0,1,2,3,4,5,6,7,8,9 --out $(DEMO_RUN)/demo.png
+	@echo
+	@echo "samples   $(DEMO_RUN)/demo.png (one column for each digit)"
+	@echo "run       $(DEMO_RUN)"
+	@echo "settings  $(DEMO_RUN)/config.json"
+	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
+
+test: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -q
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+	@$(BIN)/lint-imports
+
+format: $(READY)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Triptych needs Python 3.11 or newer; \"$(PYTHON)\" is $$($(PYTHON) --version 2>&1). Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up $(VENV) (once; this downloads PyTorch)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

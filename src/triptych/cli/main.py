@@ -1,0 +1,106 @@
+"""The command `triptych`: finds the verb, imports it alone, and turns errors into one line and an exit code.
+
+Nothing heavy is imported here, so that help and spelling errors come at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triptych import __version__
+from triptych.core.errors import ConfigError, RunError, UserError, nearest
+
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A sub-command: the module whose `main(arguments)` runs it, and its line of help."""
+
+    module: str
+    usage: str
+    summary: str
+
+
+VERBS = {
+    "train": Verb("triptych.cli.train", "RECIPE [--run DIR] [settings]", "train a recipe; the same command again goes on with the run"),
+    "sample": Verb("triptych.cli.sample", "RUN [--count N] [--out FILE]", "draw images from a trained run"),
+    "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of the command line `arguments` (by default those of the process).
+
+    0: done, or interrupted and saved; 1: the run failed; 2: the user gave something that cannot be used; 130: interrupted
+    before there was anything to save.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    try:
+        code = _dispatch(given)
+        sys.stdout.flush()
+        return code
+    except UserError as error:
+        return _fail(error, EXIT_USER_ERROR, debug=debug)
+    except RunError as error:
+        return _fail(error, EXIT_FAILED, debug=debug)
+    except KeyboardInterrupt:
+        print("triptych: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on exit: into nothing, or it would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        return _fail(error, EXIT_FAILED, debug=debug)
+
+
+def _dispatch(given: list[str]) -> int:
+    if not given:
+        print(_help(), file=sys.stderr)
+        return EXIT_USER_ERROR
+    name, rest = given[0], given[1:]
+    if name in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if name == "--version":
+        print(f"triptych {__version__}")
+        return 0
+    if name not in VERBS:
+        what = "option" if name.startswith("-") else "command"
+        raise ConfigError("", f'unknown {what} "{name}"{nearest(name, VERBS)} (triptych --help lists the commands)')
+    return importlib.import_module(VERBS[name].module).main(rest)
+
+
+def _fail(error: Exception, code: int, *, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    line = " ".join(str(error).split()) or type(error).__name__
+    print(f"triptych: error: {line}", file=sys.stderr)
+    return code
+
+
+def _help() -> str:
+    width = max(len(name) for name in VERBS) + 2
+    verbs = "\n".join(f"  {name:{width}}{verb.summary}\n  {'':{width}}triptych {name} {verb.usage}" for name, verb in VERBS.items())
+    return f"""usage: triptych COMMAND ...
+
+Trains, samples and evaluates image generators: normalizing flows, GANs and diffusion models.
+
+commands:
+{verbs}
+
+options:
+  --help     this page; after a command, its own
+  --version  the version
+  --debug    show where in the code an error arose"""

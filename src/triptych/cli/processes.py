@@ -1,0 +1,15 @@
+"""Which of the processes that torchrun started this is, before PyTorch is imported."""
+
+from __future__ import annotations
+
+import os
+
+
+def is_first_process() -> bool:
+    """Whether this process prints for all of them."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def num_processes() -> int:
+    """How many processes work together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,120 @@
+"""`triptych sample`: images from a trained run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from triptych.cli.processes import is_first_process, num_processes
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError, UserError
+
+USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--out FILE] [sampler settings]
+
+Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
+
+  triptych sample RUN --help    list all options, with the settings of that run's sampler
+
+example: triptych sample runs/digits --count 64 --labels 3,7 --out grid.png"""
+
+
+@config
+class SampleOptions(Config):
+    """How many images, of what, from which weights, to where."""
+
+    count: int = 64
+    "Number of images."
+    seed: int = 0
+    "Seed of the noise."
+    labels: str | None = None
+    "Classes by number or name, separated by commas, taken in turn (3,7); None: all classes in turn."
+    out: str | None = None
+    "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
+    batch_size: int | None = None
+    "Images drawn at once in each process; None: the run's batch size."
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    "Arithmetic of the networks."
+    device: str | None = None
+    "cpu, cuda, cuda:1, mps; None: a CUDA device where there is one."
+
+    def __post_init__(self) -> None:
+        self.require(self.count >= 1, "count", "at least 1")
+        self.require(self.seed >= 0, "seed", "0 or more")
+        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
+        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
+        self.require(named, "checkpoint", "latest, best or a number of images")
+        self.require(
+            self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
+        )
+        self.require(self.labels is None or all(_split(self.labels)), "labels", "numbers or names of classes, separated by commas")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draws the images and prints where they are."""
+    if not arguments:
+        raise ConfigError("", "no run given; usage: triptych sample RUN [--out FILE]")
+    if arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if arguments[0].startswith("-"):
+        raise ConfigError(
+            "", f"got {arguments[0]!r} where the run directory is expected; usage: triptych sample RUN [--count N] [--out FILE]"
+        )
+
+    from triptych import runs
+    from triptych.cli.settings import parse
+
+    run = runs.open_run(arguments[0])
+    sampling = getattr(run.config.model, "sampling", None)
+    if not isinstance(sampling, Config):
+        raise UserError(f"{arguments[0]}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
+    options, settings = parse(
+        arguments[1:],
+        prog=f"triptych sample {arguments[0]}",
+        description="Draws images from the run. The options after --device are settings of its sampler.",
+        options=SampleOptions(),
+        settings=sampling,
+    )
+    out = Path(options.out) if options.out is not None else Path(arguments[0]) / "samples.png"
+    with _progress(options.count) as report:
+        run.sample(
+            options.count,
+            seed=options.seed,
+            labels=None if options.labels is None else [int(label) if label.isdecimal() else label for label in _split(options.labels)],
+            settings=settings,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+            weights=options.weights,
+            device=options.device,
+            precision=options.precision,
+            out=out,
+            progress=report,
+        )
+    if is_first_process():
+        print(f"{options.count} images in {out}")
+    return 0
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, of the share of the first process; takes the number of images just drawn."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from triptych.core.batch import share
+
+    columns = (TextColumn("sampling"), BarColumn(), MofNCompleteColumn(), TextColumn("images, time left"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
+        task = bar.add_task("sampling", total=len(share(count, rank=0, world_size=num_processes())))
+        yield lambda drawn: bar.advance(task, drawn)
+
+
+def _split(labels: str) -> list[str]:
+    return [label.strip() for label in labels.split(",")]

@@ -1,0 +1,245 @@
+"""Settings as flags: tyro parses them and writes their help; what it refuses is explained here in one line.
+
+tyro is given plain forms that mirror the configurations, section by section, with the values of a recipe as defaults. So a
+section is always of the class that the recipe chose, and validation happens once, in `Config.updated`, with the full name of
+the setting in the message.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import inspect
+import io
+import itertools
+import json
+import textwrap
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+from triptych.core.config import Config, field_types
+from triptych.core.errors import ConfigError, nearest
+
+C = TypeVar("C", bound=Config)
+S = TypeVar("S", bound=Config)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag, the dotted name of the setting it sets, and the setting's type."""
+
+    name: str
+    setting: str
+    annotation: Any
+    default: Any
+
+
+def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, settings: S) -> tuple[C, S]:
+    """The options of the verb and the settings, both with the flags in `arguments` laid over them.
+
+    Prints the help and exits when that is asked for. Raises ConfigError, naming the flag, for anything it cannot use.
+    """
+    flags = {flag.name: flag for part in (options, settings) for flag in flags_of(part)}
+    assert len(flags) == len(list(flags_of(options))) + len(list(flags_of(settings))), "a setting has the name of an option of the verb"
+    form = _form("Flags", options, settings)
+    given = list(_plain_booleans(arguments, flags))
+    if "-h" in given or "--help" in given:
+        tyro.cli(form, prog=prog, description=description, args=["--help"])
+    filled = _quietly(form, given)
+    if filled is None:
+        raise diagnose(given, flags)
+    try:
+        return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
+    except ConfigError as error:
+        raise ConfigError(flag_name(error.setting), error.reason) from None
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The settings in a TOML or JSON file; the text "None" stands for None, as on the command line."""
+    if path.suffix not in (".toml", ".json"):
+        raise ConfigError("--config", f"got {str(path)!r}, expected a file that ends with .toml or .json")
+    if not path.is_file():
+        raise ConfigError("--config", f"there is no file {str(path)!r}")
+    try:
+        text = path.read_text("utf-8")
+        return _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else json.loads(text))
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("--config", f"{path} is not {path.suffix[1:].upper()}: {error}") from None
+
+
+def flag_name(setting: str) -> str:
+    """The flag that sets the setting of that dotted name."""
+    return f"--{setting.replace('_', '-')}" if setting else ""
+
+
+def flags_of(settings: Config, *, section: str = "") -> Iterator[Flag]:
+    """A flag for every setting; sections that are None have none."""
+    for name, annotation in field_types(type(settings)).items():
+        value = getattr(settings, name)
+        if isinstance(value, Config):
+            yield from flags_of(value, section=f"{section}{name}.")
+        elif not _holds_section(annotation):
+            yield Flag(flag_name(section + name), section + name, annotation, value)
+
+
+@functools.cache
+def field_docs(cls: type[Config]) -> dict[str, str]:
+    """The docstring under each field, those of the bases included; none for a class whose source is not there."""
+    docs: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        try:
+            source = inspect.getsource(owner)
+        except OSError:
+            continue
+        (tree,) = ast.parse(textwrap.dedent(source)).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in itertools.pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                docs[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return docs
+
+
+def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
+    """The error in `arguments`, which tyro refused: the first flag that is unknown or that does not take its values."""
+    loose, groups = _grouped(arguments, flags)
+    if loose:
+        return ConfigError("", f"unexpected {' '.join(loose)!r}; settings are given as --name value")
+    for name, values in groups:
+        flag = flags.get(_canonical(name, flags))
+        if flag is None:
+            return ConfigError(name, f"unknown setting{nearest(name, flags)}")
+        one = dataclasses.make_dataclass("One", [("value", flag.annotation)], kw_only=True)
+        negated = flag.name != name and _canonical(name, flags) != name.replace("_", "-")
+        if _quietly(one, ["--no-value" if negated else "--value", *values]) is None:
+            got = f"got {' '.join(values)!r}" if values else "the value is missing"
+            return ConfigError(name, f"{got}, expected {allowed(flag.annotation)}{_nearest_choice(values, flag.annotation)}")
+    return ConfigError("", f"cannot use {' '.join(arguments)!r}")
+
+
+def allowed(annotation: Any) -> str:
+    """What may be written after a flag of that type."""
+    plain = {int: "a whole number", float: "a number", bool: "nothing, True or False", str: "text", type(None): "None", Path: "a path"}
+    if annotation in plain:
+        return plain[annotation]
+    items = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(allowed, items))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, items)) if len(items) > 1 else str(items[0])
+    if origin is tuple and items[-1:] == (Ellipsis,):
+        return f"any number of values, each {allowed(items[0])}"
+    if origin is tuple:
+        return f"{len(items)} values, each {' or '.join(dict.fromkeys(map(allowed, items)))}"
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _form(name: str, *parts: Config) -> type:
+    """A plain dataclass with the fields of `parts`, their values as defaults and their docstrings as help."""
+    fields: list[tuple[str, Any, Any]] = []
+    for part in parts:
+        docs = field_docs(type(part))
+        for field, annotation in field_types(type(part)).items():
+            value = getattr(part, field)
+            if isinstance(value, Config):
+                section = _form(f"{type(value).__name__}Form", value)
+                help_text = Annotated[section, tyro.conf.arg(help=docs.get(field))]
+                fields.append((field, help_text, dataclasses.field(default_factory=section)))
+            elif not _holds_section(annotation):
+                fields.append((field, Annotated[annotation, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=value)))
+    return dataclasses.make_dataclass(name, fields, kw_only=True)
+
+
+def _changes(filled: Any, settings: Config) -> dict[str, Any]:
+    """What the filled-in form says other than `settings`."""
+    changes: dict[str, Any] = {}
+    for field in field_types(type(settings)):
+        before = getattr(settings, field)
+        if isinstance(before, Config):
+            inner = _changes(getattr(filled, field), before)
+            changes |= {field: inner} if inner else {}
+        elif hasattr(filled, field) and getattr(filled, field) != before:
+            changes[field] = getattr(filled, field)
+    return changes
+
+
+def _quietly(form: type, arguments: Sequence[str]) -> Any:
+    """The filled-in form, or None when tyro refuses the arguments; its own message is dropped."""
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return tyro.cli(form, args=list(arguments), add_help=False)
+        except SystemExit:
+            return None
+
+
+def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterator[str]:
+    """The arguments with `--flag True` and `--flag=False` as tyro writes them: `--flag` and `--no-flag`."""
+    waiting: str | None = None
+    for argument in [part for whole in arguments for part in _split_boolean(whole, flags)]:
+        if waiting is not None and argument.lower() in ("true", "false"):
+            head, dot, last = waiting.rpartition(".")
+            yield waiting if argument.lower() == "true" else f"{head}.no-{last}" if dot else f"--no-{waiting[2:]}"
+            waiting = None
+            continue
+        if waiting is not None:
+            yield waiting
+        name = argument.replace("_", "-")
+        waiting = name if name in flags and flags[name].annotation is bool else None
+        if waiting is None:
+            yield argument
+    if waiting is not None:
+        yield waiting
+
+
+def _split_boolean(argument: str, flags: dict[str, Flag]) -> list[str]:
+    name, equals, value = argument.partition("=")
+    known = flags.get(name.replace("_", "-"))
+    return [name, value] if equals and known is not None and known.annotation is bool else [argument]
+
+
+def _grouped(arguments: Sequence[str], flags: dict[str, Flag]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """The arguments before the first flag, and each flag with its values."""
+    loose: list[str] = []
+    groups: list[tuple[str, list[str]]] = []
+    for argument in arguments:
+        if argument.startswith("--") or (argument.startswith("-") and argument[1:2].isalpha()):
+            name, equals, value = argument.partition("=")
+            groups.append((name, [value] if equals else []))
+        else:
+            (groups[-1][1] if groups else loose).append(argument)
+    return loose, groups
+
+
+def _canonical(name: str, flags: dict[str, Flag]) -> str:
+    """The name as it is in `flags`: with hyphens, and without the "no-" of a boolean."""
+    name = name.replace("_", "-")
+    head, dot, last = name.rpartition(".")
+    positive = f"{head}.{last.removeprefix('no-')}" if dot else f"--{name.removeprefix('--no-').removeprefix('--')}"
+    return name if name in flags or positive not in flags or flags[positive].annotation is not bool else positive
+
+
+def _nearest_choice(values: list[str], annotation: Any) -> str:
+    items = typing.get_args(annotation)
+    choices = items if typing.get_origin(annotation) is typing.Literal else [c for item in items for c in typing.get_args(item)]
+    return nearest(" ".join(values), [choice for choice in choices if isinstance(choice, str)])
+
+
+def _holds_section(annotation: Any) -> bool:
+    options = typing.get_args(annotation) or (annotation,)
+    return any(isinstance(option, type) and issubclass(option, Config) for option in options)
+
+
+def _without_text_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_text_none(item) for name, item in value.items()}
+    return None if value == "None" else value

@@ -1,0 +1,133 @@
+"""Images that come as arrays: the built-in digits, MNIST's idx files, CIFAR-10's binary files, .npz and .npy."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+import zlib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from triptych.core.errors import DataError
+
+_IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in 3 dimensions and in 1
+_CIFAR_SIDE = 32
+_CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
+_CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_DIGIT_LEVELS = 16
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Images of one split as uint8 (n, h, w, c) and their classes as int64 (n,), or None."""
+
+    name: str
+    pixels: np.ndarray
+    labels: np.ndarray | None
+    class_names: tuple[str, ...] | None
+
+
+def digits() -> Arrays:
+    """1,797 handwritten digits of 8x8 pixels (E. Alpaydin and C. Kaynak, CC BY 4.0; see assets/digits.txt)."""
+    with resources.as_file(resources.files("triptych.data") / "assets" / "digits.npz") as path, np.load(path, allow_pickle=False) as file:
+        levels, labels = file["images"].astype(np.int64), file["labels"].astype(np.int64)
+    pixels = ((levels * 255 + _DIGIT_LEVELS // 2) // _DIGIT_LEVELS).astype(np.uint8)
+    return Arrays("digits", pixels[..., None], labels, tuple(map(str, range(10))))
+
+
+def find_idx(folder: Path, split: str, kind: str) -> Path | None:
+    """MNIST's file of a split ("train", "t10k") and kind ("images-idx3", "labels-idx1"), compressed or not."""
+    names = (f"{split}-{spelling}-ubyte{suffix}" for spelling in (kind, kind.replace("-", ".")) for suffix in ("", ".gz"))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def mnist(folder: Path, split: str) -> Arrays | None:
+    """A split of MNIST or of a data set in its format; None when the folder lacks it."""
+    images, labels = find_idx(folder, split, "images-idx3"), find_idx(folder, split, "labels-idx1")
+    if images is None:
+        return None
+    pixels = _idx(images, magic=_IDX_IMAGES)
+    if labels is None:
+        raise DataError(f"{images}: the file of its labels, {split}-labels-idx1-ubyte, is not beside it")
+    classes = _idx(labels, magic=_IDX_LABELS).astype(np.int64)
+    if len(classes) != len(pixels):
+        raise DataError(f"{labels}: {len(classes)} labels for the {len(pixels)} images of {images.name}")
+    return Arrays(images.name, pixels[..., None], classes, _numerals(classes))
+
+
+def _idx(path: Path, *, magic: int) -> np.ndarray:
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    found = int.from_bytes(data[:4])
+    if found != magic:
+        raise DataError(f"{path}: not an idx file of {'images' if magic == _IDX_IMAGES else 'labels'} (magic {found}, expected {magic})")
+    dimensions = magic % 256
+    shape = tuple(int.from_bytes(data[4 * k + 4 : 4 * k + 8]) for k in range(dimensions))
+    values = np.frombuffer(data, dtype=np.uint8, offset=min(len(data), 4 + 4 * dimensions))
+    if len(values) != np.prod(shape):
+        raise DataError(f"{path}: {len(values)} bytes of data where its header says {'x'.join(map(str, shape))}")
+    return values.reshape(shape)
+
+
+def cifar10_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The training and test files of CIFAR-10's binary version in a folder."""
+    return sorted(folder.glob("data_batch_*.bin")), sorted(folder.glob("test_batch.bin"))
+
+
+def cifar10(files: list[Path]) -> Arrays | None:
+    """The images of these files of CIFAR-10's binary version; None without files."""
+    if not files:
+        return None
+    records = np.concatenate([_cifar_records(path) for path in files])
+    pixels = records[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE).transpose(0, 2, 3, 1)
+    return Arrays(files[0].parent.name, np.ascontiguousarray(pixels), records[:, 0].astype(np.int64), _CIFAR_CLASSES)
+
+
+def _cifar_records(path: Path) -> np.ndarray:
+    data = np.fromfile(path, dtype=np.uint8)
+    if len(data) == 0 or len(data) % _CIFAR_RECORD:
+        raise DataError(f"{path}: {len(data)} bytes, expected a multiple of {_CIFAR_RECORD}; it is cut short or not CIFAR-10's binary version")
+    records = data.reshape(-1, _CIFAR_RECORD)
+    if records[:, 0].max() >= len(_CIFAR_CLASSES):
+        raise DataError(f"{path}: holds class {records[:, 0].max()}, expected 0 to 9; it is not CIFAR-10's binary version")
+    return records
+
+
+def array_file(path: Path) -> Arrays:
+    """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 and perhaps labels as arr_1."""
+    try:
+        if path.suffix.lower() == ".npy":
+            return Arrays(path.name, _as_images(np.load(path, mmap_mode="r", allow_pickle=False), str(path)), None, None)
+        with np.load(path, allow_pickle=False) as file:
+            if "arr_0" not in file:
+                raise DataError(f"{path}: holds {', '.join(file) or 'nothing'}, expected images as arr_0 (and labels as arr_1)")
+            pixels = _as_images(file["arr_0"], f"{path}: arr_0")
+            labels = _as_labels(file["arr_1"], len(pixels), f"{path}: arr_1") if "arr_1" in file else None
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    except ValueError as error:
+        detail = "arrays of Python objects (images of mixed sizes?) are not loaded" if "allow_pickle" in str(error) else str(error)
+        raise DataError(f"{path}: {' '.join(detail.split())}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
+    return Arrays(path.name, pixels, labels, None if labels is None else _numerals(labels))
+
+
+def _as_images(array: np.ndarray, where: str) -> np.ndarray:
+    images = array[..., None] if array.ndim == 3 else array
+    if images.ndim != 4 or images.shape[-1] not in (1, 3) or images.dtype != np.uint8:
+        raise DataError(f"{where}: {array.dtype} of shape {array.shape}, expected uint8 of shape (n, height, width, 1 or 3)")
+    return images
+
+
+def _as_labels(array: np.ndarray, count: int, where: str) -> np.ndarray:
+    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer) or (count and array.min() < 0):
+        raise DataError(f"{where}: {array.dtype} of shape {array.shape}, expected {count} labels, whole numbers from 0")
+    return array.astype(np.int64)
+
+
+def _numerals(labels: np.ndarray) -> tuple[str, ...]:
+    return tuple(map(str, range(int(labels.max(initial=-1)) + 1)))

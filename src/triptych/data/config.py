@@ -1,0 +1,42 @@
+"""DataConfig: which images, which size, how they are varied."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from triptych.core.config import Config, config
+
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays"]
+
+
+@config
+class DataConfig(Config):
+    """The images that a run learns."""
+
+    source: Source = "auto"
+    "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
+    path: str | None = None
+    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's idx files or of CIFAR-10's .bin files; None: for digits only."
+    image_size: int = 64
+    "Height and width that the images are cropped and resized to."
+    channels: Literal[1, 3] | None = None
+    "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
+    labels: Literal["auto", "folder", "prefix", "none"] = "auto"
+    "Class by sub-folder, by file name up to the first underscore, or none; auto: the source's own, or sub-folders if all images are in some."
+    crop: Literal["center", "random"] = "center"
+    "Centre square, or a random square of the image at 1 to 1.25 times the size."
+    flip: bool = True
+    "Mirror a random half of the training images."
+    enlarge: bool = False
+    "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
+    decode: Literal["exact", "reduced"] = "exact"
+    "reduced: JPEGs are decoded at 1/2, 1/4 or 1/8 scale where that suffices: faster, pixels within 2/255 on average."
+    validation_fraction: float = 0.05
+    "Share held out for validation, chosen by file name; a source with its own test images uses those instead. 0: no validation."
+    workers: int | None = None
+    "Loader processes of each training process; 0: none; None: by the source and the number of CPU cores."
+
+    def __post_init__(self) -> None:
+        self.require(self.image_size >= 1, "image_size", "at least 1")
+        self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
+        self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")

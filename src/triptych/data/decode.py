@@ -1,0 +1,143 @@
+"""From the bytes of an image file to pixels, by Pillow, or by simplejpeg where that is installed and reduced scale is asked for.
+
+Every mode becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency is
+dropped (the colours beneath it show, as in guided-diffusion). Animations give their first frame. Turned photographs (EXIF
+orientation) are turned upright.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from types import ModuleType
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from triptych.data.transforms import Plan, Size, apply, plan
+
+_LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
+_ORIENTATION = 0x0112  # EXIF tag
+_TRANSPOSED = range(5, 9)  # orientations that swap width and height
+_SIXTEEN_BITS = 2**16
+
+
+def image_square(
+    data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool
+) -> np.ndarray:
+    """The square of pixels that `plan` cuts from an encoded image: uint8 (s, s, channels).
+
+    Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
+    """
+    with Image.open(io.BytesIO(data)) as image:
+        orientation = _orientation(image)
+        original = _upright(image.size, orientation)
+        check_size(original, image_size=image_size, enlarge=enlarge)
+        steps = plan(original, image_size, crop)
+        halvings = _halvings(image, steps, orientation) if reduced else 0
+        pixels = _decoded(data, image, halvings, channels)
+        if orientation != 1:
+            pixels = ImageOps.exif_transpose(_with_orientation(pixels, orientation))
+    square = apply(pixels, steps, halvings_done=halvings, original=original)
+    return square.reshape(image_size, image_size, channels)
+
+
+def header_size(data: bytes) -> Size:
+    """Upright width and height, from the header alone."""
+    with Image.open(io.BytesIO(data)) as image:
+        return _upright(image.size, _orientation(image))
+
+
+class TooSmall(ValueError):
+    """The image would have to be enlarged, which was not asked for."""
+
+
+def check_size(size: Size, *, image_size: int, enlarge: bool) -> None:
+    """Raises TooSmall when the image would have to be enlarged and may not be."""
+    if min(size) < image_size and not enlarge:
+        raise TooSmall(
+            f"{size[0]}x{size[1]} pixels, smaller than data.image_size {image_size}: lower data.image_size, or set data.enlarge to true"
+        )
+
+
+def reason(error: Exception) -> str:
+    """What is wrong with an image file, in one line."""
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not an image that Pillow can read"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _orientation(image: Image.Image) -> int:
+    if "exif" not in image.info:
+        return 1
+    value = image.getexif().get(_ORIENTATION, 1)
+    return value if value in range(1, 9) else 1
+
+
+def _upright(size: Size, orientation: int) -> Size:
+    return (size[1], size[0]) if orientation in _TRANSPOSED else size
+
+
+def _with_orientation(pixels: Image.Image, orientation: int) -> Image.Image:
+    pixels.getexif()[_ORIENTATION] = orientation
+    return pixels
+
+
+def _halvings(image: Image.Image, steps: Plan, orientation: int) -> int:
+    """How many of the plan's halvings the JPEG decoder can do."""
+    if image.format not in ("JPEG", "MPO"):
+        return 0
+    halvings = min(len(steps.halved), _LARGEST_REDUCTION)
+    # Sizes are rounded up, at the right and bottom; turning would carry that to another side.
+    while orientation != 1 and any(side % 2**halvings for side in image.size):
+        halvings -= 1
+    return halvings
+
+
+def _decoded(data: bytes, image: Image.Image, halvings: int, channels: int) -> Image.Image:
+    """The image as grey or RGB, at 1 / 2^halvings of its size."""
+    if halvings:
+        size = (-(-image.width // 2**halvings), -(-image.height // 2**halvings))
+        if channels == 3 and (pixels := _by_simplejpeg(data, size)) is not None:
+            return pixels
+        image.draft(None, size)
+        if image.size != size:
+            raise ValueError(f"decoded at {image.size[0]}x{image.size[1]} instead of {size[0]}x{size[1]}: set data.decode to exact")
+    image.load()
+    return _converted(image, "L" if channels == 1 else "RGB")
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() >= _SIXTEEN_BITS:
+            raise ValueError("pixels of 32 bits; 8 or 16 can be used")
+        image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    elif image.mode == "F":
+        raise ValueError("floating-point pixels; whole numbers of 8 or 16 bits can be used")
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert(mode)
+
+
+def _by_simplejpeg(data: bytes, size: Size) -> Image.Image | None:
+    """RGB at the reduced size, the same pixels as Pillow's and sooner; None where simplejpeg is missing or declines the file."""
+    library = _simplejpeg()
+    if library is None:
+        return None
+    try:
+        pixels = library.decode_jpeg(data, "RGB", min_width=size[0], min_height=size[1])
+    except ValueError:
+        return None
+    return Image.fromarray(pixels) if pixels.shape[:2] == (size[1], size[0]) else None
+
+
+@functools.cache
+def _simplejpeg() -> ModuleType | None:
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    return simplejpeg

@@ -1,0 +1,149 @@
+"""ImageSet: images that can be asked for by number, from files or from an array in memory."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+
+import numpy as np
+from PIL import Image
+
+from triptych.core.errors import DataError
+from triptych.data.config import DataConfig
+from triptych.data.decode import TooSmall, check_size, header_size, image_square, reason
+from triptych.data.files import Files
+from triptych.data.transforms import Draws, apply, draw, mirror, plan, with_channels
+
+_MOST_WORKERS = 4  # by default; more is a matter of measuring
+_PROBED = 256
+_PREPARED_BYTES = 2**26
+
+
+class ImageSet(ABC):
+    """Images numbered from 0, all cut to the same size and channels, with their labels."""
+
+    def __init__(self, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+        self.config = config
+        self.channels = channels
+        self.labels = labels
+        "Class of each image, int64 of shape (n,), or None."
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @abstractmethod
+    def key(self, item: int) -> str:
+        """The file name of an image (or its place in an array), for messages."""
+
+    @abstractmethod
+    def default_workers(self) -> int:
+        """How many loader processes suit these images on this machine."""
+
+    @abstractmethod
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        """uint8 (b, s, s, channels), writable."""
+
+    def draws(self, positions: np.ndarray, *, seed: int) -> Draws:
+        """The augmentation of the samples at these positions of the training order."""
+        return draw(positions, seed=seed, flip=self.config.flip, random_crop=self.config.crop == "random")
+
+    def load(self, items: np.ndarray, draws: Draws | None = None) -> np.ndarray:
+        """The images as uint8 (b, h, w, c): augmented by `draws`, or the plain centre crop. Raises DataError naming the file."""
+        squares = self._squares(items, None if draws is None else draws.crop)
+        if draws is not None:
+            mirror(squares, draws.flip)
+        return squares
+
+
+class FileImages(ImageSet):
+    """Encoded images in a folder or an archive, decoded when they are asked for."""
+
+    def __init__(self, files: Files, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+        super().__init__(config, channels=channels, items=items, labels=labels)
+        self._files = files
+
+    def key(self, item: int) -> str:
+        return self._files.describe(int(self._items[item]))
+
+    def default_workers(self) -> int:
+        return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
+
+    def probe(self) -> None:
+        """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
+        for item in np.unique(np.linspace(0, len(self) - 1, _PROBED).astype(np.int64)):
+            try:
+                size = header_size(self._files.read(int(self._items[item])))
+                check_size(size, image_size=self.config.image_size, enlarge=self.config.enlarge)
+            except Exception as error:
+                raise self._failure(item, error) from error
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        size = self.config.image_size
+        squares = np.empty((len(items), size, size, self.channels), dtype=np.uint8)
+        for k, item in enumerate(items):
+            try:
+                squares[k] = image_square(
+                    self._files.read(int(self._items[item])),
+                    image_size=size,
+                    channels=self.channels,
+                    crop=None if crop is None else crop[k],
+                    reduced=self.config.decode == "reduced",
+                    enlarge=self.config.enlarge,
+                )
+            except Exception as error:
+                raise self._failure(item, error) from error
+        return squares
+
+    def _failure(self, item: int, error: Exception) -> DataError:
+        """Pillow's decoders raise errors of many types: any of them means that this file cannot be used."""
+        if isinstance(error, DataError):
+            return error
+        advice = "" if isinstance(error, TooSmall) else "; repair or remove the file"
+        return DataError(f"{self.key(item)}: {reason(error)}{advice}")
+
+
+class ArrayImages(ImageSet):
+    """Images of one size in an array, in memory or mapped from a file."""
+
+    def __init__(
+        self, pixels: np.ndarray, config: DataConfig, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
+    ) -> None:
+        super().__init__(config, channels=channels, items=items, labels=labels)
+        self._pixels = pixels
+        self._name = name
+
+    def key(self, item: int) -> str:
+        return f"{self._name}[{self._items[item]}]"
+
+    def default_workers(self) -> int:
+        in_memory = not isinstance(self._pixels, np.memmap)
+        return 0 if in_memory and self.config.crop == "center" and _is_sized(self._pixels, self.config.image_size) else 1
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        chosen = self._pixels[self._items[items]]
+        if crop is None and _is_sized(chosen, self.config.image_size):
+            return with_channels(np.asarray(chosen), self.channels)
+        return with_channels(resized(chosen, self.config.image_size, crop), self.channels)
+
+
+def resized(pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None) -> np.ndarray:
+    """The centre crops, or the random ones that `crop` (b, 3) chooses, of images (b, h, w, c): uint8 (b, s, s, c)."""
+    count, height, width, channels = pixels.shape
+    squares = np.empty((count, image_size, image_size, channels), dtype=np.uint8)
+    for k, image in enumerate(pixels):
+        steps = plan((width, height), image_size, None if crop is None else crop[k])
+        squares[k] = apply(Image.fromarray(image if channels == 3 else image[..., 0]), steps).reshape(squares.shape[1:])
+    return squares
+
+
+def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
+    """The pixels cut to size once and for all, where that is small and nothing is random about it; else as they are."""
+    size = config.image_size
+    if config.crop != "center" or _is_sized(pixels, size) or isinstance(pixels, np.memmap):
+        return pixels
+    return resized(pixels, size) if len(pixels) * size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
+
+
+def _is_sized(pixels: np.ndarray, image_size: int) -> bool:
+    return pixels.shape[1:3] == (image_size, image_size)

@@ -1,0 +1,162 @@
+"""The order of training and the batches made of it, here or in loader processes.
+
+Training sees samples by their position p = 0, 1, 2, ...: p is in epoch p // n, and its image is the (p % n)-th of that epoch's
+permutation. Image and augmentation are functions of (seed, p), so one integer is enough to go on from, batches may be of any
+size, and any number of processes and workers gives the same samples.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from triptych.core.batch import RawBatch, share
+from triptych.core.errors import DataError, RunError
+from triptych.core.rng import permutation
+from triptych.data.images import ImageSet
+
+_PREFETCHED = 2  # batches ahead, of each worker
+_EPOCHS_KEPT = 2  # a batch may lie across the border of two
+
+
+class Loader:
+    """Batches of a set of images in the order of training, without end."""
+
+    def __init__(
+        self, images: ImageSet, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, workers: int | None = None
+    ) -> None:
+        """`batch_size` counts the images of all processes; `workers`: processes that load, 0 for none, None for what suits the images."""
+        self._samples = _Samples(images, seed=seed)
+        self._batch_size = batch_size
+        self._share = share(batch_size, rank=rank, world_size=world_size)
+        self._workers = images.default_workers() if workers is None else workers
+        self._stream: Generator[RawBatch, None, None] | None = None
+        if len(images) < batch_size and rank == 0:
+            warnings.warn(f"{len(images)} training images fill no batch of {batch_size}: batches repeat images", stacklevel=2)
+
+    def batches(self, start: int) -> Iterator[RawBatch]:
+        """This process's share of each batch, from position `start` (images seen so far) on; `index` holds the positions.
+
+        Ends the stream of an earlier call. Raises DataError naming a file that cannot be used, RunError when a worker is killed.
+        """
+        self.close()
+        self._stream = _stream(self._samples, self._positions(start), self._workers)
+        return self._stream
+
+    def close(self) -> None:
+        """Ends the stream and its worker processes."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _positions(self, start: int) -> Iterator[np.ndarray]:
+        while True:
+            yield np.arange(start + self._share.start, start + self._share.stop)
+            start += self._batch_size
+
+
+def evaluation_batches(
+    images: ImageSet, *, batch_size: int, rank: int = 0, world_size: int = 1, limit: int | None = None, workers: int | None = 0
+) -> Iterator[RawBatch]:
+    """Every image once and in order, centre-cropped and as it is; `index` holds the numbers of the images.
+
+    `limit`: the first so many only. All processes get the same number of batches; in the last one a share may be empty.
+    """
+    count = len(images) if limit is None else min(limit, len(images))
+
+    def numbers() -> Iterator[np.ndarray]:
+        for start in range(0, count, batch_size):
+            own = share(min(batch_size, count - start), rank=rank, world_size=world_size)
+            yield np.arange(start + own.start, start + own.stop)
+
+    return _stream(_Samples(images, seed=None), numbers(), images.default_workers() if workers is None else workers)
+
+
+class _Samples(Dataset):
+    """Samples by position of the training order, or by number when there is no seed."""
+
+    def __init__(self, images: ImageSet, *, seed: int | None) -> None:
+        self._images = images
+        self._seed = seed
+        self._order = functools.lru_cache(_EPOCHS_KEPT)(functools.partial(_order, len(images), seed or 0))
+
+    def load(self, index: np.ndarray) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        items = index if self._seed is None else self._items(index)
+        draws = None if self._seed is None else self._images.draws(index, seed=self._seed)
+        pixels = torch.from_numpy(self._images.load(items, draws))
+        labels = None if self._images.labels is None else torch.from_numpy(self._images.labels[items])
+        return pixels, labels, torch.from_numpy(index)
+
+    def __getitems__(self, index: np.ndarray) -> Any:
+        # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.
+        try:
+            return self.load(index)
+        except DataError as error:
+            return str(error)
+
+    def _items(self, positions: np.ndarray) -> np.ndarray:
+        epochs, places = np.divmod(positions, len(self._images))
+        items = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            items[epochs == epoch] = self._order(int(epoch))[places[epochs == epoch]]
+        return items
+
+
+def _order(count: int, seed: int, epoch: int) -> np.ndarray:
+    return permutation(count, seed=seed, epoch=epoch)
+
+
+def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Generator[RawBatch, None, None]:
+    if workers == 0:
+        for index in indices:
+            yield RawBatch(*samples.load(index))
+        return
+    iterator = iter(
+        DataLoader(
+            samples,
+            batch_sampler=indices,  # pyright: ignore[reportArgumentType]  (arrays of numbers instead of lists)
+            num_workers=workers,
+            collate_fn=_unchanged,
+            worker_init_fn=_start_worker,
+            prefetch_factor=_PREFETCHED,
+            pin_memory=torch.cuda.is_available(),
+            # Workers inherit open archives and arrays in memory, which other methods would copy.
+            multiprocessing_context="fork" if "fork" in multiprocessing.get_all_start_methods() else None,
+        )
+    )
+    try:
+        yield from map(_received, iterator)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunError("a loader process was killed, perhaps for want of memory: lower data.workers") from error
+    finally:
+        del iterator  # ends the workers
+
+
+def _received(loaded: Any) -> RawBatch:
+    if isinstance(loaded, str):
+        raise DataError(loaded)
+    return RawBatch(*loaded)
+
+
+def _unchanged(loaded: Any) -> Any:
+    return loaded
+
+
+def _start_worker(_: int) -> None:
+    """Leaves signals to the training process: Ctrl-C and signals sent to the process group must not end its workers before it saves."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(name, signal.SIG_DFL)
+    torch.set_num_threads(1)

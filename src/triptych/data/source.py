@@ -1,0 +1,150 @@
+"""open_data: from a DataConfig to sets of images for training and validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError, DataError
+from triptych.data import arrays
+from triptych.data.arrays import Arrays
+from triptych.data.config import DataConfig, Source
+from triptych.data.decode import TooSmall, check_size
+from triptych.data.files import Files, open_folder, open_tar, open_zip
+from triptych.data.images import ArrayImages, FileImages, ImageSet, prepared
+from triptych.data.naming import classes_of, divided, held_out, parsed
+
+_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, opened."""
+
+    train: ImageSet
+    validation: ImageSet | None
+    "Held-out images; None: there are none."
+    spec: DataSpec
+
+
+def open_data(config: DataConfig) -> Data:
+    """The images that the configuration describes. Raises ConfigError or DataError; images are decoded later, by `ImageSet.load`."""
+    if config.path is None:
+        if config.source != "digits":
+            raise ConfigError("data.path", "missing: give the folder or file of the images")
+        return _from_arrays(config, arrays.digits(), None, enlarge=True)
+    path = Path(config.path).expanduser()
+    if not path.exists():
+        raise DataError(f"{path}: does not exist (data.path)")
+    source = recognised(path) if config.source in ("auto", "digits") else config.source
+    if source in ("mnist", "cifar10", "folder") and not path.is_dir():
+        raise DataError(f"{path}: not a folder, but data.source is {source}")
+    if source in ("tar", "zip", "arrays") and not path.is_file():
+        raise DataError(f"{path}: not a file, but data.source is {source}")
+    if source == "mnist":
+        train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
+        return _from_arrays(config, _present(train, path, "train-images-idx3-ubyte"), test)
+    if source == "cifar10":
+        train, test = map(arrays.cifar10, arrays.cifar10_files(path))
+        return _from_arrays(config, _present(train, path, "data_batch_1.bin"), test)
+    if source == "arrays":
+        return _from_arrays(config, arrays.array_file(path), None)
+    if source == "folder":
+        return _from_files(config, *open_folder(path))
+    return _from_files(config, open_tar(path) if source == "tar" else open_zip(path), [])
+
+
+def recognised(path: Path) -> Source:
+    """The kind of source that lies at an existing path. Raises DataError for a file of another kind."""
+    if path.is_dir():
+        if arrays.find_idx(path, "train", "images-idx3"):
+            return "mnist"
+        return "cifar10" if (path / "data_batch_1.bin").is_file() else "folder"
+    name = path.name.lower()
+    if name.endswith(_TAR_SUFFIXES):
+        return "tar"
+    if name.endswith(".zip"):
+        return "zip"
+    if name.endswith((".npz", ".npy")):
+        return "arrays"
+    raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
+
+
+def _present(train: Arrays | None, path: Path, name: str) -> Arrays:
+    if train is None:
+        raise DataError(f"{path}: holds no {name}")
+    return train
+
+
+def _from_arrays(config: DataConfig, train: Arrays, test: Arrays | None, *, enlarge: bool = False) -> Data:
+    if config.labels in ("folder", "prefix"):
+        hint = "it has labels of its own" if train.labels is not None else "it has no labels"
+        raise ConfigError("data.labels", f"got {config.labels!r}, but {train.name} is not made of files and {hint}: use auto or none")
+    for part in (train, test):
+        if part is not None and len(part.pixels):
+            _check_array(config, part, enlarge=enlarge)
+    channels = config.channels or train.pixels.shape[-1]
+    labelled = config.labels != "none" and train.labels is not None
+    if test is None:
+        keys = [str(k) for k in range(len(train.pixels))]
+        chosen, rest = held_out(keys, fraction=config.validation_fraction)
+    else:
+        chosen, rest = np.arange(len(train.pixels)), np.arange(len(test.pixels) if config.validation_fraction > 0 else 0)
+    _check_count(len(chosen), train.name)
+
+    def images(part: Arrays, pixels: np.ndarray, items: np.ndarray) -> ArrayImages:
+        labels = part.labels[items] if labelled and part.labels is not None else None
+        return ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels)
+
+    pixels = prepared(train.pixels, config)
+    training = images(train, pixels, chosen)
+    validation = None
+    if len(rest):
+        validation = images(train, pixels, rest) if test is None else images(test, prepared(test.pixels, config), rest)
+    return Data(training, validation, _spec(config, channels, train.class_names if labelled else None))
+
+
+def _check_array(config: DataConfig, part: Arrays, *, enlarge: bool) -> None:
+    height, width = part.pixels.shape[1:3]
+    try:
+        check_size((width, height), image_size=config.image_size, enlarge=enlarge or config.enlarge)
+    except TooSmall as error:
+        raise DataError(f"{part.name}: images of {error}") from None
+
+
+def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
+    place = str(files.place)
+    names = [files.names[k] for k in range(len(files.names))]
+    _check_count(len(names), place)
+    paths = parsed(names)
+    classes = classes_of(paths, place, scheme=config.labels)
+    if classes is not None and config.labels != "prefix" and empty:
+        raise DataError(f"{files.place / empty[0]}: a sub-folder without images, but sub-folders are classes: remove it, or set data.labels")
+    training, validation = divided(paths, validation_fraction=config.validation_fraction)
+    _check_count(len(training), place)
+    channels = config.channels or 3
+
+    def images(items: np.ndarray) -> FileImages:
+        opened = FileImages(files, config, channels=channels, items=items, labels=None if classes is None else classes.labels[items])
+        opened.probe()
+        return opened
+
+    spec = _spec(config, channels, None if classes is None else classes.names)
+    return Data(images(training), images(validation) if len(validation) else None, spec)
+
+
+def _check_count(count: int, place: str) -> None:
+    if not count:
+        raise DataError(f"{place}: no images to train on (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for, in sub-folders too)")
+
+
+def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:
+    return DataSpec(
+        image_size=config.image_size,
+        channels=channels,
+        num_classes=None if class_names is None else len(class_names),
+        class_names=class_names,
+    )

@@ -1,0 +1,103 @@
+"""From an image of any size to a square of pixels: halvings, one bicubic resize, a crop, a mirror image.
+
+The arithmetic is that of guided-diffusion's loader, pixel for pixel: halve with a box filter while the short side is at least
+twice the target, resize bicubically so that it is the target, cut a square out. Only the random draws come from elsewhere:
+from (seed, position in the order of training), so that they are the same in every process, worker and restart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from triptych.core.rng import key_of, words
+
+Size = tuple[int, int]
+"""Width and height."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What augmentation draws for b samples."""
+
+    flip: np.ndarray
+    "Which samples are mirrored: bool of shape (b,)."
+    crop: np.ndarray | None
+    "Words in 0..2^32-1 for the scale, top and left of a random crop: int64 of shape (b, 3). None: centre crop."
+
+
+def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool) -> Draws:
+    """The draws of the samples at these positions of the training order."""
+    if flip:
+        mirrored = words(positions, key=key_of(seed, "data", "flip"))[:, 0] >= 1 << 31
+    else:
+        mirrored = np.zeros(len(positions), dtype=bool)
+    return Draws(mirrored, words(positions, key=key_of(seed, "data", "crop"), count=3) if random_crop else None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an image becomes a square: the sizes it goes through, and where the square lies in the last of them."""
+
+    halved: tuple[Size, ...]
+    resized: Size
+    left: int
+    top: int
+    image_size: int
+
+
+def plan(size: Size, image_size: int, crop: np.ndarray | None = None) -> Plan:
+    """The plan for an image of `size`: centre crop, or the random crop that the three words of `crop` choose."""
+    short = image_size
+    if crop is not None:
+        largest = -(-5 * image_size // 4)  # the crop covers at least 0.8 of the short side
+        short += _below(int(crop[0]), largest - image_size + 1)
+    halved: list[Size] = []
+    while min(size) >= 2 * short:
+        size = (size[0] // 2, size[1] // 2)
+        halved.append(size)
+    scale = short / min(size)
+    width, height = round(size[0] * scale), round(size[1] * scale)
+    if crop is None:
+        left, top = (width - image_size) // 2, (height - image_size) // 2
+    else:
+        top, left = _below(int(crop[1]), height - image_size + 1), _below(int(crop[2]), width - image_size + 1)
+    return Plan(tuple(halved), (width, height), left, top, image_size)
+
+
+def _below(word: int, high: int) -> int:
+    return (word * high) >> 32
+
+
+def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: Size | None = None) -> np.ndarray:
+    """The square as uint8 (s, s) or (s, s, 3).
+
+    `halvings_done`: the image was decoded at 1 / 2^halvings_done of its `original` size, rounded up.
+    """
+    if halvings_done and original is not None:
+        extent = (original[0] / 2**halvings_done, original[1] / 2**halvings_done)
+        if extent != steps.halved[halvings_done - 1] or extent != image.size:
+            image = image.resize(steps.halved[halvings_done - 1], Image.Resampling.BOX, box=(0, 0, *extent))
+    for size in steps.halved[halvings_done:]:
+        image = image.resize(size, Image.Resampling.BOX)
+    if image.size != steps.resized:
+        image = image.resize(steps.resized, Image.Resampling.BICUBIC)
+    return np.asarray(image)[steps.top : steps.top + steps.image_size, steps.left : steps.left + steps.image_size]
+
+
+def mirror(images: np.ndarray, flip: np.ndarray) -> None:
+    """Mirrors the chosen ones of the images (b, h, w, c) left to right, in place."""
+    chosen = np.flatnonzero(flip)
+    images[chosen] = images[chosen, :, ::-1]
+
+
+def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """The uint8 images (b, h, w, 1 or 3) with that number of channels; grey by ITU-R 601 in Pillow's fixed-point arithmetic."""
+    if images.shape[-1] == channels:
+        return images
+    if channels == 3:
+        return images.repeat(3, axis=-1)
+    red, green, blue = (images[..., c : c + 1].astype(np.uint32) for c in range(3))
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).astype(np.uint8)

@@ -1,0 +1,270 @@
+"""The U-Net of ADM: "Diffusion Models Beat GANs on Image Synthesis" (Dhariwal and Nichol 2021, arXiv 2105.05233, section 3).
+
+Parameter names and shapes are those of guided-diffusion's files, and so of improved-diffusion's. What differs: activation
+checkpointing covers residual and attention blocks alike and only on request, half precision is autocast's, and the dropout masks
+are a function of the sample and the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.rng import Rng
+from triptych.nn.attention import AttentionOrder, SelfAttention
+from triptych.nn.embedding import timestep_embedding
+from triptych.nn.init import zeroed
+from triptych.nn.norm import NUM_GROUPS, GroupNorm, Modulation
+from triptych.nn.residual import ResBlock
+from triptych.nn.resample import enlarged
+
+# 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
+CHANNEL_MULT: dict[int, tuple[float, ...]] = {
+    8: (1, 2),
+    16: (1, 2, 2),
+    28: (1, 2, 2),
+    32: (1, 2, 2, 2),
+    64: (1, 2, 3, 4),
+    128: (1, 1, 2, 3, 4),
+    256: (1, 1, 2, 2, 4, 4),
+    512: (0.5, 1, 1, 2, 2, 4, 4),
+}
+
+
+@config
+class UNetConfig(Config):
+    """The network; widths are multiples of 32, for its norms have 32 groups."""
+
+    num_channels: int = 128
+    "Base width."
+    num_res_blocks: int = 2
+    "Residual blocks of each level (one more in the decoder)."
+    channel_mult: tuple[float, ...] | None = None
+    "Width of each level as a multiple of num_channels; None: the published table, by image size."
+    attention_resolutions: tuple[int, ...] = (16, 8)
+    "Image sizes, in pixels, of the levels with attention (the middle always has it)."
+    num_heads: int = 4
+    "Attention heads, where num_head_channels is None."
+    num_head_channels: int | None = None
+    "Channels of an attention head; None: num_heads heads everywhere."
+    num_heads_upsample: int | None = None
+    "Attention heads in the decoder; None: num_heads."
+    attention_order: AttentionOrder = "legacy"
+    "Order of the rows of qkv; the published 64x64 model uses the new one, all others the legacy one."
+    dropout: float = 0.0
+    "Probability that dropout removes a feature."
+    scale_shift_norm: bool = True
+    "The embedding scales and shifts the norm's output; false: it is added before the norm."
+    resblock_updown: bool = False
+    "Residual blocks change the resolution; false: plain convolutions (see conv_resample)."
+    conv_resample: bool = True
+    "A convolution goes with each change of resolution; false: plain pooling and repetition of pixels."
+    checkpoint: bool = False
+    "Recompute the blocks in the backward pass: less than half the activation memory for about a third more time."
+
+    def __post_init__(self) -> None:
+        self.require(self.num_channels > 0, "num_channels", "a positive number")
+        self.require(self.num_res_blocks >= 1, "num_res_blocks", "at least 1")
+        mult = self.channel_mult
+        self.require(mult is None or (len(mult) > 0 and min(mult) > 0), "channel_mult", "positive numbers, or nothing")
+        self.require(all(size >= 1 for size in self.attention_resolutions), "attention_resolutions", "positive numbers")
+        self.require(self.num_heads >= 1, "num_heads", "at least 1")
+        self.require(self.num_head_channels is None or self.num_head_channels >= 1, "num_head_channels", "at least 1, or nothing")
+        self.require(self.num_heads_upsample is None or self.num_heads_upsample >= 1, "num_heads_upsample", "at least 1, or nothing")
+        without = self.num_heads_upsample is None or self.num_head_channels is None
+        self.require(without, "num_heads_upsample", "nothing where num_head_channels is given, which decides everywhere")
+        self.require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The widths, resolutions and heads that a configuration gives at an image size."""
+
+    widths: tuple[int, ...]
+    sizes: tuple[int, ...]
+    "Image size at each level."
+    attention: tuple[bool, ...]
+    "Whether each level has it."
+
+
+def plan(network: UNetConfig, *, image_size: int) -> Plan:
+    """The levels of the network; raises ConfigError when they do not exist at this size."""
+    mult = network.channel_mult or CHANNEL_MULT.get(image_size)
+    if mult is None:
+        known = ", ".join(map(str, CHANNEL_MULT))
+        raise ConfigError("channel_mult", f"no default for images of {image_size} pixels (only for {known}); give one number for each level")
+    if image_size % 2 ** (len(mult) - 1):
+        wanted = f"a multiple of {2 ** (len(mult) - 1)} pixels, as {len(mult)} levels need; give fewer, or another data.image_size"
+        raise ConfigError("channel_mult", f"got {tuple(mult)} for images of {image_size} pixels, expected {wanted}")
+    widths = tuple(int(m * network.num_channels) for m in mult)
+    for width in widths:
+        if width == 0 or width % NUM_GROUPS:
+            raise ConfigError("num_channels", f"gives a level of {width} channels, expected multiples of {NUM_GROUPS}; change it or channel_mult")
+    sizes = tuple(image_size // 2**level for level in range(len(mult)))
+    for size in network.attention_resolutions:
+        if size not in sizes:
+            levels = ", ".join(map(str, sizes))
+            raise ConfigError("attention_resolutions", f"got {size}, expected some of this network's resolutions ({levels})")
+    attention = tuple(size in network.attention_resolutions for size in sizes)
+    _check_heads(network, {width for width, there in zip(widths, attention, strict=True) if there} | {widths[-1]})
+    return Plan(widths, sizes, attention)
+
+
+def _check_heads(network: UNetConfig, widths: set[int]) -> None:
+    for width in sorted(widths):
+        for setting in ("num_head_channels",) if network.num_head_channels else ("num_heads", "num_heads_upsample"):
+            given = getattr(network, setting)
+            if given is not None and width % given:
+                raise ConfigError(setting, f"got {given}, expected a divisor of {width}, the width of a level with attention")
+
+
+class Downsample(nn.Module):
+    """Half the resolution: a convolution of stride 2 (key op), or the mean of four pixels."""
+
+    def __init__(self, channels: int, *, convolution: bool) -> None:
+        super().__init__()
+        self.op = nn.Conv2d(channels, channels, 3, stride=2, padding=1) if convolution else nn.AvgPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, c, h/2, w/2) from (b, c, h, w)."""
+        return self.op(x)
+
+
+class Upsample(nn.Module):
+    """Twice the resolution: every pixel repeated, then a convolution (key conv) or none."""
+
+    def __init__(self, channels: int, *, convolution: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1) if convolution else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, c, 2h, 2w) from (b, c, h, w)."""
+        return self.conv(enlarged(x))
+
+
+class Stage(nn.ModuleList):
+    """What stands at one index of the encoder or decoder: residual blocks, attention and resampling, in order."""
+
+    def forward(self, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
+        """The stage's output; `skip` is first joined to x along the channels."""
+        if skip is not None:
+            x = torch.cat((x, skip), dim=1)
+        for layer in self:
+            x = layer(x, embedding, rng) if isinstance(layer, ResBlock) else layer(x)
+        return x
+
+
+class UNet(nn.Module):
+    """The network eps(x_t, t, y), or whatever its 3 or 6 output channels stand for; an untrained one gives exactly 0."""
+
+    def __init__(
+        self, network: UNetConfig, *, image_size: int, in_channels: int, out_channels: int, num_classes: int | None = None
+    ) -> None:
+        super().__init__()
+        self.config, self.plan = network, plan(network, image_size=image_size)
+        self.image_size, self.in_channels, self.out_channels, self.num_classes = image_size, in_channels, out_channels, num_classes
+        self.embedding = 4 * network.num_channels
+        self.time_embed = nn.ModuleDict(
+            {"0": nn.Linear(network.num_channels, self.embedding), "2": nn.Linear(self.embedding, self.embedding)}
+        )
+        if num_classes is not None:
+            self.label_emb = nn.Embedding(num_classes, self.embedding)
+        skips: list[int] = []
+        self.input_blocks = nn.ModuleList(self._encoder(skips))
+        last, name = self.plan.widths[-1], "middle_block"
+        self.middle_block = Stage(
+            [self._residual(last, last, f"{name}.0"), self._attention(last, decoder=False), self._residual(last, last, f"{name}.2")]
+        )
+        self.output_blocks = nn.ModuleList(self._decoder(skips))
+        first = self.plan.widths[0]
+        self.out = nn.ModuleDict({"0": GroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
+        self.to(memory_format=torch.channels_last)
+
+    def _encoder(self, skips: list[int]) -> Iterator[Stage]:
+        """The stages, pushing the width of each one's output on `skips`."""
+        width = self.plan.widths[0]
+        yield Stage([nn.Conv2d(self.in_channels, width, 3, padding=1)])
+        skips.append(width)
+        for level, level_width in enumerate(self.plan.widths):
+            for _ in range(self.config.num_res_blocks):
+                layers: list[nn.Module] = [self._residual(width, level_width, f"input_blocks.{len(skips)}.0")]
+                width = level_width
+                if self.plan.attention[level]:
+                    layers.append(self._attention(width, decoder=False))
+                yield Stage(layers)
+                skips.append(width)
+            if level < len(self.plan.widths) - 1:
+                yield Stage([self._resample(width, f"input_blocks.{len(skips)}.0", up=False)])
+                skips.append(width)
+
+    def _decoder(self, skips: list[int]) -> Iterator[Stage]:
+        """The stages, popping the widths of what joins them from `skips`."""
+        width, index = self.plan.widths[-1], 0
+        for level, level_width in reversed(list(enumerate(self.plan.widths))):
+            for block in range(self.config.num_res_blocks + 1):
+                name = f"output_blocks.{index}"
+                layers: list[nn.Module] = [self._residual(width + skips.pop(), level_width, f"{name}.0")]
+                width = level_width
+                if self.plan.attention[level]:
+                    layers.append(self._attention(width, decoder=True))
+                if level > 0 and block == self.config.num_res_blocks:
+                    layers.append(self._resample(width, f"{name}.{len(layers)}", up=True))
+                yield Stage(layers)
+                index += 1
+
+    def _residual(self, width: int, out_width: int, name: str) -> ResBlock:
+        c = self.config
+        return ResBlock(width, out_width, embedding=self.embedding, scale_shift=c.scale_shift_norm, dropout=c.dropout, name=name)
+
+    def _resample(self, width: int, name: str, *, up: bool) -> nn.Module:
+        c = self.config
+        if not c.resblock_updown:
+            return (Upsample if up else Downsample)(width, convolution=c.conv_resample)
+        resampling = "up" if up else "down"
+        return ResBlock(
+            width, width, embedding=self.embedding, scale_shift=c.scale_shift_norm, dropout=c.dropout, resampling=resampling, name=name
+        )
+
+    def _attention(self, width: int, *, decoder: bool) -> SelfAttention:
+        c = self.config
+        heads = width // c.num_head_channels if c.num_head_channels else (c.num_heads_upsample if decoder else None) or c.num_heads
+        return SelfAttention(width, heads=heads, order=c.attention_order)
+
+    def forward(self, x: Tensor, t: Tensor, y: Tensor | None = None, rng: Rng | None = None) -> Tensor:
+        """The output (b, out_channels, h, w), float32, for images x (b, in_channels, h, w).
+
+        `t` (b,): original timesteps, integer or rescaled. `y` (b,): labels, exactly when the network has classes. `rng` draws the
+        dropout masks in training mode.
+        """
+        if (y is not None) != (self.num_classes is not None):
+            raise ValueError("labels must be given exactly when the network has classes")
+        embedding = self._embed(t, y)
+        h = x.contiguous(memory_format=torch.channels_last)
+        skips: list[Tensor] = []
+        for stage in self.input_blocks:
+            h = self._run(stage, h, None, embedding, rng)
+            skips.append(h)
+        h = self._run(self.middle_block, h, None, embedding, rng)
+        for stage in self.output_blocks:
+            h = self._run(stage, h, skips.pop(), embedding, rng)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.out["2"](self.out["0"](h.to(x.dtype), Modulation(silu=True)))
+
+    def _embed(self, t: Tensor, y: Tensor | None) -> Tensor:
+        """The embedding of timestep and label after the SiLU with which every block begins: float32 (b, embedding)."""
+        with torch.autocast(t.device.type, enabled=False):
+            embedding = self.time_embed["2"](F.silu(self.time_embed["0"](timestep_embedding(t, self.config.num_channels))))
+            return F.silu(embedding if y is None else embedding + self.label_emb(y))
+
+    def _run(self, stage: nn.Module, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
+        if self.config.checkpoint and torch.is_grad_enabled():
+            # Nothing inside draws from a global generator: the masks are recomputed from rng.
+            return checkpoint(stage, x, skip, embedding, rng, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return stage(x, skip, embedding, rng)

@@ -1,0 +1,129 @@
+"""Processes of one run: who am I, what do all agree on, who writes.
+
+Under torchrun the processes form a group (NCCL on CUDA, gloo on CPU); without it there is one process and nothing to do.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from triptych.core.errors import ConfigError
+
+_TIMEOUT = datetime.timedelta(minutes=30)  # the longest that one process may write a checkpoint while the others wait
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run. `control` is a gloo group for host values; None where there is one process."""
+
+    rank: int
+    size: int
+    device: torch.device
+    control: Any = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, in place where there are several."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def gather_samples(self, values: Tensor) -> Tensor:
+        """The samples (axis 0) of all processes in rank order; their number may differ between processes."""
+        if self.size == 1:
+            return values
+        return torch.cat([part.to(values.device) for part in self.gather(values.cpu())])
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in every process."""
+        if self.size == 1:
+            return [value]
+        parts: list[Any] = [None] * self.size
+        dist.all_gather_object(parts, value, group=self.control)
+        return parts
+
+    def from_main(self, value: Any) -> Any:
+        """The main process's value, in every process."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0, group=self.control)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Waits until all processes are here."""
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
+
+def open_world(device: str | None = None) -> World:
+    """This process's place in the run; joins the group that torchrun prepared. `device`: None for CUDA where there is one.
+
+    Raises ConfigError for a device that this machine lacks.
+    """
+    launched = dist.is_torchelastic_launched()
+    name = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = _device(name, dist.get_node_local_rank(0) if launched else 0)
+    if not launched:
+        return World(0, 1, chosen)
+    if not dist.is_initialized():
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    return World(dist.get_rank(), dist.get_world_size(), chosen, control)
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError("device", f'got "{name}", expected "cpu", "cuda" or "cuda:N"') from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("device", f'got "{name}", expected "cpu", "cuda" or "cuda:N"')
+    if device.type == "cpu":
+        return torch.device("cpu")
+    index = device.index if device.index is not None else local_rank
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            "device", f'got "{name}", but this machine has {torch.cuda.device_count()} CUDA device(s) for process {local_rank}'
+        )
+    return torch.device("cuda", index)
+
+
+class Agreement:
+    """A vote that costs an iteration no waiting: `vote` gives what all processes wanted one call earlier."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._pending: tuple[Any, Tensor] | None = None
+
+    def vote(self, wishes: Mapping[str, bool]) -> dict[str, bool]:
+        """For each name, whether any process wished for it; with several processes, as of the call before."""
+        if self._world.size == 1:
+            return dict(wishes)
+        agreed = dict.fromkeys(wishes, False)
+        if self._pending is not None:
+            work, counts = self._pending
+            work.wait()
+            agreed = {name: bool(count) for name, count in zip(wishes, counts.tolist(), strict=True)}
+        counts = torch.tensor([int(wish) for wish in wishes.values()])
+        self._pending = (dist.all_reduce(counts, group=self._world.control, async_op=True), counts)
+        return agreed
+
+    def close(self) -> None:
+        """Finishes the vote under way."""
+        if self._pending is not None:
+            self._pending[0].wait()
+            self._pending = None

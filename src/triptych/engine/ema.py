@@ -1,0 +1,60 @@
+"""Exponential moving averages of the weights: e <- r e + (1 - r) w after each iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.model import Model
+
+
+def averaged_state(model: Model) -> dict[str, Tensor]:
+    """The live parameters and buffers of the model's averaged networks, under their names in the model."""
+    prefixes = tuple(f"{name}." for name in model.averaged)
+    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name.startswith(prefixes)}
+
+
+class Average:
+    """One average. It starts at the weights; with `warmup` its rate is at most (1 + n) / (10 + n) after n updates."""
+
+    def __init__(self, model: Model, *, rate: float, warmup: bool) -> None:
+        self.rate = rate
+        self.warmup = warmup
+        live = averaged_state(model)
+        self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
+        learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
+        self._live = live
+        self._pairs = [self.tensors[name] for name in learned], [live[name].detach() for name in learned]
+        self._copied = [name for name in live if name not in set(learned)]
+
+    @torch.no_grad()
+    def update(self, num_updates: int) -> None:
+        """Moves towards the weights, for the update after `num_updates` earlier ones. Buffers are copied."""
+        rate = min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate
+        torch._foreach_lerp_(*self._pairs, 1 - rate)
+        for name in self._copied:
+            self.tensors[name].copy_(self._live[name])
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the values of a checkpoint; names and shapes must be the model's (KeyError, RuntimeError)."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])
+
+    @contextmanager
+    @torch.no_grad()
+    def applied(self) -> Iterator[None]:
+        """Within it the model has the averaged weights. The tensors are exchanged, not copied."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for name, average in self.tensors.items():
+            live = self._live[name]
+            live.data, average.data = average.data, live.data

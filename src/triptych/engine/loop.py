@@ -1,0 +1,243 @@
+"""The training loop. It serves every family: it knows phases, never what they mean.
+
+An iteration draws the images of all its steps, runs every phase that is due, and moves the averages. Everything that happens
+on a schedule depends on the number of images seen alone, so that an interrupted run goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from triptych.core.batch import Batch, RawBatch
+from triptych.core.errors import ConfigError
+from triptych.core.model import Model, Phase
+from triptych.core.rng import Rng
+from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.engine.distributed import Agreement, World
+from triptych.engine.ema import Average
+from triptych.engine.measurements import Measurements
+from triptych.engine.metric_log import MetricLog
+from triptych.engine.optim import learning_rate, load_optimizer_state, optimizer_state
+from triptych.engine.profiling import Profiler
+from triptych.engine.progress import Progress
+from triptych.engine.run_directory import RunDirectory
+from triptych.engine.signals import StopRequest
+from triptych.engine.updater import Updater
+
+
+@dataclass(frozen=True)
+class Callables:
+    """What the loop is handed: where images come from, and what to do with the model on a schedule."""
+
+    draw: Callable[[int], Iterator[RawBatch]]
+    "From a number of images seen: this process's share of each following step's batch, without end."
+    validate: Callable[[], dict[str, float]] | None
+    "The loss terms on held-out images with the model's present weights; the first one decides which checkpoint is best."
+    sample: Callable[[Path], None] | None
+    "Writes a grid of samples with the model's present weights."
+
+
+@dataclass
+class Reporting:
+    """Where the main process reports; the others have none of it."""
+
+    log: MetricLog
+    progress: Progress
+
+
+class Loop:
+    """Trains `model` until `train.total_images`, a stop request or a failure."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        train: TrainConfig,
+        optim: OptimConfig,
+        log: LogConfig,
+        world: World,
+        directory: RunDirectory,
+        callables: Callables,
+        reporting: Reporting | None,
+    ) -> None:
+        self.model, self.train, self.optim, self.log, self.world = model, train, optim, log, world
+        self.directory, self.callables, self.reporting = directory, callables, reporting
+        _refuse_impossible(model, train, world)
+        networks = dict.fromkeys(phase.networks for phase in model.phases)
+        self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world) for n in networks}
+        self.averages = [Average(model, rate=rate, warmup=train.ema_warmup) for rate in train.ema_rates]
+        self.slices = max(phase.repeats for phase in model.phases)
+        self.drawn = train.batch_size * self.slices
+        self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
+        self.images_seen = 0
+        self.best: dict[str, float] | None = None
+        self._saved_at: int | None = None
+
+    # State -----------------------------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made."""
+        info = checkpoint.info
+        optimizer = checkpoint.files["optimizer"]
+        for updater in self.updaters.values():
+            prefix = f"{updater.name}:"
+            own = {name.removeprefix(prefix): tensor for name, tensor in optimizer.items() if name.startswith(prefix)}
+            load_optimizer_state(updater.optimizer, updater.parameters, own)
+            updater.scale.log2_scale = info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
+        for average in self.averages:
+            stored = checkpoint.files.get(f"ema-{average.rate}")
+            if stored is None:
+                self._say(f"warning: this run had no average of rate {average.rate}; it starts at the weights of now")
+            else:
+                average.load(stored)
+        self.images_seen = self._saved_at = checkpoint.images_seen
+        self.best = info["best"]
+
+    def save(self) -> None:
+        """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""
+        self.measurements.check()
+        if self.images_seen != self._saved_at:
+            if self.world.is_main:
+                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=self._tensors(), info=self._info())
+            self._saved_at = self.images_seen
+        if self.world.is_main:
+            best = None if self.best is None else int(self.best["images"])
+            prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        files = {"model": dict(self.model.state_dict()), "optimizer": {}}
+        files |= {f"ema-{average.rate}": average.tensors for average in self.averages}
+        for updater in self.updaters.values():
+            state = optimizer_state(updater.optimizer, updater.parameters)
+            files["optimizer"] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
+        return files
+
+    def _info(self) -> dict[str, Any]:
+        scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
+        return {"log2_loss_scale": scales, "best": self.best}
+
+    # The loop --------------------------------------------------------------------------------------------------------
+
+    def run(self, stop: StopRequest) -> bool:
+        """Trains to the end; True when it is reached, False when it was asked to stop. Either way the run is saved."""
+        agreement = Agreement(self.world)
+        saved_time = time.monotonic()
+        stopped = False
+        self.model.train()
+        batches = self.callables.draw(self.images_seen)
+        with Profiler(self.directory.profile, steps=self.train.profile_steps if self.world.is_main else 0) as profiler:
+            while self.images_seen < self.train.total_images and not stopped:
+                before = self.images_seen
+                self._iteration(batches)
+                minutes = (time.monotonic() - saved_time) / 60
+                overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
+                agreed = agreement.vote({"stop": stop.name is not None, "overdue": overdue and self.world.is_main})
+                stopped = agreed["stop"]
+                if self._scheduled(before, overdue=agreed["overdue"], stopped=stopped):
+                    saved_time = time.monotonic()
+                profiler.step()
+        agreement.close()
+        self.save()
+        return self.images_seen >= self.train.total_images
+
+    def _iteration(self, batches: Iterator[RawBatch]) -> None:
+        iteration = self.images_seen // self.drawn
+        slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
+        rate = learning_rate(self.optim, images_seen=self.images_seen, step_images=self.drawn, total_images=self.train.total_images)
+        for phase in self.model.phases:
+            if iteration % phase.every == 0:
+                for repeat in range(phase.repeats):
+                    self._step(phase, repeat, slices[repeat], rate)
+        self.images_seen += self.drawn
+        if all(updater.stepped for updater in self.updaters.values()):
+            for average in self.averages:
+                average.update(iteration)
+
+    def _step(self, phase: Phase, repeat: int, batch: Batch, rate: float) -> None:
+        if len(self.updaters) > 1:
+            for networks, updater in self.updaters.items():
+                updater.require_gradients(networks == phase.networks)
+        rng = Rng(self.train.seed, (phase.name, repeat), batch.index)
+        images = self.images_seen + self.drawn
+        updater = self.updaters[phase.networks]
+        record, observed = updater.step(phase, batch, rng=rng, rate=rate, total=self.train.batch_size, images=images)
+        if observed:
+            self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
+        self.measurements.add(record)
+        if self.world.device.type == "cpu":
+            self.measurements.check()
+
+    # What happens on a schedule --------------------------------------------------------------------------------------
+
+    def _scheduled(self, before: int, *, overdue: bool, stopped: bool) -> bool:
+        """Logs, validates, samples and saves what fell due since `before`; whether a checkpoint was written."""
+        train, ended = self.train, self.images_seen >= self.train.total_images
+
+        def due(every: int | None) -> bool:
+            return ended or (every is not None and self.images_seen // every > before // every)
+
+        rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
+        if due(self.log.every) or stopped:
+            values = self.measurements.means() | (rates if len(rates) > 1 else {"learning_rate": next(iter(rates.values()))})
+            if train.precision == "fp16":
+                values |= {f"{updater.name}/log2_loss_scale": updater.scale.log2_scale for updater in self.updaters.values()}
+            self._write(values)
+        if self.reporting is not None:
+            self.reporting.progress.update(self.images_seen)
+        improved = self.callables.validate is not None and due(train.validate_every) and self._validate()
+        if self.callables.sample is not None and due(train.sample_every):
+            self.measurements.check()
+            path = self.directory.samples / f"{self.images_seen:09d}.png"
+            with self.averaged_weights():
+                self.callables.sample(path)
+            if self.reporting is not None:
+                self.reporting.log.image(self.images_seen, path)
+        if improved or overdue or stopped or due(train.checkpoint_every):
+            self.save()
+            return True
+        return False
+
+    def averaged_weights(self) -> AbstractContextManager[None]:
+        """The context in which the model has the weights of its first average (its own where it has none)."""
+        return self.averages[0].applied() if self.averages else nullcontext()
+
+    def _validate(self) -> bool:
+        """Validates and logs; whether the score is the best so far."""
+        assert self.callables.validate is not None
+        self.measurements.check()
+        with self.averaged_weights():
+            values = self.callables.validate()
+        self._write({f"validation/{name}": value for name, value in values.items()})
+        score = next(iter(values.values()))
+        if self.best is not None and score >= self.best["score"]:
+            return False
+        self.best = {"score": score, "images": self.images_seen}
+        return True
+
+    def _write(self, values: dict[str, float]) -> None:
+        if self.reporting is not None:
+            speed = self.reporting.progress.images_per_second
+            self.reporting.log.write(self.images_seen, values | {"images_per_second": speed})
+            self.reporting.progress.update(self.images_seen, values)
+
+    def _say(self, message: str) -> None:
+        if self.reporting is not None:
+            self.reporting.log.text(message)
+
+
+def _refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
+    if model.couples_samples and train.microbatch is not None:
+        name = type(model).__name__
+        raise ConfigError(
+            "train.microbatch", f"got {train.microbatch}, but the samples of a batch affect each other in {name}; leave it out"
+        )
+    if train.batch_size < world.size:
+        raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")

@@ -1,0 +1,107 @@
+"""Loss terms on their way to the log: summed where they arise, checked for finiteness, brought to the host in one go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from triptych.core.errors import RunError
+from triptych.core.model import NUM_GROUPS, LossTerms
+
+
+@dataclass
+class StepRecord:
+    """One optimizer step: for each term a row [sum, sums of the groups], and a row of the number of samples of each."""
+
+    phase: str
+    images: int
+    names: tuple[str, ...] = ()
+    sums: Tensor | None = None
+    counts: Tensor | None = None
+    gradient_norm: Tensor | None = None
+
+    def add(self, terms: LossTerms) -> None:
+        """Adds the samples of a microbatch."""
+        logged = {"loss": terms.loss.detach(), **terms.logged}
+        values = torch.stack([value.float() for value in logged.values()])
+        ones = torch.ones_like(values[:1])
+        if terms.group is None:
+            member = torch.zeros(values.shape[1], NUM_GROUPS, device=values.device)
+        else:
+            member = (terms.group[:, None] == torch.arange(NUM_GROUPS, device=values.device)).float()
+        member = torch.cat((ones.T, member), dim=1)
+        # A product with a zero would spread one bad value to every group.
+        sums = torch.where(member.bool(), values[:, :, None], 0.0).sum(1)
+        counts = member.sum(0)
+        self.names = tuple(logged)
+        self.sums = sums if self.sums is None else self.sums + sums
+        self.counts = counts if self.counts is None else self.counts + counts
+
+    def flat(self) -> Tensor:
+        """All numbers of the record as one vector, the gradient norm last."""
+        assert self.sums is not None and self.counts is not None and self.gradient_norm is not None
+        return torch.cat((self.sums.flatten(), self.counts, self.gradient_norm.float().reshape(1)))
+
+
+@dataclass
+class Measurements:
+    """The steps since the last line of the log, on the device until they are asked for."""
+
+    sum_over_processes: Callable[[Tensor], Tensor]
+    allow_overflow: bool = False
+    "Whether a gradient that is not finite is no failure (fp16: the loss scale handles it)."
+    _waiting: list[StepRecord] = field(default_factory=list)
+    _sums: dict[str, float] = field(default_factory=dict)
+    _counts: dict[str, float] = field(default_factory=dict)
+    _norms: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, record: StepRecord) -> None:
+        """Takes the record of a finished step; nothing is waited for."""
+        self._waiting.append(record)
+
+    def check(self) -> None:
+        """Brings the waiting records to the host. Raises RunError for the first value that is not finite."""
+        if not self._waiting:
+            return
+        records, self._waiting = self._waiting, []
+        vectors = [record.flat() for record in records]
+        sizes = [len(vector) for vector in vectors]
+        norms = torch.stack([vector[-1] for vector in vectors])
+        numbers = self.sum_over_processes(torch.cat(vectors))
+        for record, vector, norm in zip(records, numbers.split(sizes), norms.tolist(), strict=True):
+            self._take(record, vector[:-1].tolist(), norm)
+
+    def _take(self, record: StepRecord, numbers: list[float], norm: float) -> None:
+        width = 1 + NUM_GROUPS
+        counts = numbers[-width:]
+        for row, name in enumerate(record.names):
+            sums = numbers[row * width : (row + 1) * width]
+            if not math.isfinite(sums[0]):
+                raise RunError(
+                    f'phase "{record.phase}": the loss term "{name}" is not finite at {record.images} images seen; nothing after the '
+                    "last checkpoint was saved; a lower --optim.learning-rate, --optim.clip-norm or --train.precision bf16 may help"
+                )
+            for suffix, total, count in zip(("", *(f"_q{g}" for g in range(NUM_GROUPS))), sums, counts, strict=True):
+                if count:
+                    key = f"{record.phase}/{name}{suffix}"
+                    self._sums[key] = self._sums.get(key, 0.0) + total
+                    self._counts[key] = self._counts.get(key, 0.0) + count
+        if math.isfinite(norm):
+            self._norms.setdefault(f"{record.phase}/gradient_norm", []).append(norm)
+        elif not self.allow_overflow:
+            raise RunError(
+                f'phase "{record.phase}": the gradient is not finite at {record.images} images seen though its loss is; nothing after '
+                "the last checkpoint was saved; a lower --optim.learning-rate or --optim.clip-norm may help"
+            )
+
+    def means(self) -> dict[str, float]:
+        """Means over the samples (gradient norms: over the steps) since the last call, as "phase/term"."""
+        self.check()
+        values = {key: total / self._counts[key] for key, total in self._sums.items()}
+        values |= {key: sum(norms) / len(norms) for key, norms in self._norms.items()}
+        self._sums, self._counts, self._norms = {}, {}, {}
+        return values

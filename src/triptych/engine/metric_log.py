@@ -1,0 +1,220 @@
+"""The log of a run: metrics.jsonl, log.txt, and on request TensorBoard and Weights & Biases.
+
+metrics.jsonl holds one object per line: {"images": images seen, "time": seconds of training so far, NAME: number, ...}. What
+JSON has no number for is written as the text "nan", "inf" or "-inf", which Python's float() and `read_metrics` read. A resume
+appends {"resumed_at": images}: that supersedes all earlier lines with more images. Nothing is ever truncated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine.checkpoint import explain
+from triptych.engine.config import LogConfig
+from triptych.engine.run_directory import RunDirectory
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out."""
+    if not path.exists():
+        return []
+    kept: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue  # torn: its process died while it wrote
+        if not isinstance(values, dict):
+            continue
+        if "resumed_at" in values:
+            kept = [earlier for earlier in kept if earlier["images"] <= values["resumed_at"]]
+        elif "images" in values:
+            kept.append({name: float(value) if value in _NOT_FINITE else value for name, value in values.items()})
+    return kept
+
+
+class Sink(Protocol):
+    """Somewhere else that measurements go."""
+
+    def resumed(self, images: int) -> None: ...
+
+    def write(self, images: int, values: Mapping[str, float]) -> None: ...
+
+    def image(self, images: int, path: Path) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class MetricLog:
+    """Writes the log of one start of a run. For the process of rank 0."""
+
+    def __init__(
+        self, run: RunDirectory, *, config: LogConfig, settings: Mapping[str, Any], show: Callable[[str], None] = lambda message: None
+    ) -> None:
+        """`settings`: the run's whole configuration, for Weights & Biases; `show`: puts a line of text on the terminal.
+
+        Raises ConfigError when a sink's package is missing, CheckpointError when the files cannot be written.
+        """
+        self._run, self._show = run, show
+        self._began, self._earlier_seconds = time.monotonic(), 0.0
+        self._sinks: list[Sink] = []
+        if config.tensorboard:
+            self._sinks.append(_TensorBoard(run.tensorboard))
+        if config.wandb != "off":
+            self._sinks.append(_WeightsAndBiases(run, config=config, settings=settings))
+        self._metrics, self._log = _open_to_append(run.metrics_path), _open_to_append(run.log_path)
+
+    def resumed(self, images: int) -> None:
+        """Notes that training goes on from a checkpoint after `images` images; call it before the first `write`."""
+        self._append({"resumed_at": images})
+        kept = read_metrics(self._run.metrics_path)
+        self._earlier_seconds = max((float(line.get("time", 0.0)) for line in kept), default=0.0)
+        for sink in self._sinks:
+            sink.resumed(images)
+
+    def write(self, images: int, values: Mapping[str, float]) -> None:
+        """Appends one line of measurements after `images` images. Raises CheckpointError when the disk is full."""
+        elapsed_seconds = self._earlier_seconds + time.monotonic() - self._began
+        self._append({"images": images, "time": round(elapsed_seconds, 3), **values})
+        for sink in self._sinks:
+            sink.write(images, values)
+
+    def text(self, message: str) -> None:
+        """Shows a message on the terminal and appends it to log.txt with the date."""
+        self._show(message)
+        try:
+            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
+        except OSError as error:  # a message is often the last word on why a run ends: it must not hide that
+            self._show(f"cannot write {self._run.log_path}: {explain(error)}")
+
+    def image(self, images: int, path: Path) -> None:
+        """Hands a grid of samples to the sinks."""
+        for sink in self._sinks:
+            sink.image(images, path)
+
+    def close(self) -> None:
+        """Closes files and sinks; may be called twice."""
+        for sink in self._sinks:
+            sink.close()
+        self._sinks = []
+        self._metrics.close()
+        self._log.close()
+
+    def __enter__(self) -> MetricLog:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _append(self, values: Mapping[str, Any]) -> None:
+        finite = {name: value if not isinstance(value, float) or math.isfinite(value) else str(value) for name, value in values.items()}
+        try:
+            self._metrics.write((json.dumps(finite, allow_nan=False) + "\n").encode())
+            os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise CheckpointError(f"cannot write {self._run.metrics_path}: {explain(error)}") from error
+
+
+def _open_to_append(path: Path) -> IO[bytes]:
+    """The file, unbuffered, positioned at the start of a line: a torn last line is ended first."""
+    try:
+        file = path.open("ab+", buffering=0)
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        return file
+    except OSError as error:
+        raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+
+
+class _TensorBoard:
+    """Scalars and images over images seen."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ConfigError("log.tensorboard", 'needs the package tensorboard: pip install "triptych[logs]"') from error
+        self._make = lambda purge_step: SummaryWriter(str(folder), purge_step=purge_step)
+        self._writer: SummaryWriter | None = None
+
+    def resumed(self, images: int) -> None:
+        self._writer = self._make(images + 1)  # hides points at this step and later
+
+    def write(self, images: int, values: Mapping[str, float]) -> None:
+        writer = self._open()
+        for name, value in values.items():
+            writer.add_scalar(name, value, global_step=images)
+        writer.flush()
+
+    def image(self, images: int, path: Path) -> None:
+        import numpy as np
+        from PIL import Image
+
+        with Image.open(path) as picture:
+            self._open().add_image("samples", np.array(picture.convert("RGB")), global_step=images, dataformats="HWC")
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            self._writer = self._make(None)
+        return self._writer
+
+
+class _WeightsAndBiases:
+    """One run there for one run here, whatever the number of starts.
+
+    Its own step counter cannot go back, so curves are drawn over the metric "images"; points that a resume supersedes stay.
+    """
+
+    def __init__(self, run: RunDirectory, *, config: LogConfig, settings: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConfigError("log.wandb", 'needs the package wandb: pip install "triptych[logs]"') from error
+        self._wandb = wandb
+        path = run.wandb_id_path
+        if not path.exists() or not path.read_text(encoding="utf-8").strip():
+            path.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
+        try:
+            self._run = wandb.init(
+                project=config.wandb_project,
+                name=run.root.resolve().name,
+                id=path.read_text(encoding="utf-8").strip(),
+                resume="allow",
+                mode="online" if config.wandb == "online" else "offline",
+                dir=str(run.root),
+                config=dict(settings),
+                settings=wandb.Settings(silent=True, console="off"),
+            )
+        except wandb.Error as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError("log.wandb", f'Weights & Biases did not start: {reason} ("offline" needs no account)') from error
+        self._run.define_metric("images")
+        self._run.define_metric("*", step_metric="images")
+
+    def resumed(self, images: int) -> None:
+        self._run.log({"images": images, "resumed_at": images})
+
+    def write(self, images: int, values: Mapping[str, float]) -> None:
+        self._run.log({"images": images, **values})
+
+    def image(self, images: int, path: Path) -> None:
+        self._run.log({"images": images, "samples": self._wandb.Image(str(path))})
+
+    def close(self) -> None:
+        self._run.finish()

@@ -1,0 +1,56 @@
+"""Arithmetic of the networks: float32, or bf16 or fp16 by autocast, fp16 with a loss scale."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from triptych.core.errors import RunError
+from triptych.engine.config import TrainConfig
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def autocast(precision: str, *, device: torch.device) -> AbstractContextManager:
+    """The context in which losses and samplers run the networks."""
+    return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+class LossScale:
+    """guided-diffusion's loss scale 2^s (s += growth after a good step, s -= 1 after an overflow), with a floor.
+
+    Disabled (scale 1, every step good) unless the precision is fp16.
+    """
+
+    def __init__(self, settings: TrainConfig) -> None:
+        self.enabled = settings.precision == "fp16"
+        self.log2_scale = torch.tensor(settings.loss_scale, dtype=torch.float64).log2().item()
+        self._growth = settings.loss_scale_growth
+        self._floor = settings.loss_scale_floor
+
+    @property
+    def scale(self) -> float:
+        """The factor that the loss is multiplied by."""
+        return 2.0**self.log2_scale if self.enabled else 1.0
+
+    def unscale(self, gradients: list[Tensor]) -> None:
+        """Divides the gradients by the scale."""
+        if self.enabled:
+            torch._foreach_mul_(gradients, 1 / self.scale)
+
+    def accept(self, gradient_norm: Tensor) -> bool:
+        """Whether the step may be taken; moves the scale. Raises RunError when the scale falls below its floor."""
+        if not self.enabled:
+            return True
+        if torch.isfinite(gradient_norm):
+            self.log2_scale += self._growth
+            return True
+        self.log2_scale -= 1
+        if self.scale < self._floor:
+            raise RunError(
+                f"the fp16 loss scale fell below its floor ({self._floor:g}): the gradients overflow at every scale; "
+                "use --train.precision bf16 or float32, or a lower --optim.learning-rate"
+            )
+        return False

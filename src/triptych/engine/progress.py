@@ -1,0 +1,135 @@
+"""The progress of a run on the terminal: a live display where there is one, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+HALFLIFE_SECONDS = 15.0  # of the running mean behind images/s
+_REFRESH_PER_SECOND = 2  # drawing shares the cores with the training
+_SHORT = {"learning_rate": "lr", "gradient_norm": "grad norm"}
+
+
+class Rate:
+    """Images per second as a running mean over time; intervals lose half their weight in HALFLIFE_SECONDS."""
+
+    def __init__(self, images: int, clock: Callable[[], float]) -> None:
+        self._clock, self._images, self._last = clock, images, clock()
+        self._counted = self._seconds = 0.0
+
+    def update(self, images: int) -> None:
+        """Counts what was seen since the last call."""
+        now = self._clock()
+        passed = now - self._last
+        decay = 0.5 ** (passed / HALFLIFE_SECONDS)
+        self._counted = self._counted * decay + images - self._images
+        self._seconds = self._seconds * decay + passed
+        self._images, self._last = images, now
+
+    @property
+    def value(self) -> float:
+        """Images per second; 0 before the first update."""
+        return self._counted / self._seconds if self._seconds > 0 else 0.0
+
+
+class Progress:
+    """Shows how far a run is: images seen, images/s, the given measurements, memory, time left. A context manager."""
+
+    def __init__(
+        self, total_images: int, *, images: int = 0, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`images`: seen before this start; `stream`: standard error unless given. It is live when the stream is a terminal."""
+        self._total, self._images = total_images, images
+        self._stream = stream if stream is not None else sys.stderr
+        self._rate = Rate(images, clock)
+        self._values: dict[str, float] = {}
+        self._live: Any = None
+
+    @property
+    def images_per_second(self) -> float:
+        """The running mean of the speed."""
+        return self._rate.value
+
+    def __enter__(self) -> Progress:
+        if self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=self._stream, force_terminal=True)
+            self._live = Live(get_renderable=self._picture, console=console, refresh_per_second=_REFRESH_PER_SECOND)
+            self._live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def update(self, images: int, values: Mapping[str, float] | None = None) -> None:
+        """Notes that `images` were seen; cheap enough for every step.
+
+        `values` replace the measurements shown ("loss", "learning_rate", "gradient_norm"); each call with them is a plain line.
+        """
+        self._images = images
+        self._rate.update(images)
+        if values is not None:
+            self._values = dict(values)
+            if self._live is None:
+                self._line("  ".join((f"{images:,}/{self._total:,} images", *self._details())))
+
+    def message(self, text: str) -> None:
+        """Shows a line of text, above the live display where there is one."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            self._line(text)
+
+    def _line(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _details(self) -> list[str]:
+        speed = self._rate.value
+        details = [f"{speed:.4g} images/s"]
+        details += [f"{_SHORT.get(name, name)} {value:.4g}" for name, value in self._values.items()]
+        details.append(f"memory {memory_bytes() / 2**30:.2f} GiB")
+        if speed > 0:
+            details.append(f"{spelled_seconds((self._total - self._images) / speed)} left")
+        return details
+
+    def _picture(self) -> Any:
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1))
+        row.add_row(ProgressBar(self._total, self._images, width=30), Text(f"{self._images:,}/{self._total:,} images"))
+        return Group(row, Text("  ".join(self._details())))
+
+
+def memory_bytes() -> int:
+    """The most memory that tensors took on the GPU so far; without a GPU in use, what the process takes of the host's now."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[0]) * resource.getpagesize()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where there is no /proc: the peak, in bytes on macOS
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def spelled_seconds(seconds: float) -> str:
+    """A duration as 0:59, 12:34, 1:23:45 or 2d 03:04:05."""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"

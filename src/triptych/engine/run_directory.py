@@ -1,0 +1,175 @@
+"""The folder of a run: where its files lie, its configuration, and the lock that keeps a second training out."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from triptych.core.errors import CheckpointError, nearest
+from triptych.engine.checkpoint import explain, sync, write_synced
+
+FORMAT = 1
+_OWN = {"checkpoints", "samples", "metrics.jsonl", "log.txt", "tensorboard", "profile", "report.html", "wandb", "wandb_id.txt"}
+_LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
+
+
+class RunLock:
+    """The right to write to a run directory, held until `release` or the end of the process, however it ends."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        # A forked loader worker would share the lock and outlive a killed parent with it.
+        os.register_at_fork(after_in_child=file.close)
+
+    def release(self) -> None:
+        """Lets another process train here."""
+        self._file.close()
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A run on disk."""
+
+    root: Path
+
+    @property
+    def config_path(self) -> Path:
+        """The configuration, every default written out."""
+        return self.root / "config.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def samples(self) -> Path:
+        """The folder of sample grids."""
+        return self.root / "samples"
+
+    @property
+    def metrics_path(self) -> Path:
+        """Measurements, one JSON object per line."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def log_path(self) -> Path:
+        """What the terminal showed, with dates."""
+        return self.root / "log.txt"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard files."""
+        return self.root / "tensorboard"
+
+    @property
+    def profile(self) -> Path:
+        """The folder of the trace and the table of a profile."""
+        return self.root / "profile"
+
+    @property
+    def wandb_id_path(self) -> Path:
+        """The id of the run in Weights & Biases."""
+        return self.root / "wandb_id.txt"
+
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.config_path.is_file()
+
+    def create(self) -> None:
+        """Makes the folder and its parts; a run that is there stays as it is.
+
+        Raises CheckpointError when the path is a file, cannot be made, or is a folder with files that are not of a run.
+        """
+        try:
+            if self.root.is_dir() and not self.exists():
+                foreign = sorted(path.name for path in self.root.iterdir() if not _belongs(path))
+                if foreign:
+                    raise CheckpointError(
+                        f"{self.root} is not a run: it has no config.json but holds {foreign[0]}"
+                        + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
+                        + "; choose a new or an empty directory"
+                    )
+            for folder in (self.root, self.checkpoints, self.samples):
+                folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way") from None
+        except OSError as error:
+            raise CheckpointError(f"cannot make the run directory {self.root}: {explain(error)}") from error
+
+    def write_config(self, document: dict[str, Any]) -> None:
+        """Writes config.json, whole or not at all, with a format number in front."""
+        temporary = self.config_path.with_name(f".config.json.{os.getpid()}")
+        try:
+            write_synced(temporary, json.dumps({"format": FORMAT, **document}, indent=2) + "\n")
+            os.replace(temporary, self.config_path)
+            sync(self.root)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise CheckpointError(f"cannot write {self.config_path}: {explain(error)}") from error
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` was given. Raises CheckpointError where there is no run, or its configuration cannot be read."""
+        try:
+            document = json.loads(self.config_path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise CheckpointError(f"no run in {self.root}: there is no config.json{nearest(self.root.name, self._siblings())}") from None
+        except OSError as error:
+            raise CheckpointError(f"cannot read {self.config_path}: {explain(error)}") from error
+        except ValueError as error:
+            raise CheckpointError(f"{self.config_path} is damaged: {error}") from None
+        if not isinstance(document, dict) or not isinstance(document.get("format"), int):
+            raise CheckpointError(f"{self.config_path} is damaged: it has no format number")
+        found = document.pop("format")
+        if found != FORMAT:
+            raise CheckpointError(f"{self.config_path} has format {found}, this version of Triptych reads {FORMAT}; update Triptych")
+        return document
+
+    def lock(self) -> RunLock:
+        """The exclusive right to train here. Raises CheckpointError when another process has it."""
+        try:
+            file = (self.root / ".lock").open("a+", encoding="utf-8")
+            if not _flock(file):
+                file.seek(0)
+                holder = file.read().strip() or "unknown"
+                file.close()
+                raise CheckpointError(f"another process ({holder}) trains in {self.root}: stop it, or choose another directory")
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+            file.flush()
+        except OSError as error:
+            raise CheckpointError(f"cannot write to the run directory {self.root}: {explain(error)}") from error
+        return RunLock(file)
+
+    def _siblings(self) -> list[str]:
+        parent = self.root.parent
+        return [path.name for path in parent.iterdir() if RunDirectory(path).exists()] if parent.is_dir() else []
+
+
+def _flock(file: IO[str]) -> bool:
+    """False when another process holds the lock. A file system without locks is warned of."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        warnings.warn(f"{file.name} cannot be locked ({explain(error)}): see that only one training writes there", stacklevel=3)
+    return True
+
+
+def _belongs(path: Path) -> bool:
+    """Whether a run may find `path` in its folder: its own parts from a start that was cut short, hidden files, redirected output."""
+    return path.name in _OWN or path.name.startswith(".") or (path.suffix in _LOGS and path.is_file())

@@ -1,0 +1,99 @@
+"""One optimizer over one set of networks: microbatches, gradient, clipping, step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from triptych.core.batch import Batch
+from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.rng import Rng
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.distributed import World
+from triptych.engine.measurements import StepRecord
+from triptych.engine.optim import assert_same_layout, make_optimizer
+from triptych.engine.precision import LossScale, autocast
+
+
+class _PhaseModule(nn.Module):
+    """The networks of a phase as DDP sees them; its forward is the model's loss."""
+
+    def __init__(self, model: Model, networks: tuple[str, ...]) -> None:
+        super().__init__()
+        for name in networks:
+            self.add_module(name, getattr(model, name))
+        self._model = (model,)  # in a tuple, so that the other networks are not registered
+
+    def forward(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        return self._model[0].loss(phase, batch, rng)
+
+
+class Updater:
+    """The optimizer of `networks`, shared by all phases that update just these."""
+
+    def __init__(self, model: Model, networks: tuple[str, ...], *, train: TrainConfig, optim: OptimConfig, world: World) -> None:
+        phases = [phase for phase in model.phases if phase.networks == networks]
+        self.name = "+".join(networks)
+        self.scale = LossScale(train)
+        self._model, self._train, self._settings, self._world = model, train, optim, world
+        module = _PhaseModule(model, networks)
+        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.optimizer = make_optimizer(self.parameters, optim, device=world.device)
+        self._module: nn.Module = module
+        if world.size > 1:
+            partial = any(phase.partial for phase in phases)
+            self._module = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=partial)
+        self._layout_checked = False
+        self.stepped = False
+        "Whether the last step was taken; False after an overflow of fp16."
+
+    def require_gradients(self, wanted: bool) -> None:
+        """Switches the gradients of its parameters on or off."""
+        for parameter in self.parameters.values():
+            parameter.requires_grad_(wanted)
+
+    def step(self, phase: Phase, batch: Batch, *, rng: Rng, rate: float, total: int, images: int) -> tuple[StepRecord, dict[str, Tensor]]:
+        """One optimizer step on this process's share of `total` samples, `images` being seen when it is done.
+
+        Returns its record, and what the model wants to observe of this process's samples.
+        """
+        self._model.prepare(phase)
+        record = StepRecord(phase.name, images)
+        observed: list[dict[str, Tensor]] = []
+        factor = self.scale.scale * self._world.size / total  # DDP divides by the number of processes
+        for samples, last in self._microbatches(len(batch)):
+            with nullcontext() if last or self._world.size == 1 else self._module.no_sync():
+                with autocast(self._train.precision, device=self._world.device):
+                    terms = self._module(phase, batch[samples], rng[samples])
+                (terms.loss.sum() * factor).backward()
+            record.add(terms)
+            observed.append(dict(terms.observed))
+        record.gradient_norm = self._apply(rate)
+        return record, {name: torch.cat([part[name] for part in observed]) for name in observed[0]}
+
+    def _microbatches(self, count: int) -> Iterator[tuple[slice, bool]]:
+        size = self._train.microbatch or count
+        for start in range(0, count, size):
+            yield slice(start, min(start + size, count)), start + size >= count
+
+    def _apply(self, rate: float) -> Tensor:
+        """Clips the gradient and steps, unless fp16 overflowed. Returns the gradient's norm before clipping."""
+        gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
+        self.scale.unscale(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.stepped = self.scale.accept(norm)
+        if self.stepped:
+            if self._settings.clip_norm is not None:
+                torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self._settings.clip_norm, norm)
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+            self.optimizer.step()
+            if not self._layout_checked:
+                assert_same_layout(self.optimizer)
+                self._layout_checked = True
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm

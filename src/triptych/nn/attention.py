@@ -1,0 +1,53 @@
+"""Self-attention over the pixels of a feature map."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.nn.init import zeroed
+from triptych.nn.norm import GroupNorm
+
+AttentionOrder = Literal["legacy", "new"]
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(c)) v, all (b, heads, tokens, c); the softmax is computed in float32.
+
+    PyTorch's fused kernel, but for half precision on a CPU, where it is three times slower than matrix products.
+    """
+    if q.device.type != "cpu" or q.dtype not in (torch.bfloat16, torch.float16):
+        return F.scaled_dot_product_attention(q, k, v)
+    with torch.autocast("cpu", enabled=False):
+        scores = torch.matmul(q * q.shape[-1] ** -0.5, k.transpose(-1, -2))
+        return torch.matmul(scores.softmax(-1), v)  # a CPU's half-precision softmax works in float32 and rounds at its end
+
+
+class SelfAttention(nn.Module):
+    """x + projection(attention(norm(x))); keys norm, qkv [3c, c, 1] and proj_out [c, c, 1], the latter 0 at first.
+
+    `order` is how the rows of qkv are counted: (heads, 3, channels) in "legacy", (3, heads, channels) in "new".
+    """
+
+    def __init__(self, channels: int, *, heads: int, order: AttentionOrder) -> None:
+        super().__init__()
+        self.heads, self.order = heads, order
+        self.norm = GroupNorm(channels)
+        self.qkv = nn.Conv1d(channels, 3 * channels, 1)
+        self.proj_out = zeroed(nn.Conv1d(channels, channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The feature map (b, c, h, w), attended to."""
+        b, c, h, w = x.shape
+        tokens = self.norm(x).permute(0, 2, 3, 1).reshape(b, h * w, c)
+        qkv = F.linear(tokens, self.qkv.weight[:, :, 0], self.qkv.bias)
+        if self.order == "legacy":
+            q, k, v = qkv.view(b, h * w, self.heads, 3, c // self.heads).unbind(3)
+        else:
+            q, k, v = qkv.view(b, h * w, 3, self.heads, c // self.heads).unbind(2)
+        mixed = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2).reshape(b, h * w, c)
+        out = F.linear(mixed, self.proj_out.weight[:, :, 0], self.proj_out.bias)
+        return x + out.view(b, h, w, c).permute(0, 3, 1, 2)

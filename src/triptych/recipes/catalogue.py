@@ -1,0 +1,73 @@
+"""The names and descriptions of all recipes, read from their source without importing it (or PyTorch).
+
+A recipe is a function without arguments at the top of recipes/flows.py, gans.py or diffusion.py that is annotated
+`-> RunConfig`; `adm_digits` is the recipe "adm-digits", and its docstring is its description.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triptych.core.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from triptych.recipes.config import RunConfig
+
+FAMILIES = ("flows", "gans", "diffusion")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe as it is listed."""
+
+    name: str
+    family: str
+    description: str
+
+    @property
+    def summary(self) -> str:
+        """The first line of its description."""
+        return self.description.partition("\n")[0]
+
+
+@functools.cache
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name, family by family in the order of their source."""
+    folder = Path(__file__).parent
+    sources = {family: folder / f"{family}.py" for family in FAMILIES}
+    found = [recipe for family, path in sources.items() if path.exists() for recipe in read_recipes(path.read_text("utf-8"), family=family)]
+    return {recipe.name: recipe for recipe in found}
+
+
+def read_recipes(source: str, *, family: str) -> list[Recipe]:
+    """The recipes that a module's source defines."""
+    return [
+        Recipe(name=node.name.replace("_", "-"), family=family, description=ast.get_docstring(node) or "")
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and _returns_run_config(node)
+    ]
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name; raises ConfigError with the nearest one."""
+    known = recipes()
+    if name not in known:
+        raise ConfigError("", f'unknown recipe "{name}"{nearest(name, known)} (triptych recipes lists them)')
+    return known[name]
+
+
+def load_recipe(name: str) -> RunConfig:
+    """The configuration of a recipe; imports its family only. Raises ConfigError with the nearest name for an unknown one."""
+    recipe = find_recipe(name)
+    module = importlib.import_module(f"triptych.recipes.{recipe.family}")
+    return getattr(module, recipe.name.replace("-", "_"))()
+
+
+def _returns_run_config(node: ast.FunctionDef) -> bool:
+    takes_nothing = not ast.unparse(node.args)
+    return takes_nothing and node.returns is not None and ast.unparse(node.returns).strip("\"'") == "RunConfig"

@@ -1,0 +1,73 @@
+"""config.json: the configuration of a run, the description of its data, and what may change when it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from triptych import __version__
+from triptych.core.batch import DataSpec
+from triptych.core.config import Config
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.recipes.config import RunConfig
+
+
+@dataclass(frozen=True)
+class RunDocument:
+    """What config.json holds."""
+
+    config: RunConfig
+    spec: DataSpec
+    recipe: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document (the run directory adds its format number)."""
+        head = {"triptych": __version__, "recipe": self.recipe}
+        return head | self.config.to_dict() | {"spec": self.spec.to_dict()}
+
+    @staticmethod
+    def from_dict(document: dict[str, Any]) -> RunDocument:
+        """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
+        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec")}
+        try:
+            config = RunConfig.from_dict(settings)
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), document.get("recipe"))
+        except KeyError as error:
+            raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
+        except ConfigError as error:
+            written = document.get("triptych", "an unknown version")
+            raise CheckpointError(f"config.json (written by Triptych {written}): {error}") from None
+
+
+def differences(old: Config, new: Config, prefix: str = "") -> Iterator[tuple[str, Any, Any, bool]]:
+    """(dotted name, old value, new value, whether a run may go on with it) of every setting that differs."""
+    if type(old) is not type(new):
+        yield prefix.rstrip("."), type(old).__name__, type(new).__name__, False
+        return
+    for field in dataclasses.fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        free = field.name in old.changeable
+        if isinstance(before, Config) and isinstance(after, Config) and not free:
+            yield from differences(before, after, f"{prefix}{field.name}.")
+        elif before != after:
+            yield f"{prefix}{field.name}", before, after, free
+
+
+def accept_changes(old: RunConfig, new: RunConfig, *, directory: str) -> list[str]:
+    """One line for every setting that changed and may; raises ConfigError for the first that may not."""
+    lines = []
+    for name, before, after, free in differences(old, new):
+        if not free:
+            raise ConfigError(
+                name,
+                f"got {_show(after)}, but the run in {directory} was started with {_show(before)}; give that, or another --run "
+                "(with --init-from, to begin with this run's weights)",
+            )
+        lines.append(f"{name} changed from {_show(before)} to {_show(after)}")
+    return lines
+
+
+def _show(value: Any) -> str:
+    return str(value.to_dict()) if isinstance(value, Config) else repr(value)

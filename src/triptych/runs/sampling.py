@@ -1,0 +1,226 @@
+"""Samples of a trained model: any number, on any number of processes, in pieces that survive an interruption."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.core.batch import DataSpec, share
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.images import enlarge, grid, save_png, to_uint8
+from triptych.core.model import Model, Sampler
+from triptych.core.rng import Rng
+from triptych.engine.distributed import World
+from triptych.engine.precision import autocast
+
+_GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
+
+
+@dataclass(frozen=True)
+class Samples:
+    """uint8 images (n, h, w, c) and their labels, int64 (n,), or None."""
+
+    images: np.ndarray
+    labels: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which samples are wanted. Image k depends on these and on k alone."""
+
+    count: int
+    seed: int
+    labels: np.ndarray | None
+    "One label for each image; None: the model is not conditional."
+    settings: Config
+    precision: str
+
+
+def label_list(model: Model, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
+    """A label for each of `count` images: `given` taken in turn (numbers or class names); None: all classes in turn.
+
+    Raises ConfigError for labels of an unlabelled model and for unknown classes.
+    """
+    conditional = getattr(model, "num_classes", None)
+    if conditional is None:
+        if given is not None:
+            raise ConfigError("labels", "this run's model was trained without labels; leave them out")
+        return None
+    chosen = range(conditional) if given is None else [_label(value, spec, conditional) for value in given]
+    if not chosen:
+        raise ConfigError("labels", "got an empty list, expected at least one label")
+    return np.resize(np.asarray(list(chosen), dtype=np.int64), count)
+
+
+def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
+    names = spec.class_names or ()
+    if isinstance(value, str) and value in names:
+        return names.index(value)
+    try:
+        label = int(value)
+    except ValueError:
+        raise ConfigError("labels", f"unknown class {value!r}{nearest(str(value), names)}") from None
+    if not 0 <= label < num_classes:
+        raise ConfigError("labels", f"got {label}, expected 0 to {num_classes - 1}")
+    return label
+
+
+def require_sampler(model: Model) -> Sampler:
+    """The model as a sampler; ConfigError where it is none."""
+    if not isinstance(model, Sampler):
+        raise ConfigError("model", f"{type(model).__name__} makes no samples")
+    return model
+
+
+@torch.no_grad()
+def draw(model: Model, request: Request, *, indices: range, batch_size: int, device: torch.device) -> Iterator[tuple[range, np.ndarray]]:
+    """The images of `indices`, batch by batch: (their indices, uint8 (b, h, w, c))."""
+    sampler = require_sampler(model)
+    training = model.training
+    model.eval()
+    for start in range(indices.start, indices.stop, batch_size):
+        part = range(start, min(start + batch_size, indices.stop))
+        index = torch.arange(part.start, part.stop, device=device)
+        labels: Tensor | None = None
+        if request.labels is not None:
+            labels = torch.from_numpy(request.labels[part.start : part.stop]).to(device)
+        with autocast(request.precision, device=device):
+            images = sampler.sample(Rng(request.seed, ("sample",), index), labels=labels, settings=request.settings)
+        yield part, to_uint8(images).numpy()
+    model.train(training)
+
+
+def gather(model: Model, request: Request, *, batch_size: int, world: World) -> np.ndarray:
+    """All images, in every process: each draws its share."""
+    own = share(request.count, rank=world.rank, world_size=world.size)
+    parts = [images for _, images in draw(model, request, indices=own, batch_size=batch_size, device=world.device)]
+    return np.concatenate([part for process in world.gather(parts) for part in process])
+
+
+class PartialSamples:
+    """Finished pieces of a long request, in a hidden folder beside its output, until all are there."""
+
+    def __init__(self, out: Path, request: Request, *, origin: dict[str, Any]) -> None:
+        labels = None if request.labels is None else request.labels.tolist()
+        identity = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+        self.folder = out.parent / f".{out.name}.partial-{digest}"
+
+    def missing(self, indices: range) -> Iterator[range]:
+        """The stretches of `indices` that are not there yet."""
+        done = np.zeros(indices.stop, dtype=bool)
+        for path in self.folder.glob("*-*.npy"):
+            start, stop = map(int, path.stem.split("-"))
+            done[start:stop] = True
+        edges = np.flatnonzero(np.diff(np.concatenate(([True], done[indices.start :], [True])).astype(np.int8)))
+        for start, stop in edges.reshape(-1, 2):
+            yield range(indices.start + int(start), indices.start + int(stop))
+
+    def save(self, part: range, images: np.ndarray) -> None:
+        """Writes a piece, whole or not at all."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f".{part.start:08d}.npy"
+        np.save(temporary, images)
+        temporary.rename(self.folder / f"{part.start:08d}-{part.stop:08d}.npy")
+
+    def assemble(self, count: int) -> np.ndarray:
+        """All images in order."""
+        images: np.ndarray | None = None
+        for path in sorted(self.folder.glob("*-*.npy")):
+            start, stop = map(int, path.stem.split("-"))
+            piece = np.load(path, allow_pickle=False)
+            if images is None:
+                images = np.empty((count, *piece.shape[1:]), dtype=np.uint8)
+            images[start:stop] = piece
+        assert images is not None
+        return images
+
+    def remove(self) -> None:
+        """Deletes the pieces."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def sample_to(
+    out: Path,
+    model: Model,
+    request: Request,
+    *,
+    origin: dict[str, Any],
+    batch_size: int,
+    world: World,
+    progress: Callable[[int], None],
+) -> Samples:
+    """Draws what is missing of the request, writes `out` (.png, .npz or a folder) and gives the samples (in the main process).
+
+    `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
+    """
+    check_output(out)
+    partial = PartialSamples(out, request, origin=origin)
+    own = share(request.count, rank=world.rank, world_size=world.size)
+    missing = list(partial.missing(own))
+    progress(len(own) - sum(map(len, missing)))
+    for stretch in missing:
+        for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
+            partial.save(part, images)
+            progress(len(part))
+    world.barrier()
+    samples = Samples(partial.assemble(request.count), request.labels)
+    world.barrier()
+    if world.is_main:
+        write_samples(out, samples)
+        partial.remove()
+    return samples
+
+
+def check_output(out: Path) -> None:
+    """DataError where samples cannot be written to `out`: another ending than .png or .npz, or a folder with other PNGs."""
+    if out.suffix not in ("", ".png", ".npz"):
+        raise DataError(f"{out}: samples are written as .png (a grid), .npz or a folder, not as {out.suffix}")
+    if not out.suffix and out.exists():
+        if not out.is_dir():
+            raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
+        if any(out.glob("*.png")):
+            raise DataError(f"{out} already holds PNG files, which would be mixed with the new ones; choose another --out or empty it")
+
+
+def write_samples(out: Path, samples: Samples) -> None:
+    """Writes a grid (.png), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".png":
+        write_grid(out, samples)
+    elif out.suffix == ".npz":
+        arrays = {"arr_0": samples.images} | ({} if samples.labels is None else {"arr_1": samples.labels})
+        temporary = out.with_name(f".{out.name}")
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(out)
+    else:
+        out.mkdir(exist_ok=True)
+        names = [f"{k:06d}.png" for k in range(len(samples.images))]
+        for name, image in zip(names, samples.images, strict=True):
+            save_png(image, out / name)
+        if samples.labels is not None:
+            labels = dict(zip(names, samples.labels.tolist(), strict=True))
+            (out / "labels.json").write_text(json.dumps(labels, indent=0) + "\n", encoding="utf-8")
+
+
+def write_grid(path: Path, samples: Samples) -> None:
+    """Writes a PNG with all samples: a row is one round of the labels where there are 5 to 20 classes in turn."""
+    labels = samples.labels
+    columns = None
+    if labels is not None:
+        repeats = np.flatnonzero(labels[1:] == labels[0])
+        period = int(repeats[0]) + 1 if len(repeats) else len(labels)
+        columns = period if 5 <= period <= 20 else None
+    picture = grid(samples.images, columns=columns)
+    save_png(enlarge(picture, max(1, round(_GRID_CELL / samples.images.shape[1]))), path)

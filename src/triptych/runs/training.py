@@ -1,0 +1,286 @@
+"""Training: a configuration and a directory become a run, or a run goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError, UserError
+from triptych.core.model import Model, Sampler, seeded_build
+from triptych.core.rng import Rng
+from triptych.data import Data, Loader, evaluation_batches, open_data
+from triptych.engine.allocator import keep_freed_memory
+from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
+from triptych.engine.distributed import World, open_world
+from triptych.engine.loop import Callables, Loop, Reporting
+from triptych.engine.metric_log import MetricLog
+from triptych.engine.progress import Progress
+from triptych.engine.run_directory import RunDirectory
+from triptych.engine.signals import stop_on_signals
+from triptych.engine.validation import validation_loss
+from triptych.recipes.config import RunConfig
+from triptych.runs.document import RunDocument, accept_changes
+from triptych.runs.run import Run, open_run
+from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
+from triptych.runs.weights import load_fitting_weights, load_weights
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Start:
+    """What this start of a run begins with."""
+
+    config: RunConfig
+    recipe: str | None
+    stored: RunDocument | None
+    "The run's own document; None: the run is new."
+    notes: list[str]
+    "Lines for the log."
+
+
+def train(
+    config: RunConfig,
+    run_dir: str | Path,
+    *,
+    recipe: str | None = None,
+    init_from: str | Path | None = None,
+    device: str | None = None,
+) -> Run:
+    """Trains in `run_dir` until `config.train.total_images`, or until a signal asks to stop; the run is saved either way.
+
+    A directory that holds a run goes on from its newest readable checkpoint; settings that may not change are refused.
+    `init_from` starts a new run from another run's averaged weights. Under torchrun all processes call it alike.
+    Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, and RunError when training fails.
+    """
+    keep_freed_memory()
+    world = open_world(device)
+    directory = RunDirectory(Path(run_dir))
+    with ExitStack() as stack, stop_on_signals() as stop:
+        start = _on_main(world, lambda: _start(config, directory, recipe, init_from, stack))
+        data = open_data(start.config.data)
+        if start.stored is not None and start.stored.spec != data.spec:
+            raise ConfigError("data", f"the images are not those of this run: it has {start.stored.spec}, the data now gives {data.spec}")
+        model = seeded_build(start.config.model, data.spec, seed=start.config.train.seed)
+        checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
+        if checkpoint is not None:
+            load_weights(model, checkpoint.files["model"])
+        elif init_from is not None:
+            start.notes += _initialize_from(model, init_from)
+        document = RunDocument(start.config, data.spec, start.recipe)
+        _on_main(world, lambda: _prepare_directory(directory, document, start, stack))
+        model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if checkpoint is None and init_from is None:
+            _initialize(model, data, start.config, world)
+        _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop)
+    return open_run(run_dir)
+
+
+def _on_main(world: World, act: Callable[[], T]) -> T:
+    """What `act` gives in the main process, in every process; so with the error it raises for the user."""
+    outcome: T | UserError | None = None
+    if world.is_main:
+        try:
+            outcome = act()
+        except UserError as error:
+            outcome = error
+    outcome = world.from_main(outcome)
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome  # type: ignore[return-value]
+
+
+def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, stack: ExitStack) -> _Start:
+    if not directory.exists():
+        notes = []
+        if config.train.randomized_seed:
+            seed = secrets.randbits(63)
+            config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+            notes = [f"drew seed {seed}"]
+        return _Start(config, recipe, None, notes)
+    stack.enter_context(directory.lock())
+    stored = RunDocument.from_dict(directory.read_config())
+    if config.train.randomized_seed:
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
+    notes = accept_changes(stored.config, config, directory=str(directory.root))
+    if init_from is not None:
+        notes.append("--init-from is not used: the run goes on from its own checkpoint")
+    return _Start(config, recipe or stored.recipe, stored, notes)
+
+
+def _prepare_directory(directory: RunDirectory, document: RunDocument, start: _Start, stack: ExitStack) -> None:
+    directory.create()
+    if start.stored is None:
+        stack.enter_context(directory.lock())
+    directory.write_config(document.to_dict())
+    sweep(directory.checkpoints)
+
+
+def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) -> Checkpoint | None:
+    found: Checkpoint | None = None
+
+    def find() -> int | None:
+        nonlocal found
+        found = load_newest(directory.checkpoints, warn=notes.append)
+        return None if found is None else found.images_seen
+
+    images = _on_main(world, find)
+    if images is None or found is not None:
+        return found
+    return load_checkpoint(checkpoint_path(directory.checkpoints, images))
+
+
+def _initialize_from(model: Model, init_from: str | Path) -> list[str]:
+    source = open_run(init_from)
+    lines = load_fitting_weights(model, source.tensors())
+    return [f"starts from the weights of {init_from} at {source.find_checkpoint()} images", *(f"init-from: {line}" for line in lines)]
+
+
+def _initialize(model: Model, data: Data, config: RunConfig, world: World) -> None:
+    """Data-dependent initialization, on the same first images in every process."""
+    if not model.init_images:
+        return
+    with _closing(Loader(data.train, batch_size=model.init_images, seed=config.train.seed, workers=0)) as loader:
+        batch = next(loader.batches(0)).to(world.device)
+    model.initialize(batch, Rng(config.train.seed, ("initialize",), batch.index))
+
+
+def _loop(
+    model: Model,
+    data: Data,
+    document: RunDocument,
+    directory: RunDirectory,
+    world: World,
+    stack: ExitStack,
+    checkpoint: Checkpoint | None,
+    notes: list[str],
+    stop: Any,
+) -> None:
+    config, settings = document.config, document.config.train
+    if settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda"):
+        for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
+            getattr(model, name).compile()
+    loader = stack.enter_context(_closing(_loader(data, config, world)))
+    reporting = None
+    if world.is_main:
+        progress = stack.enter_context(Progress(settings.total_images, images=0 if checkpoint is None else checkpoint.images_seen))
+        log = stack.enter_context(MetricLog(directory, config=config.log, settings=document.to_dict(), show=progress.message))
+        reporting = Reporting(log, progress)
+    loop = Loop(
+        model,
+        train=settings,
+        optim=config.optim,
+        log=config.log,
+        world=world,
+        directory=directory,
+        callables=Callables(
+            draw=loader.batches, validate=_validation(model, data, config, world), sample=_grid(model, data.spec, config, world)
+        ),
+        reporting=reporting,
+    )
+    if checkpoint is not None:
+        loop.restore(checkpoint)
+    say = reporting.log.text if reporting is not None else lambda message: None
+    with _shown_warnings(say):
+        for line in [*_opening(model, data, document, directory, world, loop.images_seen), *notes]:
+            say(line)
+        if reporting is not None and checkpoint is not None:
+            reporting.log.resumed(loop.images_seen)
+        try:
+            started = time.monotonic()
+            finished = loop.run(stop)
+        except Exception as error:
+            say(f"failed at {loop.images_seen} images: {error}")
+            raise
+        minutes = (time.monotonic() - started) / 60
+        if finished:
+            say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
+        else:
+            say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
+    if world.size > 1:
+        world.barrier()
+        dist.destroy_process_group()
+
+
+def _loader(data: Data, config: RunConfig, world: World) -> Loader:
+    return Loader(
+        data.train,
+        batch_size=config.train.batch_size,
+        seed=config.train.seed,
+        rank=world.rank,
+        world_size=world.size,
+        workers=data.workers,
+    )
+
+
+def _opening(model: Model, data: Data, document: RunDocument, directory: RunDirectory, world: World, images_seen: int) -> Iterator[str]:
+    settings = document.config.train
+    parameters = sum(p.numel() for p in model.parameters())
+    held_out = 0 if data.validation is None else len(data.validation)
+    verb = f"goes on at {images_seen} images" if images_seen else "starts"
+    name = document.recipe or type(document.config.model).__name__
+    yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
+    yield (
+        f"{len(data.train):,} training images ({held_out:,} held out), {data.spec.image_size}x{data.spec.image_size}, "
+        f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
+    )
+
+
+def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Any:
+    """The validation for the loop; None where there is nothing to validate or nothing to do it with."""
+    held_out, limit = data.validation, config.train.validate_images
+    if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
+        return None
+    size = max(1, (config.train.microbatch or config.train.batch_size) // world.size)
+
+    def validate() -> dict[str, float]:
+        batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)
+        return validation_loss(model, batches, seed=config.train.seed, precision=config.train.precision, world=world)
+
+    return validate
+
+
+def _grid(model: Model, spec: DataSpec, config: RunConfig, world: World) -> Any:
+    """The grid of samples for the loop; None for a model that makes none."""
+    count = config.train.sample_count
+    if not isinstance(model, Sampler) or not count:
+        return None
+    request = Request(count, 0, label_list(model, spec, count=count, given=None), model.sampling, config.train.precision)
+    size = min(count, max(64, config.train.batch_size) // world.size)
+
+    def sample(path: Path) -> None:
+        images = gather(model, request, batch_size=size, world=world)
+        if world.is_main:
+            write_grid(path, Samples(images, request.labels))
+
+    return sample
+
+
+@contextmanager
+def _closing(loader: Loader) -> Iterator[Loader]:
+    try:
+        yield loader
+    finally:
+        loader.close()
+
+
+@contextmanager
+def _shown_warnings(say: Any) -> Iterator[None]:
+    """Within it warnings become lines of the log."""
+    before = warnings.showwarning
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}")
+    try:
+        yield
+    finally:
+        warnings.showwarning = before

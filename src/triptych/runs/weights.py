@@ -1,0 +1,48 @@
+"""Tensors of a checkpoint into a model: exactly for a resume, as far as they fit for a new start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from triptych.core.errors import CheckpointError
+from triptych.core.model import Model
+
+
+def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
+    """Loads all of the model's state. Raises CheckpointError, naming the first tensor that does not fit."""
+    state = model.state_dict()
+    for name in state:
+        if name not in tensors:
+            raise CheckpointError(f"the checkpoint is of another model: it has no {name}")
+        if tensors[name].shape != state[name].shape:
+            raise CheckpointError(
+                f"the checkpoint is of another model: {name} has shape {list(tensors[name].shape)}, expected {list(state[name].shape)}"
+            )
+    for name in tensors:
+        if name not in state:
+            raise CheckpointError(f"the checkpoint is of another model: it has {name}, which this one lacks")
+    model.load_state_dict(dict(tensors))
+
+
+@torch.no_grad()
+def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Loads what has the model's names and shapes; gives a line for each tensor that kept its fresh values or was not used.
+
+    Raises CheckpointError where nothing fits.
+    """
+    state = model.state_dict()
+    lines, fitted = [], 0
+    for name, tensor in state.items():
+        if name not in tensors:
+            lines.append(f"{name} is new")
+        elif tensors[name].shape != tensor.shape:
+            lines.append(f"{name} starts anew: its shape was {list(tensors[name].shape)}, now it is {list(tensor.shape)}")
+        else:
+            tensor.copy_(tensors[name])
+            fitted += 1
+    if not fitted:
+        raise CheckpointError("init-from: none of the other run's weights fits this model")
+    return lines + [f"{name} is not used" for name in tensors if name not in state]

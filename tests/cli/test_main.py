@@ -1,0 +1,101 @@
+"""The command: what it imports, its messages and its exit codes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+import triptych
+from triptych.cli import main as cli
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError
+
+from .conftest import FakeRuns
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "triptych", *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["sample", "--help"], ["trian"]])
+def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
+    code = (
+        "import sys; from triptych.cli.main import main; main(sys.argv[1:]); "
+        "print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "heavy: []", done
+
+
+def test_help_lists_the_verbs_and_each_has_help() -> None:
+    shown = run("--help")
+    assert shown.returncode == 0 and shown.stderr == ""
+    for verb in cli.VERBS:
+        assert f"triptych {verb} " in shown.stdout
+        own = run(verb, "--help")
+        assert own.returncode == 0 and own.stdout.startswith(f"usage: triptych {verb}"), own
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"triptych {triptych.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["trian", "x"], 'unknown command "trian"; did you mean "train"? (triptych --help lists the commands)'),
+        (["--verion"], 'unknown option "--verion" (triptych --help lists the commands)'),
+        (["train"], "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)"),
+        (["train", "--run", "x"], "got '--run' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
+        (["sample"], "no run given; usage: triptych sample RUN [--out FILE]"),
+        (["recipes", "a", "b"], "got 'a b', expected the name of one recipe or nothing"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_code_2(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr() == ("", f"triptych: error: {line}\n")
+
+
+def test_nothing_given_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: triptych")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ConfigError("train.batch_size", "too large"), 2, "triptych: error: train.batch_size: too large\n"),
+        (DataError("a.png cannot\nbe read"), 2, "triptych: error: a.png cannot be read\n"),
+        (CheckpointError("damaged"), 2, "triptych: error: damaged\n"),
+        (RunError("the loss is not finite"), 1, "triptych: error: the loss is not finite\n"),
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "triptych: error: [Errno 28] No space left on device\n"),
+        (KeyboardInterrupt(), 130, "triptych: interrupted\n"),
+    ],
+)
+def test_errors_of_a_run(error: BaseException, code: int, line: str, fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_runs.error = error
+    assert cli.main(["train", "toy"]) == code
+    assert capsys.readouterr().err == line
+
+
+def test_debug_shows_where_the_error_arose(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_runs.error = RunError("the loss is not finite")
+    assert cli.main(["train", "toy", "--debug"]) == 1
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and shown.endswith("triptych: error: the loss is not finite\n")
+
+
+def test_a_defect_keeps_its_traceback(fake_runs: FakeRuns) -> None:
+    fake_runs.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train", "toy"])
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = "import os, sys; os.close(1); r, w = os.pipe(); os.close(r); sys.stdout = os.fdopen(w, 'w'); " + (
+        "from triptych.cli.main import main; sys.exit(main(['--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (141, "")

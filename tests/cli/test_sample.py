@@ -1,0 +1,79 @@
+"""`triptych sample`: what is handed to the Python API, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triptych.cli.main import main
+
+from .conftest import FakeRuns, SilentConfig, ToySampling
+
+
+def sampled(fake: FakeRuns, *arguments: str) -> dict[str, Any]:
+    assert main(["sample", "runs/toy", *arguments]) == 0
+    (opened, (directory,), _), (name, (count,), named) = fake.calls
+    assert (opened, directory, name) == ("open_run", "runs/toy", "sample")
+    named.pop("progress")
+    return {"count": count, **named}
+
+
+def test_by_default_the_settings_of_the_run(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sampled(fake_runs) == {
+        "count": 64,
+        "seed": 0,
+        "labels": None,
+        "settings": ToySampling(),
+        "batch_size": None,
+        "checkpoint": "latest",
+        "weights": None,
+        "device": None,
+        "precision": "float32",
+        "out": Path("runs/toy/samples.png"),
+    }
+    assert capsys.readouterr().out == "64 images in runs/toy/samples.png\n"
+
+
+def test_every_option(fake_runs: FakeRuns) -> None:
+    options = "--count 10 --seed 3 --labels 3,7,cat --steps 50 --sampler ddim --eta 0.5 --batch-size 5 --checkpoint 512000"
+    asked = sampled(fake_runs, *options.split(), "--weights", "ema-0.999", "--device", "cpu", "--precision", "bf16", "--out", "a.npz")
+    assert asked == {
+        "count": 10,
+        "seed": 3,
+        "labels": [3, 7, "cat"],
+        "settings": ToySampling(steps=50, sampler="ddim", eta=0.5),
+        "batch_size": 5,
+        "checkpoint": "512000",
+        "weights": "ema-0.999",
+        "device": "cpu",
+        "precision": "bf16",
+        "out": Path("a.npz"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("--count 0", "--count: got 0, expected at least 1"),
+        ("--count many", "--count: got 'many', expected a whole number"),
+        ("--eta -1", "--eta: got -1.0, expected 0 or more"),
+        ("--sampler dim", "--sampler: got 'dim', expected one of ancestral, ddim; did you mean \"ddim\"?"),
+        ("--sampels 3", '--sampels: unknown setting; did you mean "--sampler"?'),
+        ("--out grid.jpg", "--out: got 'grid.jpg', expected a name that ends with .png or .npz, or a folder"),
+        ("--labels 3,,7", "--labels: got '3,,7', expected numbers or names of classes, separated by commas"),
+        ("--checkpoint newest", "--checkpoint: got 'newest', expected latest, best or a number of images"),
+    ],
+)
+def test_mistakes(arguments: str, line: str, fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "runs/toy", *arguments.split()]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+    assert [name for name, _, _ in fake_runs.calls] == ["open_run"]
+
+
+def test_a_model_without_a_sampler(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_runs.config = dataclasses.replace(fake_runs.config, model=SilentConfig())
+    assert main(["sample", "runs/toy"]) == 2
+    assert capsys.readouterr().err == "triptych: error: runs/toy: a Silent draws no samples\n"

@@ -1,0 +1,156 @@
+"""Flags: every type of setting, every kind of mistake, and the help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
+from triptych.cli.train import TrainOptions
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError
+from triptych.engine.config import TrainConfig
+
+from .conftest import ToyNetwork, toy_recipe
+
+
+def parsed(*arguments: str) -> tuple[TrainOptions, Any]:
+    return parse(arguments, prog="triptych train toy", description="A toy.", options=TrainOptions(), settings=toy_recipe())
+
+
+def value_of(settings: Config, dotted: str) -> Any:
+    value: Any = settings
+    for name in dotted.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def test_without_flags_the_recipe_stays_as_it_is() -> None:
+    assert parsed() == (TrainOptions(), toy_recipe())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "setting", "value"),
+    [
+        ("--train.total-images 5000", "train.total_images", 5000),
+        ("--train.total_images 5000", "train.total_images", 5000),
+        ("--train.batch-size=7", "train.batch_size", 7),
+        ("--train.microbatch 4", "train.microbatch", 4),
+        ("--train.checkpoint-every None", "train.checkpoint_every", None),
+        ("--train.precision bf16", "train.precision", "bf16"),
+        ("--train.ema-rates 0.99 0.999", "train.ema_rates", (0.99, 0.999)),
+        ("--train.ema-rates", "train.ema_rates", ()),
+        ("--train.ema-rates 0.5 --train.seed 3", "train.ema_rates", (0.5,)),
+        ("--train.randomized-seed", "train.randomized_seed", True),
+        ("--train.randomized-seed True", "train.randomized_seed", True),
+        ("--train.no-ema-warmup", "train.ema_warmup", False),
+        ("--train.ema-warmup false", "train.ema_warmup", False),
+        ("--train.ema_warmup=False", "train.ema_warmup", False),
+        ("--optim.betas 0.5 0.75", "optim.betas", (0.5, 0.75)),
+        ("--optim.learning-rate 3e-4", "optim.learning_rate", 3e-4),
+        ("--data.path ./photos", "data.path", "./photos"),
+        ("--data.channels 3", "data.channels", 3),
+        ("--model.network.num-channels 32", "model.network.num_channels", 32),
+        ("--model.network.multipliers 1 1 2", "model.network.multipliers", (1, 1, 2)),
+        ("--model.network.heads 2", "model.network.heads", 2),
+        ("--model.network.use-skip False", "model.network.use_skip", False),
+        ("--model.objective velocity", "model.objective", "velocity"),
+        ("--model.sampling.steps 50", "model.sampling.steps", 50),
+    ],
+)
+def test_a_flag_sets_its_setting_and_no_other(arguments: str, setting: str, value: Any) -> None:
+    _, settings = parsed(*arguments.split())
+    assert value_of(settings, setting) == value
+    changes = [flag.setting for flag in flags_of(settings) if flag.default != value_of(toy_recipe(), flag.setting)]
+    assert set(changes) <= {setting, "train.seed"}
+
+
+def test_options_are_told_from_settings() -> None:
+    options, settings = parsed("--run", "runs/a", "--train.seed", "1", "--init-from", "runs/b", "--device", "cpu")
+    assert options == TrainOptions(run="runs/a", init_from="runs/b", device="cpu")
+    assert settings.train.seed == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--train.totl-images 3", '--train.totl-images: unknown setting; did you mean "--train.total-images"?'),
+        ("--batch-size 4", '--batch-size: unknown setting; did you mean "--train.batch-size"?'),
+        ("--rnu x", '--rnu: unknown setting; did you mean "--run"?'),
+        ("--train.total-images many", "--train.total-images: got 'many', expected a whole number"),
+        ("--train.seed 0 --train.total-images 1e6", "--train.total-images: got '1e6', expected a whole number"),
+        ("--train.microbatch half", "--train.microbatch: got 'half', expected a whole number or None"),
+        ("--optim.betas 0.9", "--optim.betas: got '0.9', expected 2 values, each a number"),
+        (
+            "--train.precision bf61",
+            "--train.precision: got 'bf61', expected one of float32, bf16, fp16; did you mean \"bf16\"?",
+        ),
+        ("--train.total-images", "--train.total-images: the value is missing, expected a whole number"),
+        ("--train.batch-size 3 4", "--train.batch-size: got '3 4', expected a whole number"),
+        ("--train.ema-warmup maybe", "--train.ema-warmup: got 'maybe', expected nothing, True or False"),
+        ("folder", "unexpected 'folder'; settings are given as --name value"),
+        ("--train.batch-size 0", "--train.batch-size: got 0, expected at least 1"),
+        ("--model.network.num-channels -3", "--model.network.num-channels: got -3, expected at least 1"),
+        ("--train.ema-rates 0.5 1.5", "--train.ema-rates: got (0.5, 1.5), expected rates from 0 to below 1"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_flag(arguments: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(*arguments.split())
+    assert str(caught.value) == message
+    assert capfd.readouterr() == ("", ""), "tyro's own message must not come through"
+
+
+def test_help_shows_every_flag_with_the_docstring_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parsed("--help")
+    assert caught.value.code == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "usage: triptych train toy" in shown
+    for flag in flags_of(toy_recipe()):
+        assert flag.name in shown, flag.name
+    assert "Heads of attention; None: one for every 64 channels." in shown
+    assert field_docs(TrainConfig)["batch_size"] in shown
+    assert "pip install triptych[logs]" in shown
+
+
+def test_every_field_of_the_engine_has_a_docstring() -> None:
+    assert field_docs(ToyNetwork) == {
+        "num_channels": "Width of the network.",
+        "multipliers": "Width of each level.",
+        "heads": "Heads of attention; None: one for every 64 channels.",
+        "use_skip": "Whether there are skip connections.",
+    }
+    recipe = toy_recipe()
+    for section in (recipe, recipe.train, recipe.optim, recipe.log, recipe.data):
+        assert set(field_docs(type(section))) == set(type(section).__dataclass_fields__), type(section).__name__
+
+
+def test_settings_files(tmp_path: Path) -> None:
+    toml = tmp_path / "a.toml"
+    toml.write_text('[train]\nbatch_size = 32\ncheckpoint-every = "None"\n[model.network]\nmultipliers = [1, 2, 4]\n')
+    json = tmp_path / "a.json"
+    json.write_text('{"train": {"batch_size": 32, "checkpoint-every": null}, "model": {"network": {"multipliers": [1, 2, 4]}}}')
+    for file in (toml, json):
+        settings = toy_recipe().updated(read_config_file(file))
+        assert (settings.train.batch_size, settings.train.checkpoint_every) == (32, None)
+        assert value_of(settings, "model.network.multipliers") == (1, 2, 4)
+
+
+def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[train\n")
+    (tmp_path / "a.json").write_text("{")
+    (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "a.yaml").write_text("train: 1")
+    for name, reason in (
+        ("a.toml", "is not TOML"),
+        ("a.json", "is not JSON"),
+        ("a.yaml", "ends with .toml or .json"),
+        ("b.toml", "no file"),
+    ):
+        with pytest.raises(ConfigError, match=f"--config: .*{reason}"):
+            read_config_file(tmp_path / name)
+    with pytest.raises(ConfigError, match="a table of settings"):
+        toy_recipe().updated(read_config_file(tmp_path / "list.json"))

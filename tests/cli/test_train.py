@@ -1,0 +1,62 @@
+"""`triptych train`: recipe, then file, then flags; and what is handed to the Python API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triptych.cli.main import main
+
+from .conftest import FakeRuns, toy_recipe
+
+
+def test_hands_over_the_recipe(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "toy"]) == 0
+    ((name, given, named),) = fake_runs.calls
+    assert (name, given[0], Path(given[1])) == ("train", toy_recipe(), Path("runs/toy"))
+    assert named == {"recipe": "toy", "init_from": None, "device": None}
+    assert "triptych sample runs/toy" in capsys.readouterr().out
+
+
+def test_flags_go_over_the_file_and_the_file_over_the_recipe(fake_runs: FakeRuns, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("[train]\nbatch_size = 32\nseed = 5\n")
+    for arguments in (["--config", str(file)], [f"--config={file}"]):
+        command = ["train", "toy", "--run", "there", *arguments, "--train.seed", "6", "--init-from", "other", "--device", "cpu"]
+        assert main(command) == 0
+        _, (config, directory), named = fake_runs.calls.pop()
+        assert (config.train.batch_size, config.train.seed, config.train.total_images) == (32, 6, 100)
+        assert (str(directory), named) == ("there", {"recipe": "toy", "init_from": "other", "device": "cpu"})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[train]\nbatch_sise = 32", 'train.batch_sise: unknown setting of TrainConfig; did you mean "batch_size"?'),
+        ('[train]\nbatch_size = "many"', "train.batch_size: got 'many', expected a whole number"),
+        ("[train]\nbatch_size = 0", "train.batch_size: got 0, expected at least 1"),
+        ("[modle]\na = 1", 'modle: unknown setting of RunConfig; did you mean "model"?'),
+    ],
+)
+def test_a_mistake_in_the_file_names_the_file(
+    text: str, line: str, fake_runs: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    assert main(["train", "toy", "--config", str(file)]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {file}: {line}\n"
+    assert not fake_runs.calls
+
+
+def test_a_missing_file(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "toy", "--config", "none.toml"]) == 2
+    assert capsys.readouterr().err == "triptych: error: --config: there is no file 'none.toml'\n"
+    assert main(["train", "toy", "--config"]) == 2
+    assert capsys.readouterr().err.startswith("triptych: error: --config: the value is missing")
+
+
+def test_only_the_first_process_prints(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert main(["train", "toy"]) == 0
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from triptych.core.errors import CheckpointError
+from triptych.engine import checkpoint as module
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest, prune, save_checkpoint, sweep
+
+
+def save(folder: Path, images_seen: int, value: float = 1.0, **info: object) -> Path:
+    files = {"model": {"w": torch.full((3, 2), value)}, "ema-0.9999": {"w": torch.full((3, 2), value + 1)}}
+    return save_checkpoint(folder, images_seen=images_seen, files=files, info=info)
+
+
+def no_warning(message: str) -> None:
+    raise AssertionError(message)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    path = save(tmp_path / "checkpoints", 512_000, best_score=0.25, history=[1, 2.5, None])
+    assert path == tmp_path / "checkpoints" / "000512000"
+    assert sorted(p.name for p in path.iterdir()) == ["ema-0.9999.safetensors", "model.safetensors", "state.json"]
+    state = json.loads((path / "state.json").read_text())
+    assert (state["format"], state["images_seen"], len(state["files"]["model.safetensors"])) == (1, 512_000, 64)
+    loaded = load_checkpoint(path)
+    assert loaded.images_seen == 512_000
+    assert loaded.info == {"best_score": 0.25, "history": [1, 2.5, None]}
+    assert set(loaded.files) == {"model", "ema-0.9999"}
+    assert torch.equal(loaded.files["ema-0.9999"]["w"], torch.full((3, 2), 2.0))
+    assert set(load_checkpoint(path, files=("model",)).files) == {"model"}
+
+
+def test_tensors_of_any_layout_are_stored_in_logical_order(tmp_path: Path) -> None:
+    base = torch.randn(4, 3, 5, 5)
+    last = base.to(memory_format=torch.channels_last)
+    tied = torch.randn(6, 6)
+    tensors = {
+        "channels_last": last,
+        "parameter": torch.nn.Parameter(last[:, :1].contiguous(memory_format=torch.channels_last)),
+        "tied": tied,
+        "tied_again": tied,
+        "part_of_tied": tied[2:4],
+        "transposed": tied.t(),
+        "expanded": torch.ones(1).expand(4),
+        "step": torch.tensor(7.0),
+        "empty": torch.zeros(0, 3),
+        "half": torch.randn(3).bfloat16(),
+        "count": torch.tensor(2**40),
+        "mask": torch.tensor([True, False]),
+    }
+    path = save_checkpoint(tmp_path, images_seen=1, files={"model": tensors}, info={})
+    loaded = load_checkpoint(path).files["model"]
+    assert set(loaded) == set(tensors)
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert torch.equal(loaded[name], tensor.detach()), name
+        assert loaded[name].is_contiguous(), name
+    assert last.is_contiguous(memory_format=torch.channels_last)  # the caller's tensor is left as it was
+
+
+@pytest.mark.gpu
+def test_tensors_of_a_gpu(tmp_path: Path) -> None:
+    weight = torch.randn(8, 4, 3, 3, device="cuda").to(memory_format=torch.channels_last)
+    path = save_checkpoint(tmp_path, images_seen=1, files={"model": {"w": weight}}, info={})
+    assert torch.equal(load_checkpoint(path).files["model"]["w"], weight.cpu())
+
+
+def test_what_is_loaded_can_change_without_the_file(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    load_checkpoint(path).files["model"]["w"].zero_()
+    assert load_checkpoint(path).files["model"]["w"].eq(1).all()
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    save(tmp_path, 10, value=1)
+    before = load_checkpoint(checkpoint_path(tmp_path, 10))
+    save(tmp_path, 10, value=5)
+    assert [p.name for p in tmp_path.iterdir()] == ["000000010"]
+    assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(5).all()
+    assert before.files["model"]["w"].eq(1).all()  # tensors that are in use outlive their file
+
+
+def test_list_is_in_order_and_ignores_all_else(tmp_path: Path) -> None:
+    assert list_checkpoints(tmp_path / "absent") == []
+    for number in (2_000_000_000, 5, 30):
+        (tmp_path / f"{number:09d}").mkdir()
+    for name in (".tmp-000000007-1", "superseded-000000008", "notes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "000000009").write_text("a file")
+    assert list_checkpoints(tmp_path) == [5, 30, 2_000_000_000]
+
+
+def test_own_entries_of_the_state_cannot_be_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="files"):
+        save_checkpoint(tmp_path, images_seen=1, files={}, info={"files": 3})
+
+
+def damage_truncate(path: Path) -> None:
+    file = path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+def state_with(**changes: object):
+    def damage(path: Path) -> None:
+        state = json.loads((path / "state.json").read_text())
+        (path / "state.json").write_text(json.dumps(state | changes))
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: flip_a_byte(path / "model.safetensors"), r"model.safetensors is damaged"),
+        (damage_truncate, r"model.safetensors is damaged or cut short"),
+        (lambda path: (path / "model.safetensors").unlink(), r"model.safetensors is missing"),
+        (lambda path: (path / "state.json").unlink(), r"state.json is missing"),
+        (lambda path: (path / "state.json").write_text('{"format": 1, "ima'), r"state.json is damaged: it is not JSON"),
+        (lambda path: (path / "state.json").write_text("[]"), r"state.json is damaged"),
+        (state_with(format=2), r"has format 2.*reads 1.*update"),
+        (state_with(files=None), r"images_seen or files is missing"),
+        (state_with(files={"../model.safetensors": ""}), r"files that a checkpoint cannot have"),
+    ],
+)
+def test_damage_is_named_and_the_one_before_is_used(tmp_path: Path, damage, message: str) -> None:
+    save(tmp_path, 10)
+    damage(save(tmp_path, 20))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_checkpoint(checkpoint_path(tmp_path, 20))
+    assert "\n" not in str(caught.value)
+    warnings: list[str] = []
+    newest = load_newest(tmp_path, warn=warnings.append)
+    assert newest is not None and newest.images_seen == 10
+    assert warnings == [f"{caught.value}; the one before it is used"]
+
+
+def test_a_file_that_was_never_written_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    with pytest.raises(CheckpointError, match=r"no optimizer\.safetensors; it has model, ema-0\.9999"):
+        load_checkpoint(path, files=("model", "optimizer"))
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        load_checkpoint(checkpoint_path(tmp_path, 11))
+
+
+def test_newest_of_none_and_of_only_unreadable_ones(tmp_path: Path) -> None:
+    assert load_newest(tmp_path / "absent", warn=no_warning) is None
+    for number in (10, 20):
+        flip_a_byte(save(tmp_path, number) / "model.safetensors")
+    warnings: list[str] = []
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints"):
+        load_newest(tmp_path, warn=warnings.append)
+    assert len(warnings) == 2
+    assert load_newest(tmp_path, warn=no_warning, files=("ema-0.9999",)) is not None  # only what is asked for is read
+
+
+def test_going_on_from_an_older_one_moves_the_unreadable_newer_out_of_the_way(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    flip_a_byte(save(tmp_path, 20) / "model.safetensors")
+    save(tmp_path, 15, value=3)
+    assert list_checkpoints(tmp_path) == [10, 15]
+    assert (tmp_path / "superseded-000000020" / "state.json").exists()
+    prune(tmp_path, keep_last=1, keep_every=None, best=None)
+    newest = load_newest(tmp_path, warn=no_warning)
+    assert newest is not None and newest.images_seen == 15
+
+
+def test_prune_keeps_the_last_the_best_and_every_nth(tmp_path: Path) -> None:
+    for number in range(10, 100, 10):
+        (tmp_path / f"{number:09d}").mkdir()
+    assert prune(tmp_path, keep_last=2, keep_every=30, best=50) == [10, 20, 40, 70]
+    assert list_checkpoints(tmp_path) == [30, 50, 60, 80, 90]
+    assert prune(tmp_path, keep_last=1, keep_every=None, best=None) == [30, 50, 60, 80]
+    assert [p.name for p in tmp_path.iterdir()] == ["000000090"]
+
+
+def test_sweep_removes_leftovers_and_restores_what_was_set_aside(tmp_path: Path) -> None:
+    save(tmp_path, 10, value=4)
+    save(tmp_path, 20)
+    os.rename(tmp_path / "000000010", tmp_path / ".old-000000010")
+    (tmp_path / ".tmp-000000030-1").mkdir()
+    (tmp_path / ".old-000000020").mkdir()
+    assert list_checkpoints(tmp_path) == [10, 20]
+    assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(4).all()
+    sweep(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000000010", "000000020"]
+    assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(4).all()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("place", ["fsync", "rename"])
+def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int) -> None:
+    save(tmp_path, 10, value=2)
+    save(tmp_path, 20, value=3)
+
+    def refuse(source: object, target: object = None) -> None:
+        if place == "fsync" or ".tmp-" in str(source):
+            raise OSError(number, os.strerror(number))
+        os.replace(source, target)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.os, place, refuse)
+        with pytest.raises(CheckpointError) as caught:
+            save(tmp_path, 20, value=9)
+    assert os.strerror(number) in str(caught.value) and "000000010" in str(caught.value) and "\n" not in str(caught.value)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["000000010", "000000020"]
+    assert load_checkpoint(checkpoint_path(tmp_path, 20)).files["model"]["w"].eq(3).all()
+
+
+def test_the_file_size_limit_of_the_system_is_one_line(tmp_path: Path) -> None:
+    """A real refusal by the system inside safetensors' own writer, in a process of its own."""
+    script = """
+import resource, signal, sys, torch
+from pathlib import Path
+from triptych.core.errors import CheckpointError
+from triptych.engine.checkpoint import save_checkpoint
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    save_checkpoint(Path(sys.argv[1]), images_seen=10, files={"model": {"w": torch.zeros(100_000)}}, info={})
+except CheckpointError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "cannot write checkpoint" in done.stdout and "File too large" in done.stdout and done.stdout.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    assert load_file(path / "model.safetensors")["w"].shape == (3, 2)
+
+
+CRASH = """
+import itertools, os, random, signal, sys, time, torch
+from pathlib import Path
+from triptych.engine.checkpoint import load_newest, prune, save_checkpoint, sweep, list_checkpoints
+
+def save(folder, number, value):
+    files = {name: {"w": torch.full((64, 1024), float(value))} for name in ("model", "optimizer")}
+    save_checkpoint(folder, images_seen=number, files=files, info={"value": value})
+
+def check(folder, at_least):
+    def warn(message):
+        raise SystemExit(f"unreadable: {message}")
+    newest = load_newest(folder, warn=warn)
+    assert newest is not None and newest.info["value"] >= at_least, (newest and newest.info, at_least)
+    for tensors in newest.files.values():
+        assert tensors["w"].eq(newest.info["value"]).all()
+    return newest.info["value"]
+
+def wait_for(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def every_step(folder):
+    "Dies at the k-th operation on files of a save that replaces the only checkpoint, for every k."
+    value = 1
+    save(folder, 10, value)
+    for k in itertools.count():
+        child = os.fork()
+        if child == 0:
+            left = k
+            def hook(event, arguments):
+                nonlocal left
+                if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree", "os.listdir", "os.scandir"):
+                    left -= 1
+                    if left < 0:
+                        os._exit(9)
+            sys.addaudithook(hook)
+            save(folder, 10, value + 1)
+            os._exit(0)
+        code = wait_for(child)
+        value = check(folder, value)
+        if k % 2:
+            sweep(folder)
+            assert check(folder, value) == value
+        if code == 0:
+            return print("steps", k)
+
+def random_moments(folder, kills):
+    value = 0
+    for _ in range(kills):
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for step in itertools.count(value + 1):
+                save(folder, 10 * (1 + step // 2), step)  # every other one replaces
+                os.write(write, b"%d " % step)
+                prune(folder, keep_last=1, keep_every=None, best=None)
+        os.close(write)
+        time.sleep(random.uniform(0.005, 0.12))
+        os.kill(child, signal.SIGKILL)
+        wait_for(child)
+        with open(read) as pipe:
+            done = pipe.read().split()
+        value = int(done[-1]) if done else value
+        if value:
+            value = check(folder, value)
+        sweep(folder)
+    sizes = list_checkpoints(folder)
+    assert 1 <= len(sizes) <= 2 and not [p for p in folder.iterdir() if p.name.startswith(".")], list(folder.iterdir())
+    print("saves", value)
+
+every_step(Path(sys.argv[1]) / "a")
+random_moments(Path(sys.argv[1]) / "b", int(sys.argv[2]))
+"""
+
+
+def test_killed_at_any_moment_there_is_a_readable_checkpoint(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), "30"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = dict(line.split() for line in done.stdout.splitlines())
+    assert int(counts["steps"]) > 15 and int(counts["saves"]) > 30, counts

@@ -1,0 +1,240 @@
+"""The loop against hand computations: gradients, averages, schedules, resume, failures."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.engine.toys import Denoiser, Pair, draw, make_loop, run, seeded
+from triptych.core.errors import ConfigError, RunError
+from triptych.core.model import LossTerms, Phase
+from triptych.core.rng import Rng
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
+from triptych.engine.config import OptimConfig
+from triptych.engine.distributed import World
+from triptych.engine.signals import StopRequest
+
+
+def same(left: dict, right: dict) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_first_step_is_adamw_on_the_mean_loss(tmp_path):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=8, ema_warmup=False)
+    run(loop)
+    model = seeded(Denoiser)
+    world = World(0, 1, torch.device("cpu"))
+    batch = next(draw(8, world=world)(0)).to("cpu")
+    terms = model.loss(model.phases[0], batch, Rng(0, ("denoise", 0), batch.index))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+    terms.loss.mean().backward()
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        trained = loop.model.get_parameter(name)
+        assert torch.allclose(trained, parameter, rtol=1e-4, atol=1e-6), name
+        for average in loop.averages:
+            expected = average.rate * before[name] + (1 - average.rate) * trained
+            assert torch.allclose(average.tensors[name], expected, rtol=1e-5, atol=1e-7), name
+
+
+def test_average_warms_up(tmp_path):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=8, ema_rates=(0.9999,))
+    run(loop)
+    start = seeded(Denoiser).get_parameter("network.0.weight")
+    expected = 0.1 * start + 0.9 * loop.model.get_parameter("network.0.weight")  # (1 + 0) / (10 + 0)
+    assert torch.allclose(loop.averages[0].tensors["network.0.weight"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("microbatch", [1, 3, 8])
+def test_microbatches_give_the_gradient_of_the_whole_batch(tmp_path, microbatch):
+    whole, parts = (make_loop(seeded(Denoiser), tmp_path / str(m), microbatch=m, total_images=8, ema_rates=()) for m in (None, microbatch))
+    gradients = []
+    for loop in (whole, parts):
+        (updater,) = loop.updaters.values()
+        kept = {}
+        updater.optimizer.zero_grad = lambda set_to_none, u=updater, k=kept: k.update({n: p.grad.clone() for n, p in u.parameters.items()})
+        run(loop)
+        gradients.append(kept)
+    for name, gradient in gradients[0].items():
+        assert (gradients[1][name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+    assert torch.allclose(whole.model.observations, parts.model.observations, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stop_at", [8, 24, 56])
+def test_interrupted_run_ends_with_the_same_bytes(tmp_path, stop_at):
+    unbroken = make_loop(seeded(Denoiser), tmp_path / "unbroken")
+    run(unbroken)
+    first = make_loop(seeded(Denoiser), tmp_path / "broken")
+    stop = StopRequest()
+    iteration = first._iteration
+
+    def until(batches):
+        iteration(batches)
+        stop.name = "SIGTERM" if first.images_seen >= stop_at else None
+
+    first._iteration = until
+    assert first.run(stop) is False
+    assert list_checkpoints(tmp_path / "broken/checkpoints") == [stop_at]
+    checkpoint = load_newest(tmp_path / "broken/checkpoints", warn=pytest.fail)
+    model = Denoiser()
+    model.load_state_dict(checkpoint.files["model"])
+    second = make_loop(model, tmp_path / "broken")
+    second.restore(checkpoint)
+    assert run(second) is True
+    ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", 64)) for name in ("unbroken", "broken")]
+    assert ends[0].hashes == ends[1].hashes
+    assert all(same(ends[0].files[stem], ends[1].files[stem]) for stem in ends[0].files)
+    assert {"model", "optimizer", "ema-0.9", "ema-0.99"} == ends[0].files.keys()
+
+
+def test_optimizer_state_takes_the_layout_of_the_parameters(tmp_path):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=8)
+    run(loop)
+    checkpoint = load_newest(tmp_path / "run/checkpoints", warn=pytest.fail)
+    again = make_loop(seeded(Denoiser), tmp_path / "again", total_images=16)
+    again.restore(checkpoint)
+    (updater,) = again.updaters.values()
+    weight = updater.parameters["network.0.weight"]
+    assert weight.stride() == again.model.network[0].weight.stride() and not weight.is_contiguous()
+    assert updater.optimizer.state[weight]["exp_avg"].stride() == weight.stride()
+
+
+def test_each_phase_changes_its_own_networks_on_its_own_slices(tmp_path):
+    loop = make_loop(seeded(Pair), tmp_path / "run", total_images=16, batch_size=4)
+    model = loop.model
+    changed = {}
+    step = loop._step
+
+    def watched(phase, repeat, batch, rate):
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        step(phase, repeat, batch, rate)
+        moved = {name.split(".")[0] for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+        changed.setdefault(phase.name, set()).update(moved)
+
+    loop._step = watched
+    run(loop)
+    assert changed == {"discriminator": {"discriminator"}, "generator": {"generator"}}
+    assert loop.images_seen == 16  # 2 iterations of 2 slices of 4
+    assert model.seen == {"discriminator": list(range(16)), "generator": [0, 1, 2, 3, 8, 9, 10, 11]}
+    assert model.prepared == ["discriminator", "discriminator", "generator"] * 2
+    assert loop.averages[0].tensors.keys() == {"generator.weight", "generator.bias"}
+
+
+def test_lazy_phase_runs_every_nth_iteration(tmp_path):
+    model = seeded(Pair)
+    model.phases = (Phase("discriminator", ("discriminator",), every=3), Phase("generator", ("generator",)))
+    loop = make_loop(model, tmp_path / "run", total_images=28, batch_size=4)
+    run(loop)
+    assert model.prepared.count("discriminator") == 3 and model.prepared.count("generator") == 7
+
+
+class Exploding(Denoiser):
+    """Becomes NaN at the third step, in a logged term or in the gradient."""
+
+    where = "vb"
+
+    def loss(self, phase, batch, rng):
+        terms = super().loss(phase, batch, rng)
+        bad = float(batch.index[0]) >= 16
+        if self.where == "gradient":
+            # d/dx sqrt(x) at 0 is infinite, times 0 is NaN; its value is 0.
+            zero = (terms.loss * 0).sqrt() if bad else 0
+            return LossTerms(terms.loss + zero)
+        return LossTerms(terms.loss, {"vb": terms.loss.detach() * (math.inf if bad else 1.0)})
+
+
+@pytest.mark.parametrize(("where", "said"), [("vb", '"denoise": the loss term "vb" is not finite at 24'), ("gradient", "the gradient is not finite at 24")])
+def test_what_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, said):
+    model = seeded(Exploding)
+    model.where = where
+    loop = make_loop(model, tmp_path / "run", checkpoint_every=8)
+    with pytest.raises(RunError, match=said):
+        run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
+
+
+class Overflowing(Denoiser):
+    """Its gradient overflows in fp16 while the loss scale is above 2^limit."""
+
+    limit = 18.0
+
+    def loss(self, phase, batch, rng):
+        terms = super().loss(phase, batch, rng)
+        return LossTerms(_Overflow.apply(terms.loss.float(), 2.0**self.limit / 8))
+
+
+class _Overflow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values, limit):
+        ctx.limit = limit
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.where(gradient > ctx.limit, math.inf, gradient), None
+
+
+def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
+    loop = make_loop(seeded(Overflowing), tmp_path / "run", precision="fp16", total_images=8 * 6, loss_scale_growth=0.25)
+    start = loop.model.get_parameter("network.0.weight").detach().clone()
+    (updater,) = loop.updaters.values()
+    scales, moved = [], []
+    step = loop._step
+
+    def watched(*arguments):
+        step(*arguments)
+        scales.append(updater.scale.log2_scale)
+        moved.append(not torch.equal(loop.model.get_parameter("network.0.weight"), start))
+
+    loop._step = watched
+    run(loop)
+    assert scales == [19.0, 18.0, 18.25, 17.25, 17.5, 17.75]
+    assert moved == [False, False, True, True, True, True]
+    checkpoint = load_newest(tmp_path / "run/checkpoints", warn=pytest.fail)
+    assert checkpoint.info["log2_loss_scale"] == {"network": 17.75}
+
+
+def test_loss_scale_has_a_floor(tmp_path):
+    model = seeded(Overflowing)
+    model.limit = -1.0
+    loop = make_loop(model, tmp_path / "run", precision="fp16", loss_scale=4.0, total_images=800)
+    with pytest.raises(RunError, match=r"loss scale fell below its floor \(1\)"):
+        run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == []
+
+
+def test_clipping_bounds_the_gradient_of_the_step(tmp_path):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=8, optim=OptimConfig(learning_rate=1.0, name="adamax", clip_norm=1e-3))
+    (updater,) = loop.updaters.values()
+    norms = []
+    step = updater.optimizer.step
+    updater.optimizer.step = lambda: (norms.append(torch.nn.utils.get_total_norm([p.grad for p in updater.parameters.values()]).item()), step())
+    run(loop)
+    assert norms == [pytest.approx(1e-3, rel=1e-3)]
+
+
+def test_best_checkpoint_is_kept(tmp_path):
+    scores = iter([3.0, 1.0, 2.0, 2.5, 2.0, 2.0, 2.0, 2.0])
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", validate=lambda: {"denoise/loss": next(scores)}, validate_every=8, checkpoint_every=8, keep_last=1)
+    run(loop)
+    assert loop.best == {"score": 1.0, "images": 16}
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 64]
+
+
+def test_validation_sees_the_averaged_weights(tmp_path):
+    seen = []
+    model = seeded(Denoiser)
+    loop = make_loop(model, tmp_path / "run", total_images=8, validate=lambda: seen.append(model.network[0].weight.detach().clone()) or {"loss": 0.0})
+    run(loop)
+    assert torch.equal(seen[0], loop.averages[0].tensors["network.0.weight"])
+    assert not torch.equal(seen[0], model.network[0].weight)
+
+
+def test_coupled_samples_refuse_microbatches(tmp_path):
+    model = seeded(Denoiser)
+    model.couples_samples = True
+    with pytest.raises(ConfigError, match=r"train.microbatch: got 4.*Denoiser"):
+        make_loop(model, tmp_path / "run", microbatch=4)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine.config import LogConfig
+from triptych.engine.metric_log import MetricLog, read_metrics
+from triptych.engine.run_directory import RunDirectory
+
+PLAIN = LogConfig()
+
+
+def open_log(root: Path, config: LogConfig = PLAIN, **options) -> MetricLog:
+    run = RunDirectory(root)
+    run.create()
+    return MetricLog(run, config=config, settings={"train": {"seed": 3}}, **options)
+
+
+def test_lines_come_back(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.write(100, {"step": 10, "loss": 0.1 + 0.2})
+        log.write(200, {"step": 20, "loss": 1e-30})
+    first, second = read_metrics(tmp_path / "metrics.jsonl")
+    assert (first["images"], first["step"], first["loss"], second["loss"]) == (100, 10, 0.1 + 0.2, 1e-30)
+    assert isinstance(first["images"], int) and 0 <= first["time"] <= second["time"] < 60
+    assert read_metrics(tmp_path / "absent") == []
+
+
+def test_what_is_not_finite_is_valid_json_and_comes_back(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        log.write(1, {"a": math.nan, "b": math.inf, "c": -math.inf})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    line = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
+    assert (line["a"], line["b"], line["c"]) == ("nan", "inf", "-inf")
+    (read,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert math.isnan(read["a"]) and read["b"] == math.inf and read["c"] == -math.inf
+
+
+def test_a_resume_supersedes_what_came_after_it(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        for images in (100, 200, 300):
+            log.write(images, {"loss": 1.0})
+    with open_log(tmp_path) as log:
+        log.resumed(200)
+        log.write(250, {"loss": 2.0})
+        log.write(300, {"loss": 2.0})
+    with open_log(tmp_path) as log:
+        log.resumed(250)
+        log.write(310, {"loss": 3.0})
+    read = [(line["images"], line["loss"]) for line in read_metrics(tmp_path / "metrics.jsonl")]
+    assert read == [(100, 1.0), (200, 1.0), (250, 2.0), (310, 3.0)]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8  # nothing is truncated
+
+
+def test_time_goes_on_from_the_line_resumed_at(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"images": 100, "time": 50.0}\n{"images": 200, "time": 90.0}\n')
+    with open_log(tmp_path) as log:
+        log.resumed(100)
+        log.write(150, {})
+    assert 50 <= read_metrics(tmp_path / "metrics.jsonl")[-1]["time"] < 80
+
+
+@pytest.mark.parametrize("torn", ['{"images": 200, "lo', '{"images": 200, "loss": 2.0}', "\0\0\0\0"])
+def test_a_torn_last_line_harms_no_other(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"images": 100, "loss": 1.0}\n' + torn)
+    assert read_metrics(path)[0] == {"images": 100, "loss": 1.0}
+    with open_log(tmp_path) as log:
+        log.resumed(100)
+        log.write(200, {"loss": 3.0})
+    assert [(line["images"], line["loss"]) for line in read_metrics(path)] == [(100, 1.0), (200, 3.0)]
+
+
+def test_text_is_shown_and_dated_and_appended(tmp_path: Path) -> None:
+    shown: list[str] = []
+    for message in ("started: é", "resumed"):
+        with open_log(tmp_path, show=shown.append) as log:
+            log.text(message)
+    assert shown == ["started: é", "resumed"]
+    lines = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert [re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (.*)", line).group(1) for line in lines] == shown  # type: ignore[union-attr]
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").symlink_to("/dev/full")
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    shown: list[str] = []
+    with open_log(tmp_path, show=shown.append) as log:
+        with pytest.raises(CheckpointError, match=r"cannot write .*metrics\.jsonl: No space left on device"):
+            log.write(1, {})
+        log.text("the last word")
+    assert shown[0] == "the last word" and "cannot write" in shown[1] and "No space left" in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "package", "setting"),
+    [(LogConfig(tensorboard=True), "torch.utils.tensorboard", "log.tensorboard"), (LogConfig(wandb="offline"), "wandb", "log.wandb")],
+)
+def test_a_missing_package_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: LogConfig, package: str, setting: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=r'pip install "triptych\[logs\]"') as caught:
+        open_log(tmp_path, config)
+    assert caught.value.setting == setting
+
+
+def test_sinks_are_not_imported_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("wandb", "tensorboard", "torch.utils.tensorboard"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with open_log(tmp_path) as log:
+        log.write(1, {})
+        log.image(1, tmp_path / "absent.png")
+
+
+def picture(path: Path) -> Path:
+    Image.fromarray(np.full((8, 8), 200, dtype=np.uint8)).save(path)
+    return path
+
+
+def test_tensorboard_reads_back_without_what_a_resume_superseded(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config = LogConfig(tensorboard=True)
+    with open_log(tmp_path, config) as log:
+        for images in (100, 200, 300):
+            log.write(images, {"loss": images / 100})
+    with open_log(tmp_path, config) as log:
+        log.resumed(200)
+        log.write(250, {"loss": 7.0})
+        log.image(250, picture(tmp_path / "samples" / "000000250.png"))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(100, 1.0), (200, 2.0), (250, 7.0)]
+    (image,) = events.Images("samples")
+    assert (image.step, image.width, image.height) == (250, 8, 8)
+
+
+def test_wandb_offline_keeps_one_id_across_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    for variable, folder in (("WANDB_CONFIG_DIR", "config"), ("WANDB_CACHE_DIR", "cache"), ("WANDB_DATA_DIR", "data")):
+        monkeypatch.setenv(variable, str(tmp_path / folder))
+    root = tmp_path / "run"
+    config = LogConfig(wandb="offline", wandb_project="panels")
+    ids = []
+    for start in range(2):
+        with open_log(root, config) as log:
+            if start:
+                log.resumed(100)
+            log.write(100 + start, {"loss": 1.5})
+            log.image(100 + start, picture(root / "samples" / "grid.png"))
+            assert wandb.run.offline and wandb.run.project == "panels" and wandb.run.config["train"] == {"seed": 3}
+            ids.append(wandb.run.id)
+    assert ids[0] == ids[1] == (root / "wandb_id.txt").read_text().strip()
+    records = sorted(root.glob(f"wandb/offline-run-*/run-{ids[0]}.wandb"))
+    assert records and all(b"loss" in path.read_bytes() and b"images" in path.read_bytes() for path in records)
+
+
+def test_wandb_that_refuses_to_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    def refuse(**settings: object) -> None:
+        raise wandb.errors.UsageError("api_key not configured (no-tty)\ncall wandb login")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    with pytest.raises(ConfigError, match=r'log\.wandb: .*api_key not configured \(no-tty\) \("offline" needs no account\)') as caught:
+        open_log(tmp_path, LogConfig(wandb="online"))
+    assert "\n" not in str(caught.value)

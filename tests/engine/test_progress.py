@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from triptych.engine.progress import HALFLIFE_SECONDS, Progress, memory_bytes, spelled_seconds
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_at_log_points_only() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with Progress(10_000, images=1_000, stream=stream, clock=clock) as progress:
+        progress.message("resumed at 1,000 images")
+        clock.now += 1
+        progress.update(1_050)
+        clock.now += 1
+        progress.update(1_100, {"loss": 0.123456, "learning_rate": 1e-4, "gradient_norm": 2.0})
+    first, second = stream.getvalue().splitlines()
+    assert first == "resumed at 1,000 images"
+    assert re.fullmatch(
+        r"1,100/10,000 images  50 images/s  loss 0\.1235  lr 0\.0001  grad norm 2  memory \d+\.\d\d GiB  2:58 left", second
+    ), second
+
+
+def test_the_speed_is_a_running_mean_with_the_stated_halflife() -> None:
+    clock = Clock()
+    progress = Progress(10**9, stream=io.StringIO(), clock=clock)
+    assert progress.images_per_second == 0
+    images = 0
+    for _ in range(2_000):
+        clock.now += 0.1
+        images += 10
+        progress.update(images)
+    assert progress.images_per_second == pytest.approx(100)
+    for _ in range(round(HALFLIFE_SECONDS / 0.1)):
+        clock.now += 0.1
+        images += 20
+        progress.update(images)
+    assert progress.images_per_second == pytest.approx(150, rel=0.01)
+
+
+def test_a_terminal_gets_a_live_display_and_messages_as_they_are() -> None:
+    stream, clock = Terminal(), Clock()
+    with Progress(1_000, stream=stream, clock=clock) as progress:
+        clock.now += 2
+        progress.update(500, {"loss": 0.5})
+        progress.message("saved [bold]checkpoint[/bold] " + "x" * 200)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert "saved [bold]checkpoint[/bold] " + "x" * 200 in shown
+    assert "500/1,000 images" in shown and "250 images/s  loss 0.5" in shown and "0:02 left" in shown
+
+
+def test_rich_is_not_imported_without_a_terminal() -> None:
+    script = """
+import sys
+from triptych.engine.progress import Progress
+with Progress(10) as progress:
+    progress.update(5, {"loss": 1.0})
+assert not [name for name in sys.modules if name.partition(".")[0] == "rich"]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("5/10 images")
+
+
+def test_memory_is_that_of_this_process() -> None:
+    before = memory_bytes()
+    held = torch.ones(64 * 2**20)  # 256 MiB
+    grown = memory_bytes() - before
+    assert held[0] == 1
+    assert 200 * 2**20 < grown < 320 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (754, "12:34"), (5025, "1:23:45"), (183845, "2d 03:04:05")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert spelled_seconds(seconds) == text

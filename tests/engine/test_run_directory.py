@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triptych.core.errors import CheckpointError
+from triptych.engine.run_directory import RunDirectory
+
+DOCUMENT = {"model": {"kind": "a:B", "width": 3}, "train": {"betas": [0.9, 0.999], "microbatch": None}}
+
+
+def test_paths(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    names = [run.config_path, run.checkpoints, run.samples, run.metrics_path, run.log_path, run.tensorboard, run.profile]
+    assert [path.relative_to(run.root).as_posix() for path in names] == [
+        "config.json",
+        "checkpoints",
+        "samples",
+        "metrics.jsonl",
+        "log.txt",
+        "tensorboard",
+        "profile",
+    ]
+
+
+def test_the_configuration_comes_back(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "deep" / "run")
+    assert not run.exists()
+    run.create()
+    run.write_config(DOCUMENT)
+    assert run.exists() and run.checkpoints.is_dir() and run.samples.is_dir()
+    assert json.loads(run.config_path.read_text())["format"] == 1
+    assert run.read_config() == DOCUMENT
+    run.write_config({"model": 1})
+    assert run.read_config() == {"model": 1}
+    assert sorted(path.name for path in run.root.iterdir()) == ["checkpoints", "config.json", "samples"]
+    run.create()
+    assert run.read_config() == {"model": 1}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": 1, "mod', "config.json is damaged"),
+        ("[1]", "no format number"),
+        ("{}", "no format number"),
+        ('{"format": 2}', "has format 2, this version of Triptych reads 1; update Triptych"),
+    ],
+)
+def test_a_damaged_or_newer_configuration(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        RunDirectory(tmp_path).read_config()
+
+
+def test_a_missing_run_names_the_nearest(tmp_path: Path) -> None:
+    neighbour = RunDirectory(tmp_path / "digits-1")
+    neighbour.create()
+    neighbour.write_config({})
+    with pytest.raises(CheckpointError, match=r'no run in .*digits-2: there is no config.json; did you mean "digits-1"\?'):
+        RunDirectory(tmp_path / "digits-2").read_config()
+
+
+def test_an_empty_folder_or_one_of_a_start_that_was_cut_short_is_used(tmp_path: Path) -> None:
+    for name in (".lock", ".DS_Store", "train.out", "log.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "checkpoints").mkdir()
+    RunDirectory(tmp_path).create()
+    assert (tmp_path / "samples").is_dir()
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
+    for name in ("cat.png", "dog.png"):
+        (tmp_path / name).touch()
+    with pytest.raises(
+        CheckpointError, match=r"is not a run: it has no config.json but holds cat.png and 1 more; choose a new or an empty"
+    ):
+        RunDirectory(tmp_path).create()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cat.png", "dog.png"]
+
+
+@pytest.mark.parametrize("inside", ["", "run"])
+def test_a_file_in_the_way(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="a file is in the way"):
+        RunDirectory(tmp_path / "file" / inside).create()
+
+
+def test_a_failed_write_leaves_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory(tmp_path)
+    run.write_config({"a": 1})
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(CheckpointError, match="No space left on device"):
+            run.write_config({"a": 2})
+    assert run.read_config() == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_one_training_at_a_time(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with run.lock():
+        with pytest.raises(CheckpointError, match=rf"another process \(process {os.getpid()} on .*\) trains in {tmp_path}"):
+            run.lock()
+        with pytest.raises(CheckpointError, match="trains in"):  # the refused attempt has not broken it
+            run.lock()
+    run.lock().release()
+    with pytest.raises(CheckpointError, match="cannot write to the run directory"):
+        RunDirectory(tmp_path / "absent").lock()
+
+
+def test_a_killed_training_frees_the_directory_though_its_workers_live(tmp_path: Path) -> None:
+    script = """
+import os, sys, time
+from pathlib import Path
+from triptych.engine.run_directory import RunDirectory
+lock = RunDirectory(Path(sys.argv[1])).lock()
+worker = os.fork()
+if worker == 0:
+    print(os.getpid(), flush=True)
+    os.close(1)
+time.sleep(60)
+"""
+    training = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert training.stdout is not None
+    worker = int(training.stdout.readline())
+    try:
+        with pytest.raises(CheckpointError, match=f"process {training.pid} on"):
+            RunDirectory(tmp_path).lock()
+        training.kill()
+        training.wait()
+        time.sleep(0.05)
+        os.kill(worker, 0)  # still there
+        RunDirectory(tmp_path).lock().release()
+    finally:
+        training.kill()
+        training.wait()
+        training.stdout.close()
+        os.kill(worker, signal.SIGKILL)

@@ -1,0 +1,112 @@
+"""Small models that exercise every part of the seam, and a loop around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.batch import Batch, RawBatch, share
+from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.rng import Rng, key_of, words
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.engine.distributed import World
+from triptych.engine.loop import Callables, Loop
+from triptych.engine.run_directory import RunDirectory
+from triptych.engine.signals import StopRequest
+
+SIZE = 6
+
+
+class Denoiser(Model):
+    """Convolutions with noise and dropout from the rng, and a memory of what it observed."""
+
+    phases = (Phase("denoise", ("network",)),)
+    averaged = ("network",)
+    validated = ("denoise",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 3, 3, padding=1))
+        self.register_buffer("observations", torch.zeros(4, dtype=torch.float64))
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        noise = rng.normal("noise", 3, SIZE, SIZE)
+        keep = rng.keep("dropout", 3, SIZE, SIZE, drop=0.25)
+        square = (self.network((batch.images + noise) * keep) - noise).float().square().mean((1, 2, 3))
+        group = rng.integers("t", 4)[:, 0] if rng.integers("t", 4).ndim > 1 else rng.integers("t", 4)
+        return LossTerms(square, {"twice": 2 * square.detach()}, group=group, observed={"t": group, "loss": square.detach()})
+
+    def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
+        order = torch.arange(1, len(terms["t"]) + 1, dtype=torch.float64)
+        self.observations.index_add_(0, terms["t"], terms["loss"].double() * order)
+
+
+class Pair(Model):
+    """Two networks that are updated in turn, like a GAN's: two steps of one for each of the other."""
+
+    phases = (Phase("discriminator", ("discriminator",), repeats=2), Phase("generator", ("generator",)))
+    averaged = ("generator",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Conv2d(3, 3, 3, padding=1)
+        self.discriminator = nn.Conv2d(3, 1, 3, padding=1)
+        self.prepared: list[str] = []
+        self.seen: dict[str, list[int]] = {"discriminator": [], "generator": []}
+
+    def prepare(self, phase: Phase) -> None:
+        self.prepared.append(phase.name)
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        self.seen[phase.name] += batch.index.tolist()
+        score = self.discriminator(self.generator(rng.normal("z", 3, SIZE, SIZE)))
+        real = self.discriminator(batch.images)
+        loss = (real - score if phase.name == "discriminator" else score).square().mean((1, 2, 3))
+        return LossTerms(loss)
+
+
+def draw(batch_size: int, *, world: World) -> Any:
+    """A source of images that are functions of their position."""
+
+    def batches(start: int) -> Iterator[RawBatch]:
+        own = share(batch_size, rank=world.rank, world_size=world.size)
+        while True:
+            index = torch.arange(start + own.start, start + own.stop)
+            pixels = words(index.numpy(), key=key_of(0, "pixels"), count=SIZE * SIZE * 3) % 256
+            yield RawBatch(torch.from_numpy(pixels).to(torch.uint8).view(-1, SIZE, SIZE, 3), None, index)
+            start += batch_size
+
+    return batches
+
+
+def make_loop(model: Model, root: Path, *, world: World | None = None, validate: Any = None, optim: OptimConfig | None = None, **train: Any) -> Loop:
+    """A loop without a terminal or log around the model, channels last."""
+    world = world or World(0, 1, torch.device("cpu"))
+    settings = TrainConfig(**({"total_images": 64, "batch_size": 8, "checkpoint_every": None, "ema_rates": (0.9, 0.99)} | train))
+    directory = RunDirectory(root)
+    directory.create()
+    return Loop(
+        model.to(memory_format=torch.channels_last),
+        train=settings,
+        optim=optim or OptimConfig(learning_rate=1e-2),
+        log=LogConfig(),
+        world=world,
+        directory=directory,
+        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, sample=None),
+        reporting=None,
+    )
+
+
+def seeded(kind: type[Model]) -> Model:
+    """The model with fixed initial weights."""
+    torch.manual_seed(0)
+    return kind()
+
+
+def run(loop: Loop) -> bool:
+    """Runs the loop with nobody asking to stop."""
+    return loop.run(StopRequest())
