@@ -146,7 +146,9 @@ class Exploding(Denoiser):
         return LossTerms(terms.loss, {"vb": terms.loss.detach() * (math.inf if bad else 1.0)})
 
 
-@pytest.mark.parametrize(("where", "said"), [("vb", '"denoise": the loss term "vb" is not finite at 24'), ("gradient", "the gradient is not finite at 24")])
+@pytest.mark.parametrize(
+    ("where", "said"), [("vb", '"denoise": the loss term "vb" is not finite at 24'), ("gradient", "the gradient is not finite at 24")]
+)
 def test_what_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, said):
     model = seeded(Exploding)
     model.where = where
@@ -207,18 +209,30 @@ def test_loss_scale_has_a_floor(tmp_path):
 
 
 def test_clipping_bounds_the_gradient_of_the_step(tmp_path):
-    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=8, optim=OptimConfig(learning_rate=1.0, name="adamax", clip_norm=1e-3))
+    loop = make_loop(
+        seeded(Denoiser), tmp_path / "run", total_images=8, optim=OptimConfig(learning_rate=1.0, name="adamax", clip_norm=1e-3)
+    )
     (updater,) = loop.updaters.values()
     norms = []
     step = updater.optimizer.step
-    updater.optimizer.step = lambda: (norms.append(torch.nn.utils.get_total_norm([p.grad for p in updater.parameters.values()]).item()), step())
+    updater.optimizer.step = lambda: (
+        norms.append(torch.nn.utils.get_total_norm([p.grad for p in updater.parameters.values()]).item()),
+        step(),
+    )
     run(loop)
     assert norms == [pytest.approx(1e-3, rel=1e-3)]
 
 
 def test_best_checkpoint_is_kept(tmp_path):
     scores = iter([3.0, 1.0, 2.0, 2.5, 2.0, 2.0, 2.0, 2.0])
-    loop = make_loop(seeded(Denoiser), tmp_path / "run", validate=lambda: {"denoise/loss": next(scores)}, validate_every=8, checkpoint_every=8, keep_last=1)
+    loop = make_loop(
+        seeded(Denoiser),
+        tmp_path / "run",
+        validate=lambda: {"denoise/loss": next(scores)},
+        validate_every=8,
+        checkpoint_every=8,
+        keep_last=1,
+    )
     run(loop)
     assert loop.best == {"score": 1.0, "images": 16}
     assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 64]
@@ -227,7 +241,9 @@ def test_best_checkpoint_is_kept(tmp_path):
 def test_validation_sees_the_averaged_weights(tmp_path):
     seen = []
     model = seeded(Denoiser)
-    loop = make_loop(model, tmp_path / "run", total_images=8, validate=lambda: seen.append(model.network[0].weight.detach().clone()) or {"loss": 0.0})
+    loop = make_loop(
+        model, tmp_path / "run", total_images=8, validate=lambda: seen.append(model.network[0].weight.detach().clone()) or {"loss": 0.0}
+    )
     run(loop)
     assert torch.equal(seen[0], loop.averages[0].tensors["network.0.weight"])
     assert not torch.equal(seen[0], model.network[0].weight)

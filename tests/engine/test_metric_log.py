@@ -80,6 +80,7 @@ def test_a_torn_last_line_harms_no_other(tmp_path: Path, torn: str) -> None:
         log.resumed(100)
         log.write(200, {"loss": 3.0})
     assert [(line["images"], line["loss"]) for line in read_metrics(path)] == [(100, 1.0), (200, 3.0)]
+    assert path.read_text().splitlines()[1:3] == [torn, '{"resumed_at": 100}']
 
 
 def test_text_is_shown_and_dated_and_appended(tmp_path: Path) -> None:

@@ -83,7 +83,9 @@ def draw(batch_size: int, *, world: World) -> Any:
     return batches
 
 
-def make_loop(model: Model, root: Path, *, world: World | None = None, validate: Any = None, optim: OptimConfig | None = None, **train: Any) -> Loop:
+def make_loop(
+    model: Model, root: Path, *, world: World | None = None, validate: Any = None, optim: OptimConfig | None = None, **train: Any
+) -> Loop:
     """A loop without a terminal or log around the model, channels last."""
     world = world or World(0, 1, torch.device("cpu"))
     settings = TrainConfig(**({"total_images": 64, "batch_size": 8, "checkpoint_every": None, "ema_rates": (0.9, 0.99)} | train))

@@ -8,7 +8,6 @@ size, and any number of processes and workers gives the same samples.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import signal
 import warnings
@@ -89,12 +88,12 @@ class _Samples(Dataset):
         self._seed = seed
         self._order = functools.lru_cache(_EPOCHS_KEPT)(functools.partial(_order, len(images), seed or 0))
 
-    def load(self, index: np.ndarray) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def load(self, index: np.ndarray) -> tuple[torch.Tensor, np.ndarray | None, np.ndarray]:
+        """Images, labels and index. Only the images are a tensor: in shared memory each one costs a connection to the worker."""
         items = index if self._seed is None else self._items(index)
         draws = None if self._seed is None else self._images.draws(index, seed=self._seed)
-        pixels = torch.from_numpy(self._images.load(items, draws))
-        labels = None if self._images.labels is None else torch.from_numpy(self._images.labels[items])
-        return pixels, labels, torch.from_numpy(index)
+        labels = None if self._images.labels is None else self._images.labels[items]
+        return torch.from_numpy(self._images.load(items, draws)), labels, index
 
     def __getitems__(self, index: np.ndarray) -> Any:
         # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.
@@ -118,7 +117,7 @@ def _order(count: int, seed: int, epoch: int) -> np.ndarray:
 def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Generator[RawBatch, None, None]:
     if workers == 0:
         for index in indices:
-            yield RawBatch(*samples.load(index))
+            yield _raw_batch(samples.load(index))
         return
     iterator = iter(
         DataLoader(
@@ -130,11 +129,11 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
             prefetch_factor=_PREFETCHED,
             pin_memory=torch.cuda.is_available(),
             # Workers inherit open archives and arrays in memory, which other methods would copy.
-            multiprocessing_context="fork" if "fork" in multiprocessing.get_all_start_methods() else None,
+            multiprocessing_context="fork",
         )
     )
     try:
-        yield from map(_received, iterator)
+        yield from map(_raw_batch, iterator)
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
@@ -143,10 +142,11 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
         del iterator  # ends the workers
 
 
-def _received(loaded: Any) -> RawBatch:
+def _raw_batch(loaded: Any) -> RawBatch:
     if isinstance(loaded, str):
         raise DataError(loaded)
-    return RawBatch(*loaded)
+    pixels, labels, index = loaded
+    return RawBatch(pixels, None if labels is None else torch.from_numpy(labels), torch.from_numpy(index))
 
 
 def _unchanged(loaded: Any) -> Any:
@@ -159,4 +159,3 @@ def _start_worker(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(name, signal.SIG_DFL)
-    torch.set_num_threads(1)

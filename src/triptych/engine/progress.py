@@ -120,7 +120,7 @@ def memory_bytes() -> int:
         return torch.cuda.max_memory_allocated()
     statm = Path("/proc/self/statm")
     if statm.exists():
-        return int(statm.read_text().split()[0]) * resource.getpagesize()
+        return int(statm.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where there is no /proc: the peak, in bytes on macOS
     return peak if sys.platform == "darwin" else peak * 1024
 

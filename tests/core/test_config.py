@@ -1,0 +1,118 @@
+"""Configurations: lossless dictionaries, and errors that name the setting."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import field
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+
+
+@config
+class Shape(Config):
+    "Base of polymorphic sections."
+
+
+@config
+class Circle(Shape):
+    radius: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.require(self.radius > 0, "radius", "a positive number")
+
+
+@config
+class Square(Shape):
+    side: int = 2
+
+
+@config
+class Drawing(Config):
+    shape: Shape = field(default_factory=Circle)
+    name: str = "drawing"
+    colour: Literal["red", "green", "blue"] = "red"
+    weights: tuple[float, ...] = (1.0, 0.5)
+    pair: tuple[int, str] = (1, "a")
+    steps: int | str | None = None
+    nested: Circle = field(default_factory=Circle)
+    flag: bool = False
+
+
+@given(
+    st.builds(
+        Drawing,
+        shape=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers())),
+        name=st.text(),
+        colour=st.sampled_from(["red", "green", "blue"]),
+        weights=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
+        steps=st.one_of(st.none(), st.integers(), st.text()),
+        flag=st.booleans(),
+    )
+)
+def test_json_round_trip(drawing):
+    assert Drawing.from_dict(json.loads(json.dumps(drawing.to_dict()))) == drawing
+
+
+def test_a_subclass_is_named_by_its_kind():
+    document = Drawing(shape=Square(side=3)).to_dict()
+    assert document["shape"] == {"kind": f"{__name__}:Square", "side": 3}
+    assert "kind" not in document["nested"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"colour": "gren"}, """colour: got 'gren', expected one of 'red', 'green', 'blue'; did you mean "green"?"""),
+        ({"colr": "red"}, 'colr: unknown setting of Drawing; did you mean "colour"?'),
+        ({"weights": [1, "x"]}, "weights: got 'x', expected a number"),
+        ({"weights": 3}, "weights: got 3, expected a list of a number"),
+        ({"pair": [1]}, "pair: got [1], expected 2 values"),
+        ({"flag": 1}, "flag: got 1, expected true or false"),
+        ({"name": 3}, "name: got 3, expected text"),
+        ({"steps": 2.5}, "steps: got 2.5, expected a whole number or text or nothing"),
+        ({"nested": {"radius": -1}}, "nested.radius: got -1.0, expected a positive number"),
+        ({"nested": {"radius": True}}, "nested.radius: got True, expected a number"),
+        ({"nested": 4}, "nested: got 4, expected a table of settings"),
+        ({"shape": {"kind": "os:system"}}, "shape.kind: unknown 'os:system'"),
+        ({"shape": {"kind": "triptych.core.nowhere:X"}}, "shape.kind: unknown 'triptych.core.nowhere:X': this version of Triptych has no"),
+    ],
+)
+def test_errors_name_the_setting(values, message):
+    with pytest.raises(ConfigError) as caught:
+        Drawing.from_dict(values)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_missing_setting_is_named():
+    @config
+    class Needs(Config):
+        size: int
+
+    with pytest.raises(ConfigError, match="size: missing"):
+        Needs.from_dict({})
+
+
+def test_updated_keeps_the_rest():
+    drawing = Drawing(shape=Square(side=3), name="x")
+    changed = drawing.updated({"shape": {"side": 5}, "nested": {"radius": 2}, "weights": [1]})
+    assert changed == Drawing(shape=Square(side=5), name="x", nested=Circle(radius=2.0), weights=(1.0,))
+    assert drawing.shape == Square(side=3)
+    with pytest.raises(ConfigError, match=r"shape.radius: unknown setting of Square"):
+        drawing.updated({"shape": {"radius": 5}})
+    assert drawing.updated({"shape": {"kind": f"{__name__}:Circle", "radius": 5}}).shape == Circle(radius=5.0)
+
+
+def test_integers_are_numbers_and_dashes_are_underscores():
+    assert Circle.from_dict({"radius": 3}).radius == 3.0
+
+    @config
+    class Dashed(Config):
+        batch_size: int = 1
+
+    assert Dashed.from_dict({"batch-size": 4}).batch_size == 4

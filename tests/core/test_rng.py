@@ -1,0 +1,102 @@
+"""Randomness: known answers of Philox, independence of batching, distributions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from triptych.core.rng import Rng, key_of, permutation, philox, words
+
+
+def rng(count: int = 8, *, seed: int = 0, stream: tuple = ("test",), start: int = 0) -> Rng:
+    return Rng(seed, stream, torch.arange(start, start + count))
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        # The known-answer tests that accompany the paper's reference implementation.
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_known_answers(counter, key, answer):
+    for array in (lambda c: np.array([c], dtype=np.int64), lambda c: torch.tensor([c])):
+        assert tuple(int(word[0]) for word in philox(*map(array, counter), key=key)) == answer
+
+
+def test_numpy_and_torch_draw_the_same_words():
+    index = np.array([0, 5, 2**33 + 7])
+    drawn = Rng(3, ("flip",), torch.from_numpy(index)).words("a", 6)
+    assert np.array_equal(words(index, key=key_of(3, "flip", "a"), count=6), drawn.numpy())
+
+
+@pytest.mark.parametrize("draw", [lambda r: r.normal("x", 3, 7, 5), lambda r: r.uniform("x", 11), lambda r: r.keep("x", 9, 5, 3, drop=0.3)])
+def test_a_sample_is_the_same_in_every_batch(draw):
+    whole = draw(rng(37))
+    for start, count in ((0, 1), (3, 5), (11, 26)):
+        assert torch.equal(draw(rng(count, start=start)), whole[start : start + count])
+    assert torch.equal(draw(rng(37)[4:9]), whole[4:9])
+
+
+def test_draws_differ_by_seed_stream_name_and_sample():
+    draws = [rng().uniform("a", 64), rng(seed=1).uniform("a", 64), rng(stream=("other",)).uniform("a", 64), rng().uniform("b", 64)]
+    draws += [rng().child("repeat", 1).uniform("a", 64), rng(start=8).uniform("a", 64), rng(start=2**32).uniform("a", 64)]
+    rows = torch.cat(draws)
+    assert torch.pdist(rows).min() > 1  # 64 independent uniforms lie about 3.3 apart
+    assert torch.equal(rng(stream=("test", "repeat", 1)).uniform("a", 4), rng().child("repeat", 1).uniform("a", 4))
+
+
+def test_normal_has_the_moments_of_a_normal():
+    drawn = rng(64).normal("x", 5001).double()
+    n = drawn.numel()
+    assert abs(drawn.mean()) < 5 / math.sqrt(n)
+    assert abs(drawn.var() - 1) < 5 * math.sqrt(2 / n)
+    assert abs((drawn**4).mean() - 3) < 5 * math.sqrt(96 / n)
+    assert abs((drawn[:, :-1] * drawn[:, 1:]).mean()) < 5 / math.sqrt(n)  # the halves of a Box-Muller pair are independent
+    assert drawn.dtype == torch.float64 and torch.isfinite(drawn).all()
+    tail = (drawn.abs() > 3).double().mean()
+    assert abs(tail - 0.0026998) < 5 * math.sqrt(0.0027 / n)
+
+
+def test_uniform_and_integers_cover_their_range_evenly():
+    drawn = rng(64).uniform("u", 4000).double()
+    assert drawn.min() >= 0 and drawn.max() < 1
+    counts = torch.histc(drawn, 50, 0, 1)
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 49 + 5 * math.sqrt(98)  # chi-squared
+    integers = rng(64).integers("i", 7, 1000)
+    counts = torch.bincount(integers.flatten(), minlength=7).double()
+    assert integers.shape == (64, 1000) and len(counts) == 7
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 6 + 5 * math.sqrt(12)
+    assert rng(5).integers("t", 10).shape == (5,)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_keep_drops_its_share_independently(drop):
+    kept = rng(32).keep("x", 50, 101, drop=drop).double()
+    n = kept.numel()
+    allowed = 5 * math.sqrt(max(drop * (1 - drop), 1e-12) / n) + 2**-16
+    assert abs((1 - kept).mean() - drop) <= allowed
+    centred = kept - kept.mean()
+    if 0 < drop < 1:
+        for near in (centred[:, :, :-1] * centred[:, :, 1:], centred[:, :-1] * centred[:, 1:], centred[:-1] * centred[1:]):
+            assert abs(near.mean() / centred.var()) < 5 / math.sqrt(near.numel())
+
+
+def test_permutation_is_one_and_changes_with_epoch_and_seed():
+    first = permutation(1000, seed=0, epoch=0)
+    assert sorted(first) == list(range(1000))
+    assert (first == permutation(1000, seed=0, epoch=0)).all()
+    for other in (permutation(1000, seed=0, epoch=1), permutation(1000, seed=1, epoch=0), np.arange(1000)):
+        assert (first == other).mean() < 0.02
+    places = np.stack([permutation(10, seed=0, epoch=e) for e in range(2000)])
+    counts = np.stack([np.bincount(places[:, k], minlength=10) for k in range(10)])
+    assert ((counts - 200) ** 2 / 200).sum() < 81 + 5 * math.sqrt(162)

@@ -1,0 +1,42 @@
+"""Run by torchrun: trains the toy model and writes its gradients, weights and what each process saw. Arguments: folder, microbatch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
+from triptych.engine.distributed import open_world
+
+
+def main(folder: Path, microbatch: int | None) -> None:
+    world = open_world("cpu")
+    for kind in (Denoiser, Pair):
+        loop = make_loop(seeded(kind), folder / kind.__name__, world=world, batch_size=7, total_images=7 * 4, microbatch=microbatch)
+        gradients, noise = [], []
+        for updater in loop.updaters.values():
+
+            def keep(set_to_none: bool, updater=updater) -> None:
+                gradients.append({name: p.grad.clone() for name, p in updater.parameters.items()})
+                for parameter in updater.parameters.values():
+                    parameter.grad = None
+
+            updater.optimizer.zero_grad = keep
+        step = loop._step
+
+        def watched(phase, repeat, batch, rate, step=step, noise=noise):
+            noise.append((batch.index.clone(), batch.images.clone()))
+            step(phase, repeat, batch, rate)
+
+        loop._step = watched
+        run(loop)
+        torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
+    if world.size > 1:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) or None)

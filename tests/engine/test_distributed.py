@@ -1,0 +1,52 @@
+"""Two processes train as one does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from triptych.core.errors import ConfigError
+from triptych.engine.distributed import Agreement, World, open_world
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def torchrun(processes: int, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT)
+
+
+@pytest.mark.parametrize("microbatch", [0, 3])
+def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
+    for processes, size in ((1, 0), (2, microbatch)):
+        done = torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size))
+        assert done.returncode == 0, done.stderr[-3000:]
+    for kind in ("Denoiser", "Pair"):
+        gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")
+        parts = [torch.load(tmp_path / f"2/{kind}-2-{rank}.pt") for rank in (0, 1)]
+        for rank, (theirs, _, their_state) in enumerate(parts):
+            for own, other in zip(gradients, theirs, strict=True):
+                for name, gradient in own.items():
+                    assert (other[name] - gradient).norm() <= 1e-5 * gradient.norm(), (kind, rank, name)
+            assert all(torch.allclose(their_state[name], state[name], rtol=1e-4, atol=1e-6) for name in state), (kind, rank)
+        for step, (index, images) in enumerate(seen):
+            assert torch.equal(torch.cat([part[1][step][0] for part in parts]), index)
+            assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
+
+
+def test_one_process_agrees_with_itself():
+    agreement = Agreement(World(0, 1, torch.device("cpu")))
+    assert agreement.vote({"stop": True, "overdue": False}) == {"stop": True, "overdue": False}
+    agreement.close()
+
+
+@pytest.mark.parametrize("device", ["tpu", "nonsense:0", "cuda:99"])
+def test_a_device_that_is_not_there_is_refused(device):
+    with pytest.raises(ConfigError, match="device: got"):
+        open_world(device)

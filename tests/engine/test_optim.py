@@ -1,0 +1,121 @@
+"""Learning rates, optimizers and their state."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.optim import assert_same_layout, learning_rate, load_optimizer_state, make_optimizer, optimizer_state
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "images_seen", "expected"),
+    [
+        (OptimConfig(learning_rate=2.0), 500, 2.0),
+        (OptimConfig(learning_rate=2.0, schedule="linear"), 0, 2.0),
+        (OptimConfig(learning_rate=2.0, schedule="linear"), 250, 1.5),
+        (OptimConfig(learning_rate=2.0, schedule="linear"), 1000, 0.0),
+        (OptimConfig(learning_rate=2.0, schedule="cosine"), 250, 1 + math.cos(math.pi / 4)),
+        (OptimConfig(learning_rate=2.0, schedule="cosine"), 1000, 0.0),
+        (OptimConfig(learning_rate=2.0, warmup_images=100), 0, 0.2),
+        (OptimConfig(learning_rate=2.0, warmup_images=100), 40, 1.0),
+        (OptimConfig(learning_rate=2.0, warmup_images=100), 90, 2.0),
+        (OptimConfig(learning_rate=2.0, warmup_images=100, schedule="linear"), 40, 0.96),
+    ],
+)
+def test_learning_rate(settings, images_seen, expected):
+    assert learning_rate(settings, images_seen=images_seen, step_images=10, total_images=1000) == pytest.approx(expected, abs=1e-12)
+
+
+def parameters() -> dict[str, nn.Parameter]:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+    return dict(convolution.named_parameters())
+
+
+def two_steps(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    for step in (1, 2):
+        for name, parameter in parameters.items():
+            torch.manual_seed(step + len(name))
+            parameter.grad = torch.empty_like(parameter).copy_(torch.randn(parameter.shape))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "adamax"])
+def test_each_optimizer_takes_the_steps_of_its_formula(name):
+    settings = OptimConfig(name=name, learning_rate=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
+    own, hand = parameters(), parameters()
+    two_steps(make_optimizer(own, settings, device=CPU), own)
+    for key, parameter in hand.items():
+        w, m, v = parameter.detach().double(), 0.0, 0.0
+        for step in (1, 2):
+            torch.manual_seed(step + len(key))
+            g = torch.randn(parameter.shape).double() + (0.0 if name == "adamw" else 0.1 * w)
+            w = w * (1 - 1e-2 * 0.1) if name == "adamw" else w
+            m = 0.8 * m + 0.2 * g
+            if name == "adamax":
+                v = torch.maximum(0.9 * torch.as_tensor(v), g.abs() + 1e-6)
+                w = w - 1e-2 / (1 - 0.8**step) * m / v
+            else:
+                v = 0.9 * v + 0.1 * g * g
+                w = w - 1e-2 * (m / (1 - 0.8**step)) / ((v / (1 - 0.9**step)).sqrt() + 1e-6)
+        assert torch.allclose(own[key].double(), w, atol=1e-6), key
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "adamax"])
+def test_state_goes_to_a_contiguous_file_and_back(name):
+    settings = OptimConfig(name=name, learning_rate=1e-2)
+    own = parameters()
+    optimizer = make_optimizer(own, settings, device=CPU)
+    two_steps(optimizer, own)
+    saved = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in optimizer_state(optimizer, own).items()}
+    assert "weight/exp_avg" in saved and "bias/step" in saved
+    other = parameters()
+    for key, parameter in other.items():
+        parameter.data.copy_(own[key])
+    resumed = make_optimizer(other, settings, device=CPU)
+    load_optimizer_state(resumed, other, saved)
+    two_steps(optimizer, own)
+    two_steps(resumed, other)
+    assert_same_layout(resumed)
+    assert all(torch.equal(own[key], other[key]) for key in own)
+
+
+def test_state_of_another_model_is_refused():
+    own = parameters()
+    optimizer = make_optimizer(own, OptimConfig(), device=CPU)
+    with pytest.raises(CheckpointError, match="does not fit this model: bias is on one side only"):
+        load_optimizer_state(optimizer, own, {"weight/exp_avg": torch.zeros(5, 3, 3, 3)})
+    with pytest.raises(CheckpointError, match=r"weight/exp_avg has shape \[5\], expected \[5, 3, 3, 3\]"):
+        load_optimizer_state(optimizer, own, {"bias/exp_avg": torch.zeros(5), "weight/exp_avg": torch.zeros(5)})
+
+
+def test_a_layout_that_differs_is_noticed():
+    own = parameters()
+    optimizer = make_optimizer(own, OptimConfig(), device=CPU)
+    own["weight"].grad = torch.zeros(5, 3, 3, 3)
+    with pytest.raises(AssertionError):
+        assert_same_layout(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(total_images=0, batch_size=1), "total_images: got 0, expected at least 1"),
+        (lambda: TrainConfig(total_images=1, batch_size=1, ema_rates=(1.0,)), "ema_rates: got"),
+        (lambda: TrainConfig(total_images=1, batch_size=1, ema_rates=(0.9, 0.9)), "ema_rates: got .* expected rates that differ"),
+        (lambda: TrainConfig(total_images=1, batch_size=1, loss_scale=0.5), "loss_scale: got 0.5, expected at least loss_scale_floor"),
+        (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
+        (lambda: OptimConfig(betas=(0.9, 1.0)), "betas: got"),
+    ],
+)
+def test_settings_out_of_range(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
