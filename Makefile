@@ -19,7 +19,7 @@ help:
 
 demo: $(READY)
 	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN)
-	@$(BIN)/triptych sample $(DEMO_RUN) --count 100 --labels 0,1,2,3,4,5,6,7,8,9 --out $(DEMO_RUN)/demo.png
+	@$(BIN)/triptych sample $(DEMO_RUN) --count 100 --out $(DEMO_RUN)/demo.png
 	@echo
 	@echo "samples   $(DEMO_RUN)/demo.png (one column for each digit)"
 	@echo "run       $(DEMO_RUN)"

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from triptych.recipes.diffusion import adm_digits
 
 from triptych.data import open_data
 from triptych.data.config import DataConfig
-from triptych.recipes.diffusion import adm_digits
 from triptych.runs import Run, open_run, train
 
 PER_LABEL, CLASSES = 50, 10

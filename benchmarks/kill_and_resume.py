@@ -32,8 +32,8 @@ SETTINGS = {
     "train.checkpoint-every": CHECKPOINT_EVERY,
     "train.precision": "float32",
     "train.sample-count": 4,
-    "model.num-channels": 32,
-    "model.num-res-blocks": 1,
+    "model.network.num-channels": 32,
+    "model.network.num-res-blocks": 1,
     "log.every": 256,
 }
 WATCHED = "a checkpoint's write"

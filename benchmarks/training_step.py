@@ -160,21 +160,29 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
     lines = [
         f"# Training step, {datetime.date.today().isoformat()}",
         "",
-        f"{platform.machine()}, {cpu_name()}, {options.threads} threads, torch {table[0]['torch']}; batch {BATCH}, {SIZE}x{SIZE}, network "
-        f"`{options.network}`. {options.rounds} rounds of separate processes in turn, {options.warmup} warm-up and {options.steps} timed steps "
-        "each; ms: median of the processes' medians (least to largest of them); speed: median over the rounds of the ratio within a round.",
+        f"{cpu_name()}, {options.threads} threads, torch {table[0]['torch']}; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
+        f"{options.rounds} rounds of separate processes in turn, each with {options.warmup} warm-up and {options.steps} timed steps.",
         "",
-        f"| variant | parameters, M | GFLOP | ms | speed / {REFERENCE} | GFLOP/s | peak RSS, MiB | activations, MiB | peak above weights, MiB |",
+        "- ms: median of the processes' medians (least to largest of them).",
+        f"- speed: {REFERENCE} = 1; median over the rounds of the ratio within a round (least to largest).",
+        "- GFLOP: forward and backward, as torch.utils.flop_counter counts them, without what is recomputed.",
+        "- activations: MiB of tensors alive between forward and backward, and at the peak of both, beside weights, gradients and "
+        "optimizer state.",
+        "",
+        "| variant | parameters, M | GFLOP | ms | speed | GFLOP/s | peak RSS, MiB | activations | at the peak |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for line in table:
-        speed = (
-            "" if line["speedup"] is None else f"{line['speedup']:.2f} ({line['speedup_spread'][0]:.2f} to {line['speedup_spread'][1]:.2f})"
-        )
-        lines.append(
-            f"| {line['name']} | {line['parameters'] / 1e6:.1f} | {line['gflop']:.0f} | {line['ms']:.0f} ({line['spread'][0]:.0f} to "
-            f"{line['spread'][1]:.0f}) | {speed} | {line['gflops']:.0f} | {line['rss']:.0f} | {line['activation_mib']:.0f} | {line['peak_mib']:.0f} |"
-        )
+        low, high = line["speedup_spread"] or (0, 0)
+        cells = [
+            line["name"],
+            f"{line['parameters'] / 1e6:.1f}",
+            f"{line['gflop']:.0f}",
+            f"{line['ms']:.0f} ({line['spread'][0]:.0f} to {line['spread'][1]:.0f})",
+            f"{line['speedup']:.2f} ({low:.2f} to {high:.2f})" if line["speedup"] else "",
+            *(f"{line[key]:.0f}" for key in ("gflops", "rss", "activation_mib", "peak_mib")),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| target | value | at least | |", "|---|---|---|---|"]
     lines += [
         f"| {what} | {value:.2f} | {limit:.2f} | {'reached' if reached else 'MISSED'} |" for what, value, limit, reached in targets(table)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib.machinery
+import itertools
 import resource
 import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class Subject:
     """A training step, and its halves for counting."""
 
     parameters: list[nn.Parameter]
-    step: Callable[[], object]
+    run: Callable[[int], list[float]]
+    "Takes so many steps and gives the milliseconds of each."
     loss: Callable[[], Tensor]
     "The scalar that is differentiated; for FLOPs and activations."
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -52,14 +54,21 @@ def child(variant: Variant, options: argparse.Namespace) -> dict[str, Any]:
 
 def clock(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of every timed step, and the process's peak memory after them."""
-    for _ in range(options.warmup):
-        subject.step()
-    milliseconds = []
-    for _ in range(options.steps):
-        start = time.perf_counter()
-        subject.step()
-        milliseconds.append((time.perf_counter() - start) * 1e3)
+    milliseconds = subject.run(options.warmup + options.steps)[options.warmup :]
     return {"milliseconds": milliseconds, "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def timed(step: Callable[[], object]) -> Callable[[int], list[float]]:
+    """`Subject.run` of a step that is one call."""
+
+    def run(count: int) -> list[float]:
+        moments = [time.perf_counter()]
+        for _ in range(count):
+            step()
+            moments.append(time.perf_counter())
+        return [(after - before) * 1e3 for before, after in itertools.pairwise(moments)]
+
+    return run
 
 
 def count(subject: Subject, variant: Variant) -> dict[str, Any]:
@@ -69,7 +78,7 @@ def count(subject: Subject, variant: Variant) -> dict[str, Any]:
         with subject.context(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             subject.loss().backward()
         flops = counter.get_total_flops()
-    subject.step()  # optimizer state and gradients exist from here on
+    subject.run(1)  # optimizer state and gradients exist from here on
     held, peak = tensor_memory(subject)
     return {
         "gflop": flops / 1e9,
@@ -107,9 +116,84 @@ def bf16(variant: Variant) -> AbstractContextManager[Any]:
 # ----------------------------------------------------------------------------------------------------------------- Triptych
 
 
+class _Enough(Exception):
+    """Ends a loop that would go on to save."""
+
+
 def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> Subject:
-    """Triptych's model, optimizer, average and allocator setting, in the order in which its loop calls them."""
-    raise NotImplementedError
+    """Triptych: its own training loop from draw to draw, checks and measurements included; only files and the loader are left out."""
+    from triptych.diffusion.adm import ADMConfig
+
+    from triptych.core.batch import DataSpec, RawBatch
+    from triptych.core.model import seeded_build
+    from triptych.core.rng import Rng
+    from triptych.diffusion.gaussian import GaussianConfig
+    from triptych.diffusion.unet import UNetConfig
+    from triptych.engine.allocator import keep_freed_memory
+    from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+    from triptych.engine.distributed import World
+    from triptych.engine.loop import Callables, Loop
+    from triptych.engine.precision import autocast
+    from triptych.engine.run_directory import RunDirectory
+    from triptych.engine.signals import StopRequest
+
+    keep_freed_memory()  # as triptych.runs.train does
+    network = UNetConfig(
+        num_channels=int(COMMON_FLAGS["num_channels"]),
+        num_res_blocks=int(COMMON_FLAGS["num_res_blocks"]),
+        channel_mult=(1, 2, 2, 2),
+        attention_resolutions=tuple(int(size) for size in str(NETWORKS[options.network]["attention_resolutions"]).split(",")),
+        scale_shift_norm=bool(NETWORKS[options.network]["use_scale_shift_norm"]),
+        checkpoint=variant.checkpointing,
+    )
+    device = torch.device("cpu")
+    settings = ADMConfig(network=network, diffusion=GaussianConfig(variance="learned_range"))  # learn_sigma
+    model = seeded_build(settings, DataSpec(image_size=SIZE, channels=3), seed=0)
+    model.to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    train = TrainConfig(
+        total_images=2**40,
+        batch_size=BATCH,
+        precision=variant.precision,  # pyright: ignore[reportArgumentType]
+        ema_rates=(EMA_RATE,),
+        checkpoint_every=None,
+        checkpoint_minutes=None,
+        sample_every=None,
+        validate_every=None,
+    )
+    raw = RawBatch(((images + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous(), None, torch.arange(BATCH))
+    moments: list[float] = []
+    wanted = [0]
+
+    def draw(images_seen: int) -> Iterator[RawBatch]:
+        for number in range(wanted[0] + 1):
+            moments.append(time.perf_counter())
+            yield replace(raw, index=raw.index + images_seen + number * BATCH)
+        raise _Enough
+
+    loop = Loop(
+        model,
+        train=train,
+        optim=OptimConfig(learning_rate=LEARNING_RATE),
+        log=LogConfig(every=2**40),
+        world=World(0, 1, device),
+        directory=RunDirectory(Path("not-written")),
+        callables=Callables(draw=draw, validate=None, sample=None),
+        reporting=None,
+    )
+
+    def run(count: int) -> list[float]:
+        wanted[0] = count
+        moments.clear()
+        with suppress(_Enough):
+            loop.run(StopRequest())
+        return [(after - before) * 1e3 for before, after in itertools.pairwise(moments)]
+
+    def loss() -> Tensor:
+        batch = raw.to(device)
+        with autocast(variant.precision, device=device):
+            return model.loss(model.phases[0], batch, Rng(0, ("benchmark",), batch.index)).loss.mean()
+
+    return Subject(list(model.parameters()), run, loss)
 
 
 # -------------------------------------------------------------------------------------------------------------------- peers
@@ -173,7 +257,7 @@ def guided_diffusion(variant: Variant, options: argparse.Namespace, images: Tens
         t, _ = sampler.sample(BATCH, torch.device("cpu"))
         return diffusion.training_losses(model, images, t)["loss"].mean()
 
-    return Subject(list(model.parameters()), step, loss, context=lambda: bf16(variant), scratch=scratch)
+    return Subject(list(model.parameters()), timed(step), loss, context=lambda: bf16(variant), scratch=scratch)
 
 
 def diffusers(variant: Variant, options: argparse.Namespace, images: Tensor) -> Subject:
@@ -212,7 +296,7 @@ def diffusers(variant: Variant, options: argparse.Namespace, images: Tensor) -> 
         optimizer.zero_grad()
         average.step(model.parameters())
 
-    return Subject(list(model.parameters()), step, loss)
+    return Subject(list(model.parameters()), timed(step), loss)
 
 
 def denoising_diffusion_pytorch(variant: Variant, options: argparse.Namespace, images: Tensor) -> Subject:
@@ -241,7 +325,7 @@ def denoising_diffusion_pytorch(variant: Variant, options: argparse.Namespace, i
         optimizer.zero_grad()
         average.update()
 
-    return Subject(list(model.parameters()), step, loss)
+    return Subject(list(model.parameters()), timed(step), loss)
 
 
 def stub_torchvision() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -100,9 +100,10 @@ class FakeRun:
     config: RunConfig
     spec: DataSpec
 
-    def sample(self, *given: Any, **named: Any) -> None:
+    def sample(self, *given: Any, **named: Any) -> SimpleNamespace:
         self.runs.calls.append(("sample", given, named))
-        named["progress"](given[0])
+        named.get("progress", lambda drawn: None)(given[0])
+        return SimpleNamespace(images=None)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_every_field_of_the_engine_has_a_docstring() -> None:
     }
     recipe = toy_recipe()
     for section in (recipe, recipe.train, recipe.optim, recipe.log, recipe.data):
-        assert set(field_docs(type(section))) == set(type(section).__dataclass_fields__), type(section).__name__
+        assert set(field_docs(type(section))) == {field.name for field in dataclasses.fields(section)}, type(section).__name__
 
 
 def test_settings_files(tmp_path: Path) -> None:

@@ -164,9 +164,10 @@ def test_wandb_offline_keeps_one_id_across_resumes(tmp_path: Path, monkeypatch: 
             log.image(100 + start, picture(root / "samples" / "grid.png"))
             assert wandb.run.offline and wandb.run.project == "panels" and wandb.run.config["train"] == {"seed": 3}
             ids.append(wandb.run.id)
+    wandb.teardown()  # its writer is a process of its own: wait until that has written all
     assert ids[0] == ids[1] == (root / "wandb_id.txt").read_text().strip()
     records = sorted(root.glob(f"wandb/offline-run-*/run-{ids[0]}.wandb"))
-    assert records and all(b"loss" in path.read_bytes() and b"images" in path.read_bytes() for path in records)
+    assert len(records) == 2 and all(b"loss" in path.read_bytes() and b"images" in path.read_bytes() for path in records)
 
 
 def test_wandb_that_refuses_to_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

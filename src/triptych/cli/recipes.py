@@ -40,7 +40,7 @@ def table(*, columns: int) -> str:
                 )
                 lines += wrapped or [start.rstrip()]
         lines.append("")
-    lines.append("triptych recipes RECIPE describes one, triptych train RECIPE --help lists its settings.")
+    lines += ["triptych recipes RECIPE        describes one", "triptych train RECIPE --help   lists its settings"]
     return "\n".join(lines)
 
 

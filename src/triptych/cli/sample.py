@@ -68,19 +68,12 @@ def main(arguments: Sequence[str]) -> int:
         )
 
     from triptych import runs
-    from triptych.cli.settings import parse
 
     run = runs.open_run(arguments[0])
     sampling = getattr(run.config.model, "sampling", None)
     if not isinstance(sampling, Config):
         raise UserError(f"{arguments[0]}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
-    options, settings = parse(
-        arguments[1:],
-        prog=f"triptych sample {arguments[0]}",
-        description="Draws images from the run. The options after --device are settings of its sampler.",
-        options=SampleOptions(),
-        settings=sampling,
-    )
+    options, settings = configure(arguments[0], arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(arguments[0]) / "samples.png"
     with _progress(options.count) as report:
         run.sample(
@@ -99,6 +92,19 @@ def main(arguments: Sequence[str]) -> int:
     if is_first_process():
         print(f"{options.count} images in {out}")
     return 0
+
+
+def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[SampleOptions, Config]:
+    """The options, and the settings of the sampler: those of the run with the flags laid over them."""
+    from triptych.cli.settings import parse
+
+    return parse(
+        arguments,
+        prog=f"triptych sample {run}",
+        description="Draws images from the run. The options after --device are settings of its sampler.",
+        options=SampleOptions(),
+        settings=sampling,
+    )
 
 
 @contextmanager

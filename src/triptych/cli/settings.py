@@ -106,7 +106,7 @@ def field_docs(cls: type[Config]) -> dict[str, str]:
         for field, below in itertools.pairwise(tree.body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                 docs[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
-    return docs
+    return {field.name: docs[field.name] for field in dataclasses.fields(cls) if field.name in docs}
 
 
 def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
@@ -136,7 +136,7 @@ def allowed(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(allowed, items))
     if origin is typing.Literal:
-        return "one of " + ", ".join(map(str, items)) if len(items) > 1 else str(items[0])
+        return "one of " + ", ".join(map(str, items))
     if origin is tuple and items[-1:] == (Ellipsis,):
         return f"any number of values, each {allowed(items[0])}"
     if origin is tuple:

@@ -39,7 +39,7 @@ class TrainOptions(Config):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains, and prints where the run is."""
+    """Trains; the log says where the run is, and the last line how to draw from it."""
     if not arguments:
         raise ConfigError("", "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)")
     if arguments[0] in ("-h", "--help"):
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         device=options.device,
     )
     if is_first_process():
-        print(f"The run is in {run.directory}; draw from it with: triptych sample {run.directory}")
+        print(f"draw from it: triptych sample {run.directory}")
     return 0
 
 

@@ -91,7 +91,9 @@ def cifar10(files: list[Path]) -> Arrays | None:
 def _cifar_records(path: Path) -> np.ndarray:
     data = np.fromfile(path, dtype=np.uint8)
     if len(data) == 0 or len(data) % _CIFAR_RECORD:
-        raise DataError(f"{path}: {len(data)} bytes, expected a multiple of {_CIFAR_RECORD}; it is cut short or not CIFAR-10's binary version")
+        raise DataError(
+            f"{path}: {len(data)} bytes, expected a multiple of {_CIFAR_RECORD}; it is cut short or not CIFAR-10's binary version"
+        )
     records = data.reshape(-1, _CIFAR_RECORD)
     if records[:, 0].max() >= len(_CIFAR_CLASSES):
         raise DataError(f"{path}: holds class {records[:, 0].max()}, expected 0 to 9; it is not CIFAR-10's binary version")

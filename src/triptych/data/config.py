@@ -22,7 +22,7 @@ class DataConfig(Config):
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: Literal["auto", "folder", "prefix", "none"] = "auto"
-    "Class by sub-folder, by file name up to the first underscore, or none; auto: the source's own, or sub-folders if all images are in some."
+    "Class by sub-folder, by file name up to the first underscore, or none; auto: the source's own, or sub-folders that hold all images."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square of the image at 1 to 1.25 times the size."
     flip: bool = True

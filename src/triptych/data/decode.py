@@ -22,9 +22,7 @@ _TRANSPOSED = range(5, 9)  # orientations that swap width and height
 _SIXTEEN_BITS = 2**16
 
 
-def image_square(
-    data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool
-) -> np.ndarray:
+def image_square(data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool) -> np.ndarray:
     """The square of pixels that `plan` cuts from an encoded image: uint8 (s, s, channels).
 
     Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.

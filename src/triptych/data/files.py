@@ -129,7 +129,7 @@ def open_tar(path: Path) -> Archive:
 
 
 def _unpacked(path: Path) -> Archive:
-    spool = tempfile.TemporaryFile(prefix="triptych-")
+    spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (the archive keeps it open)
     members = []
     with tarfile.open(path, "r|*") as tar:
         for member in tar:

@@ -12,6 +12,7 @@ import os
 import signal
 import warnings
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,24 @@ def evaluation_batches(
     return _stream(_Samples(images, seed=None), numbers(), images.default_workers() if workers is None else workers)
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A batch on its way from a worker. Arrays go through the pipe as they are: tensors would go through shared memory, which is
+    slower for batches of this size and small in containers."""
+
+    pixels: np.ndarray | torch.Tensor
+    labels: np.ndarray | None
+    index: np.ndarray
+
+    def pin_memory(self) -> _Loaded:
+        """The same in page-locked memory; DataLoader's thread calls it where there is a GPU."""
+        return replace(self, pixels=torch.as_tensor(self.pixels).pin_memory())
+
+    def batch(self) -> RawBatch:
+        labels = None if self.labels is None else torch.from_numpy(self.labels)
+        return RawBatch(torch.as_tensor(self.pixels), labels, torch.from_numpy(self.index))
+
+
 class _Samples(Dataset):
     """Samples by position of the training order, or by number when there is no seed."""
 
@@ -88,12 +107,11 @@ class _Samples(Dataset):
         self._seed = seed
         self._order = functools.lru_cache(_EPOCHS_KEPT)(functools.partial(_order, len(images), seed or 0))
 
-    def load(self, index: np.ndarray) -> tuple[torch.Tensor, np.ndarray | None, np.ndarray]:
-        """Images, labels and index. Only the images are a tensor: in shared memory each one costs a connection to the worker."""
+    def load(self, index: np.ndarray) -> _Loaded:
         items = index if self._seed is None else self._items(index)
         draws = None if self._seed is None else self._images.draws(index, seed=self._seed)
         labels = None if self._images.labels is None else self._images.labels[items]
-        return torch.from_numpy(self._images.load(items, draws)), labels, index
+        return _Loaded(self._images.load(items, draws), labels, index)
 
     def __getitems__(self, index: np.ndarray) -> Any:
         # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.
@@ -117,7 +135,7 @@ def _order(count: int, seed: int, epoch: int) -> np.ndarray:
 def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Generator[RawBatch, None, None]:
     if workers == 0:
         for index in indices:
-            yield _raw_batch(samples.load(index))
+            yield samples.load(index).batch()
         return
     iterator = iter(
         DataLoader(
@@ -133,20 +151,16 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
         )
     )
     try:
-        yield from map(_raw_batch, iterator)
+        for loaded in iterator:
+            if isinstance(loaded, str):
+                raise DataError(loaded)
+            yield loaded.batch()
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         raise RunError("a loader process was killed, perhaps for want of memory: lower data.workers") from error
     finally:
         del iterator  # ends the workers
-
-
-def _raw_batch(loaded: Any) -> RawBatch:
-    if isinstance(loaded, str):
-        raise DataError(loaded)
-    pixels, labels, index = loaded
-    return RawBatch(pixels, None if labels is None else torch.from_numpy(labels), torch.from_numpy(index))
 
 
 def _unchanged(loaded: Any) -> Any:

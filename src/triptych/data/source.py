@@ -122,7 +122,9 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
     paths = parsed(names)
     classes = classes_of(paths, place, scheme=config.labels)
     if classes is not None and config.labels != "prefix" and empty:
-        raise DataError(f"{files.place / empty[0]}: a sub-folder without images, but sub-folders are classes: remove it, or set data.labels")
+        raise DataError(
+            f"{files.place / empty[0]}: a sub-folder without images, but sub-folders are classes: remove it, or set data.labels"
+        )
     training, validation = divided(paths, validation_fraction=config.validation_fraction)
     _check_count(len(training), place)
     channels = config.channels or 3
@@ -138,7 +140,9 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
 
 def _check_count(count: int, place: str) -> None:
     if not count:
-        raise DataError(f"{place}: no images to train on (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for, in sub-folders too)")
+        raise DataError(
+            f"{place}: no images to train on (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for, in sub-folders too)"
+        )
 
 
 def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:

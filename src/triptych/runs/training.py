@@ -172,9 +172,10 @@ def _loop(
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
     loader = stack.enter_context(_closing(_loader(data, config, world)))
-    reporting = None
+    reporting, start_again = None, False
     if world.is_main:
         progress = stack.enter_context(Progress(settings.total_images, images=0 if checkpoint is None else checkpoint.images_seen))
+        start_again = directory.metrics_path.exists()
         log = stack.enter_context(MetricLog(directory, config=config.log, settings=document.to_dict(), show=progress.message))
         reporting = Reporting(log, progress)
     loop = Loop(
@@ -195,7 +196,7 @@ def _loop(
     with _shown_warnings(say):
         for line in [*_opening(model, data, document, directory, world, loop.images_seen), *notes]:
             say(line)
-        if reporting is not None and checkpoint is not None:
+        if reporting is not None and start_again:
             reporting.log.resumed(loop.images_seen)
         try:
             started = time.monotonic()

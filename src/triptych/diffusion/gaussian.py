@@ -1,0 +1,243 @@
+"""Gaussian diffusion: the forward process, what a network may predict of it, and the losses.
+
+Ho et al. 2020 (DDPM, arXiv 2006.11239); Nichol and Dhariwal 2021 (Improved DDPM, arXiv 2102.09672) for the cosine schedule, the
+learned variances and the hybrid loss; Salimans and Ho 2022 (arXiv 2202.00512) for v. x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps.
+
+Tables are float64 and become float32 where they are looked up. A lookup gives `Coefficients`: numbers for one step that all samples
+share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.core.config import Config, config
+from triptych.diffusion.schedules import ScheduleName, named_betas
+
+ImageHook = Callable[[Tensor], Tensor]
+"""Changes the predicted x_0 (b, c, h, w) before it is used: clipping, thresholding, projection."""
+
+RESCALED_TO = 1000
+"""Timesteps are rescaled to this range, and rescaled losses weighted as if there were this many."""
+
+
+@config
+class GaussianConfig(Config):
+    """The diffusion, what the network predicts, and how it is trained."""
+
+    steps: int = 1000
+    "Number of timesteps T."
+    schedule: ScheduleName = "linear"
+    "How the noise grows: linear betas (Ho et al. 2020), or a cosine alpha_bar (Nichol and Dhariwal 2021)."
+    betas: tuple[float, ...] | None = None
+    "A table of `steps` betas in place of the schedule; None: the schedule."
+    mean: Literal["epsilon", "x0", "previous_x", "v"] = "epsilon"
+    "What the network predicts: the noise, the image, the mean of x at the step before, or v = sqrt(abar) eps - sqrt(1 - abar) x0."
+    variance: Literal["fixed_small", "fixed_large", "learned", "learned_range"] = "fixed_large"
+    "Of a reverse step: the posterior's, beta, the network's, or the network's between the first two (in the log domain)."
+    loss: Literal["mse", "rescaled_mse", "kl", "rescaled_kl"] = "mse"
+    "Squared error (plus the bound's term for a learned variance; times T/1000 if rescaled), or the bound's term alone (times T)."
+    rescale_timesteps: bool = False
+    "The network sees t * 1000 / T."
+
+    def __post_init__(self) -> None:
+        self.require(self.steps >= 1, "steps", "at least 1")
+        if self.betas is None:
+            named_betas(self.schedule, steps=self.steps)
+        else:
+            self.require(len(self.betas) == self.steps, "betas", f"one for each of the {self.steps} steps")
+            self.require(all(0 < beta < 1 for beta in self.betas), "betas", "numbers between 0 and 1")
+
+    @property
+    def learns_variance(self) -> bool:
+        """Whether the network has a second half of output channels, for the variance."""
+        return self.variance in ("learned", "learned_range")
+
+    def table(self) -> np.ndarray:
+        """The betas: float64 (steps,)."""
+        return named_betas(self.schedule, steps=self.steps) if self.betas is None else np.array(self.betas, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """What the formulas need of a timestep: numbers, or float32 tensors (b, 1, 1, 1)."""
+
+    abar: Any
+    abar_prev: Any
+    abar_next: Any
+    sqrt_abar: Any
+    sqrt_noise: Any
+    "sqrt(1 - abar)."
+    sqrt_recip: Any
+    "sqrt(1 / abar)."
+    sqrt_recip_less_1: Any
+    "sqrt(1 / abar - 1)."
+    posterior_x0: Any
+    "Of x_0 in the mean of q(x_{t-1} | x_t, x_0): beta sqrt(abar_prev) / (1 - abar)."
+    posterior_xt: Any
+    "Of x_t there: (1 - abar_prev) sqrt(1 - beta) / (1 - abar)."
+    variance_small: Any
+    "Of q(x_{t-1} | x_t, x_0): beta (1 - abar_prev) / (1 - abar)."
+    log_variance_small: Any
+    "Its logarithm; at t = 0, where it is 0, that of t = 1."
+    variance_large: Any
+    "beta; at t = 0 the small variance of t = 1."
+    log_variance_large: Any
+    log_beta: Any
+    not_last: Any
+    "0 at t = 0, the sampler's last step, which adds no noise; else 1."
+
+
+def _tables(betas: np.ndarray) -> np.ndarray:
+    """The fields of Coefficients for every timestep: float64 (fields, steps)."""
+    abar = np.cumprod(1 - betas)
+    abar_prev, abar_next = np.append(1.0, abar[:-1]), np.append(abar[1:], 0.0)
+    small = betas * (1 - abar_prev) / (1 - abar)
+    first = small[1] if len(betas) > 1 else betas[0]
+    clipped, large = np.append(first, small[1:]), np.append(first, betas[1:])
+    tables = Coefficients(
+        abar=abar,
+        abar_prev=abar_prev,
+        abar_next=abar_next,
+        sqrt_abar=np.sqrt(abar),
+        sqrt_noise=np.sqrt(1 - abar),
+        sqrt_recip=np.sqrt(1 / abar),
+        sqrt_recip_less_1=np.sqrt(1 / abar - 1),
+        posterior_x0=betas * np.sqrt(abar_prev) / (1 - abar),
+        posterior_xt=(1 - abar_prev) * np.sqrt(1 - betas) / (1 - abar),
+        variance_small=small,
+        log_variance_small=np.log(clipped),
+        variance_large=large,
+        log_variance_large=np.log(large),
+        log_beta=np.log(betas),
+        not_last=np.minimum(np.arange(len(betas), dtype=np.float64), 1.0),
+    )
+    return np.stack([getattr(tables, field.name) for field in dataclasses.fields(tables)])
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """p(x_{t-1} | x_t) of a network, and the x_0 (b, c, h, w) that it comes from; the variances may be numbers."""
+
+    mean: Tensor
+    variance: Any
+    log_variance: Any
+    x0: Tensor
+
+
+class GaussianDiffusion:
+    """The process of a configuration; after `respaced`, the same on some of its timesteps."""
+
+    def __init__(self, config: GaussianConfig, *, kept: Sequence[int] | None = None) -> None:
+        self.config = config
+        self.kept = tuple(range(config.steps)) if kept is None else tuple(kept)
+        betas = config.table()
+        if kept is not None:
+            abar = np.cumprod(1 - betas)[list(self.kept)]
+            betas = 1 - abar / np.append(1.0, abar[:-1])
+        self.betas = betas
+        self.tables = _tables(betas)
+        self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def steps(self) -> int:
+        """Number of timesteps of this process."""
+        return len(self.kept)
+
+    def respaced(self, kept: Sequence[int]) -> GaussianDiffusion:
+        """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
+        return GaussianDiffusion(self.config, kept=kept)
+
+    def at(self, t: Tensor) -> Coefficients:
+        """The coefficients at each sample's timestep, t (b,)."""
+        columns = self._device_tables(t.device)[0].index_select(1, t)[:, :, None, None, None]
+        return Coefficients(*columns.unbind(0))
+
+    def at_step(self, step: int) -> Coefficients:
+        """The coefficients at one timestep, as numbers."""
+        return Coefficients(*self.tables[:, step].tolist())
+
+    def network_times(self, t: Tensor) -> Tensor:
+        """What the network sees as its timesteps for t (b,): the original ones, rescaled to 0..1000 (floats) if asked."""
+        return self._device_tables(t.device)[1].index_select(0, t)
+
+    def _device_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self._on_device:
+            times = torch.tensor(self.kept)
+            if self.config.rescale_timesteps:
+                times = times.float() * (RESCALED_TO / self.config.steps)
+            self._on_device[device] = torch.from_numpy(self.tables).float().to(device), times.to(device)
+        return self._on_device[device]
+
+    # The forward process.
+
+    def noised(self, x0: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
+        """x_t, a sample of q(x_t | x_0)."""
+        return c.sqrt_abar * x0 + c.sqrt_noise * noise
+
+    def posterior_mean(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+        """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7)."""
+        return c.posterior_x0 * x0 + c.posterior_xt * x_t
+
+    def target(self, x0: Tensor, x_t: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
+        """What the mean half of the network's output should be."""
+        match self.config.mean:
+            case "epsilon":
+                return noise
+            case "x0":
+                return x0
+            case "previous_x":
+                return self.posterior_mean(x0, x_t, c)
+            case "v":
+                return c.sqrt_abar * noise - c.sqrt_noise * x0
+
+    # The reverse process.
+
+    def split(self, output: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The network's output as its mean half and its variance half; None where the variance is fixed."""
+        if not self.config.learns_variance:
+            return output, None
+        mean, variance = output.chunk(2, dim=1)
+        return mean, variance
+
+    def x0_from(self, prediction: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+        """x_0 from what the network predicts."""
+        match self.config.mean:
+            case "epsilon":
+                return c.sqrt_recip * x_t - c.sqrt_recip_less_1 * prediction
+            case "x0":
+                return prediction
+            case "previous_x":
+                return (prediction - c.posterior_xt * x_t) / c.posterior_x0
+            case "v":
+                return c.sqrt_abar * x_t - c.sqrt_noise * prediction
+
+    def noise_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+        """The noise that leads from x_0 to x_t."""
+        return (c.sqrt_recip * x_t - x0) / c.sqrt_recip_less_1
+
+    def moments(self, output: Tensor, x_t: Tensor, c: Coefficients, hook: ImageHook | None = None) -> Moments:
+        """p(x_{t-1} | x_t), from the network's whole output at (x_t, t); `hook` changes the predicted x_0."""
+        prediction, logits = self.split(output)
+        x0 = self.x0_from(prediction, x_t, c)
+        x0 = x0 if hook is None else hook(x0)
+        mean = prediction if self.config.mean == "previous_x" else self.posterior_mean(x0, x_t, c)
+        return Moments(mean, *self._variance(logits, c), x0)
+
+    def _variance(self, logits: Tensor | None, c: Coefficients) -> tuple[Any, Any]:
+        """The variance and its logarithm."""
+        if logits is None:
+            small = self.config.variance == "fixed_small"
+            return (c.variance_small, c.log_variance_small) if small else (c.variance_large, c.log_variance_large)
+        if self.config.variance == "learned":
+            return logits.exp(), logits
+        share = (logits + 1) / 2  # Nichol and Dhariwal 2021, Eq. 15, with v in [-1, 1] for an output near 0
+        log_variance = share * c.log_beta + (1 - share) * c.log_variance_small
+        return log_variance.exp(), log_variance

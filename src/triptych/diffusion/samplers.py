@@ -1,0 +1,97 @@
+"""Ways from noise to images: ancestral sampling (Ho et al. 2020) and DDIM (Song et al. 2021, arXiv 2010.02502).
+
+The steps take their noise as an argument; the loops ask for it, one draw for each step that adds any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, Moments
+
+SamplerName = Literal["ancestral", "ddim"]
+Denoiser = Callable[[Tensor, Tensor], Tensor]
+"""The network's output for images (b, c, h, w) and its timesteps (b,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step of a sampler gives: the next x, and the x_0 that the network predicted on the way; both (b, c, h, w)."""
+
+    sample: Tensor
+    x0: Tensor
+
+
+def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHook | None:
+    """Static thresholding of the predicted x_0 to [-threshold, threshold], after `hook`; None and None: nothing."""
+    if threshold is None:
+        return hook
+    if hook is None:
+        return lambda x0: x0.clamp(-threshold, threshold)
+    return lambda x0: hook(x0).clamp(-threshold, threshold)
+
+
+def ancestral_step(moments: Moments, c: Coefficients, noise: Tensor) -> Tensor:
+    """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
+    deviation = c.not_last * (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else _deviation(moments, c)
+    return moments.mean + deviation * noise
+
+
+def _deviation(moments: Moments, c: Coefficients) -> float:
+    return float(c.not_last * moments.variance**0.5)
+
+
+def ddim_sigma(c: Coefficients, *, eta: float) -> Any:
+    """The deviation of the noise that a DDIM step adds (Song et al. 2021, Eq. 16): 0 for eta = 0, about the ancestral one's for eta = 1."""
+    return eta * ((1 - c.abar_prev) / (1 - c.abar)) ** 0.5 * (1 - c.abar / c.abar_prev) ** 0.5
+
+
+def ddim_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients, *, eta: float = 0.0, noise: Tensor | None = None) -> Tensor:
+    """x_{t-1} from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
+    sigma = ddim_sigma(c, eta=eta)
+    direction = _root(1 - c.abar_prev - sigma**2)
+    x = c.abar_prev**0.5 * x0 + direction * process.noise_from(x0, x_t, c)
+    return x if noise is None else x + c.not_last * sigma * noise
+
+
+def _root(value: Any) -> Any:
+    """The square root, 0 where rounding made the value negative."""
+    return value.clamp(min=0).sqrt() if isinstance(value, Tensor) else max(value, 0.0) ** 0.5
+
+
+def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+    """x_{t+1} from x_t and the x_0 predicted there, along the same path as `ddim_step` with eta = 0: from an image to its noise."""
+    return c.abar_next**0.5 * x0 + (1 - c.abar_next) ** 0.5 * process.noise_from(x0, x_t, c)
+
+
+def sample_steps(
+    process: GaussianDiffusion,
+    denoise: Denoiser,
+    x: Tensor,
+    *,
+    sampler: SamplerName,
+    noise: Callable[[int], Tensor],
+    eta: float = 0.0,
+    hook: ImageHook | None = None,
+) -> Iterator[Step]:
+    """Every step from the noise x (b, c, h, w) to images, the last of which has the images as its `sample`.
+
+    `noise(i)` is the standard normal draw of the i-th step; it is asked for where it is used. `hook` changes the predicted x_0.
+    """
+    times = process.network_times(torch.arange(process.steps, device=x.device))
+    for i, step in enumerate(reversed(range(process.steps))):
+        c = process.at_step(step)
+        output = denoise(x, times[step].expand(len(x)))
+        if sampler == "ancestral":
+            moments = process.moments(output, x, c, hook)
+            x0, x = moments.x0, moments.mean if step == 0 else ancestral_step(moments, c, noise(i))
+        else:
+            x0 = process.x0_from(process.split(output)[0], x, c)
+            x0 = x0 if hook is None else hook(x0)
+            x = ddim_step(process, x0, x, c, eta=eta, noise=noise(i) if eta > 0 and step > 0 else None)
+        yield Step(x, x0)

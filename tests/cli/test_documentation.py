@@ -1,0 +1,112 @@
+"""Every command in the README, the tutorial and the how-to pages is one that the program takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.run import get_args_parser
+
+from triptych.cli import sample, train
+from triptych.cli.main import VERBS, main
+from triptych.cli.settings import flags_of
+from triptych.recipes.catalogue import load_recipe, recipes
+
+from .conftest import FakeRuns
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs/tutorial.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
+ELSEWHERE = ("python3", "source", ".venv/bin/pip", "make")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The command lines of a page; those that only show a usage (RECIPE, RUN) are left out."""
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.strip() and not re.search(r"\b(RECIPE|RUN)\b", line):
+                yield shlex.split(line, comments=True)
+
+
+COMMANDS = [pytest.param(page, command, id=" ".join(command)) for page in PAGES for command in commands(page)]
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_command(
+    page: Path, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command[0] == "torchrun":
+        launched = get_args_parser().parse_args(command[1:])
+        assert launched.module and launched.training_script == "triptych"
+        command = ["triptych", *launched.training_script_args]
+    if command[0] == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
+        assert set(command[1:]) <= set(targets)
+    if command[0] != "triptych":
+        assert command[0] in ELSEWHERE
+        return
+    (tmp_path / "settings.toml").write_text("\n".join(blocks(page, "toml")))
+    monkeypatch.chdir(tmp_path)
+    verb, *rest = command[1:]
+    assert verb in VERBS
+    if verb == "recipes":
+        assert main([verb, *rest]) == 0
+        shown = capsys.readouterr().out
+        assert all(name in shown for name in rest or recipes())
+    elif "--help" in rest and verb == "train":
+        with pytest.raises(SystemExit) as caught:
+            main([verb, *rest])
+        assert caught.value.code == 0
+    elif verb == "train":
+        options, config = train.configure(rest[0], rest[1:])
+        assert options.run is not None and options.device is None
+        assert config != load_recipe(rest[0]) or not any(argument.startswith("--train.") for argument in rest)
+    elif "--help" not in rest:
+        options, _ = sample.configure(rest[0], rest[1:], sampling=load_recipe("adm-digits").model.sampling)  # type: ignore[attr-defined]
+        assert options.out is not None
+
+
+def test_pages_have_commands() -> None:
+    """The test above would pass on pages whose blocks it does not find."""
+    assert len(COMMANDS) > 25
+    assert {command.values[1][1] for command in COMMANDS if command.values[1][0] == "triptych"} == set(VERBS)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_examples(page: Path, fake_runs: FakeRuns) -> None:
+    for block in blocks(page, "python"):
+        scope: dict[str, Any] = {}
+        exec(block, scope)
+        for name, function in scope.items():
+            if name.startswith("adm_digits_"):
+                assert function() != load_recipe("adm-digits")
+    if page.name == "README.md":
+        assert [name for name, _, _ in fake_runs.calls] == ["train", "open_run", "sample"]
+
+
+def test_readme_lists_every_recipe() -> None:
+    listed = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(recipes())
+
+
+def test_inline_settings_exist() -> None:
+    """A setting that a page mentions in passing, like `--train.seed`, is a setting of some recipe or an option."""
+    known = {flag.name for name in recipes() for flag in flags_of(load_recipe(name))}
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for flag in re.findall(r"`(--(?:train|data|optim|log|model)\.[\w.-]+)", text):
+            assert flag.replace(".no-", ".") in known, (page.name, flag)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/design.md", ROOT / "docs/adding-a-model.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
+        if not target.startswith("http") and not target.endswith("demo.png"):
+            assert (page.parent / target).exists(), target

@@ -1,0 +1,155 @@
+"""Rules of the repository itself: versions, packages, imports, and the worked example of adding a model."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import math
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import triptych
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.model import Sampler, seeded_build
+from triptych.core.rng import Rng
+from triptych.recipes.config import RunConfig
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "exact versions, without build suffix, marker or address"
+    return {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
+
+
+def test_every_dependency_of_the_set_up_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"] + project["optional-dependencies"]["logs"]
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted} - {"triptych"}  # type: ignore[index]
+    assert names <= set(pins())
+    assert pins()["torch"] == "2.13.0"
+
+
+def test_changelog_names_the_version_or_what_is_unreleased() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert "## [Unreleased]" in changelog or f"## [{triptych.__version__}]" in changelog
+
+
+def test_ci_runs_check_and_test() -> None:
+    script = ROOT / ".ci/run"
+    assert script.stat().st_mode & 0o111, "it has to be executable"
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert re.findall(r"^make (\w+)$", script.read_text("utf-8"), flags=re.MULTILINE) == ["check", "test"]
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        ("tyro", "cli/"),
+        ("torch.utils.tensorboard", "engine/metric_log.py"),
+        ("tensorboard", "engine/metric_log.py"),
+        ("wandb", "engine/metric_log.py"),
+        ("matplotlib", "report/"),
+        ("jinja2", "report/"),
+        ("pickle", "(nowhere)"),
+        ("torchvision", "(nowhere)"),
+        ("jaxtyping", "(nowhere at run time)"),
+    ],
+)
+def test_third_party_tools_stay_in_their_place(module: str, place: str) -> None:
+    assert len(SOURCES) > 20
+    for path in SOURCES:
+        if any(name == module or name.startswith(f"{module}.") for name in imports(path)):
+            assert path.relative_to(ROOT / "src/triptych").as_posix().startswith(place), path
+
+
+def test_only_the_command_line_prints() -> None:
+    for path in SOURCES:
+        called = {
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert "print" not in called or "cli" in path.parts, path
+
+
+def test_modules_name_what_they_are() -> None:
+    for path in SOURCES:
+        if path.stat().st_size:
+            assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path} has no docstring"
+        assert path.stem not in ("utils", "helpers", "misc", "common"), path
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module in docs/adding-a-model.md, under the name that the page gives it; its recipe is `example.recipe`."""
+    model, recipe = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/adding-a-model.md").read_text("utf-8"), flags=re.M | re.S)
+    name = "triptych.flows.pixel_gaussian"
+    path = tmp_path / "pixel_gaussian.py"
+    path.write_text(model)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    scope: dict[str, object] = {}
+    exec(recipe, scope)
+    module.recipe = scope["pixel_gaussian_digits"]  # type: ignore[attr-defined]
+    return module
+
+
+def test_the_example_of_adding_a_model_is_right(example: ModuleType) -> None:
+    config = example.recipe()
+    assert RunConfig.from_dict(config.to_dict()) == config
+    model = seeded_build(config.model, DataSpec(image_size=4, channels=1), seed=0)
+    assert isinstance(model, Sampler)
+    with torch.no_grad():
+        model.density.mean.fill_(0.25)
+        model.density.log_std.fill_(-0.5)
+    images = torch.rand(6, 1, 4, 4) * 2 - 1
+    (phase,) = model.phases
+    terms = model.loss(phase, Batch(images, None, torch.arange(6)), Rng(0, ("loss",), torch.arange(6)))
+    expected = torch.distributions.Normal(0.25, math.exp(-0.5)).log_prob(images).sum((1, 2, 3))
+    torch.testing.assert_close(terms.loss, -expected)
+    rng = Rng(0, ("sample",), torch.arange(6))
+    drawn = model.sample(rng, labels=None, settings=model.sampling)
+    torch.testing.assert_close(model.sample(rng[2:5], labels=None, settings=model.sampling), drawn[2:5], rtol=0, atol=0)
+    assert torch.equal(
+        model.sample(rng, labels=None, settings=example.PixelGaussianSampling(temperature=0.0)), torch.full_like(drawn, 0.25)
+    )
+
+
+def test_the_example_trains(example: ModuleType, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from triptych.runs import open_run, train
+
+    recipe = example.recipe()
+    train(
+        replace(recipe, train=replace(recipe.train, total_images=6400), data=replace(recipe.data, workers=0)),
+        tmp_path / "run",
+        device="cpu",
+    )
+    samples = open_run(tmp_path / "run").sample(100, device="cpu").images
+    assert samples.shape == (100, 16, 16, 1)
+    assert samples[:, 0, 0].mean() < 60 < samples[:, 8, 8].mean(), "digits are bright in the middle and dark in the corner"
