@@ -27,7 +27,7 @@ demo: $(READY)
 	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q
 
 check: $(READY)
 	@$(BIN)/ruff check .

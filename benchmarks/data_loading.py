@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import torch
 from PIL import Image
 
@@ -148,17 +149,17 @@ def main() -> None:
     for name, values in times.items():
         ratio = statistics.median(theirs / own for theirs, own in zip(base, values, strict=True))
         lines.append(f"| {name} | {statistics.median(values):.1f} | {min(values):.1f} to {max(values):.1f} | {ratio:.2f} |")
-    text = (
-        f"""# Data loading, {time.strftime("%Y-%m-%d")}
-
-256x256 JPEGs (quality 90, cut from photos) to {SIZE} pixels, batches of {BATCH}, one worker, mirrored at random.
-{options.rounds} rounds in turn on {options.machine}; Python {platform.python_version()}, {versions}.
-Mean difference of reduced from exact decoding: {difference:.2f} / 255.
-
-"""
-        + "\n".join(lines)
-        + "\n"
-    )
+    simplejpeg = "with simplejpeg" if decode._simplejpeg() else "without simplejpeg"
+    head = [
+        f"# Data loading, {time.strftime('%Y-%m-%d')}",
+        "",
+        f"256x256 JPEGs (quality 90, cut from photos) to {SIZE} pixels, batches of {BATCH}, one worker, mirrored at random;",
+        f"{options.rounds} rounds in turn on {options.machine}. Python {platform.python_version()}, torch {torch.__version__}, "
+        f"Pillow {PIL.__version__}, {simplejpeg}.",
+        f"Mean difference of reduced from exact decoding: {difference:.2f} / 255.",
+        "",
+    ]
+    text = "\n".join([*head, *lines, ""])
     print(text)
     if options.out:
         options.out.write_text(text)

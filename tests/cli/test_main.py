@@ -93,9 +93,10 @@ def test_a_defect_keeps_its_traceback(fake_runs: FakeRuns) -> None:
         cli.main(["train", "toy"])
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("arguments", [["--help"], ["recipes"], ["train", "adm-digits", "--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str]) -> None:
     code = "import os, sys; os.close(1); r, w = os.pipe(); os.close(r); sys.stdout = os.fdopen(w, 'w'); " + (
-        "from triptych.cli.main import main; sys.exit(main(['--help']))"
+        "from triptych.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (141, "")

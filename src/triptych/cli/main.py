@@ -47,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     try:
-        code = _dispatch(given)
+        try:
+            code = _dispatch(given)
+        except SystemExit as leaving:  # tyro has printed a page of help
+            code = int(leaving.code or 0)
         sys.stdout.flush()
         return code
     except UserError as error:

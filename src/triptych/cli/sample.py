@@ -41,7 +41,7 @@ class SampleOptions(Config):
     precision: Literal["float32", "bf16", "fp16"] = "float32"
     "Arithmetic of the networks."
     device: str | None = None
-    "cpu, cuda, cuda:1, mps; None: a CUDA device where there is one."
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def __post_init__(self) -> None:
         self.require(self.count >= 1, "count", "at least 1")

@@ -35,7 +35,7 @@ class TrainOptions(Config):
     init_from: str | None = None
     "Start from the weights of this run instead of fresh ones."
     device: str | None = None
-    "cpu, cuda, cuda:1, mps; None: a CUDA device where there is one."
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -87,11 +87,14 @@ def _halvings(image: Image.Image, steps: Plan, orientation: int) -> int:
     """How many of the plan's halvings the JPEG decoder can do."""
     if image.format not in ("JPEG", "MPO"):
         return 0
-    halvings = min(len(steps.halved), _LARGEST_REDUCTION)
-    # Sizes are rounded up, at the right and bottom; turning would carry that to another side.
-    while orientation != 1 and any(side % 2**halvings for side in image.size):
-        halvings -= 1
-    return halvings
+    halvings = 0
+    while halvings < min(len(steps.halved), _LARGEST_REDUCTION) and all(side % 2 ** (halvings + 1) == 0 for side in image.size):
+        halvings += 1
+    # Where a side is odd, pixels of the halved image no longer lie on those of the decoder. One such halving can be corrected if
+    # another follows that averages the error out; more of them would differ by more than 2/255. Nor may the image be turned:
+    # the decoder rounds up at the right and bottom.
+    more_follow = halvings + 1 < len(steps.halved) and halvings < _LARGEST_REDUCTION
+    return halvings + 1 if more_follow and orientation == 1 else halvings
 
 
 def _decoded(data: bytes, image: Image.Image, halvings: int, channels: int) -> Image.Image:
@@ -100,7 +103,7 @@ def _decoded(data: bytes, image: Image.Image, halvings: int, channels: int) -> I
         size = (-(-image.width // 2**halvings), -(-image.height // 2**halvings))
         if channels == 3 and (pixels := _by_simplejpeg(data, size)) is not None:
             return pixels
-        image.draft(None, size)
+        image.draft(None, (image.width // 2**halvings, image.height // 2**halvings))
         if image.size != size:
             raise ValueError(f"decoded at {image.size[0]}x{image.size[1]} instead of {size[0]}x{size[1]}: set data.decode to exact")
     image.load()

@@ -49,7 +49,7 @@ class Loader:
         Ends the stream of an earlier call. Raises DataError naming a file that cannot be used, RunError when a worker is killed.
         """
         self.close()
-        self._stream = _stream(self._samples, self._positions(start), self._workers)
+        self._stream = _stream(self._samples, _positions(start, self._batch_size, self._share), self._workers)
         return self._stream
 
     def close(self) -> None:
@@ -58,10 +58,11 @@ class Loader:
             self._stream.close()
             self._stream = None
 
-    def _positions(self, start: int) -> Iterator[np.ndarray]:
-        while True:
-            yield np.arange(start + self._share.start, start + self._share.stop)
-            start += self._batch_size
+
+def _positions(start: int, batch_size: int, own: range) -> Iterator[np.ndarray]:
+    while True:
+        yield np.arange(start + own.start, start + own.stop)
+        start += batch_size
 
 
 def evaluation_batches(

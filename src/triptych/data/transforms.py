@@ -79,7 +79,7 @@ def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: 
     if halvings_done and original is not None:
         extent = (original[0] / 2**halvings_done, original[1] / 2**halvings_done)
         if extent != steps.halved[halvings_done - 1] or extent != image.size:
-            image = image.resize(steps.halved[halvings_done - 1], Image.Resampling.BOX, box=(0, 0, *extent))
+            image = image.resize(steps.halved[halvings_done - 1], Image.Resampling.BICUBIC, box=(0, 0, *extent))
     for size in steps.halved[halvings_done:]:
         image = image.resize(size, Image.Resampling.BOX)
     if image.size != steps.resized:

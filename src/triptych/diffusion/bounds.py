@@ -57,15 +57,16 @@ def bound_term(
 
 
 def losses(process: GaussianDiffusion, output: Tensor, *, x0: Tensor, x_t: Tensor, noise: Tensor, t: Tensor) -> dict[str, Tensor]:
-    """The training loss of each sample, (b,), under "loss", and its parts "mse" and "vb" (bits per dimension) where it has them.
+    """The training loss of each sample, (b,), under "loss", and its parts "mse" and "vb" where it has them.
 
-    The bound's term of a hybrid loss trains the variance only (Nichol and Dhariwal 2021, section 3.1).
+    "vb" is in bits per dimension, weighted as in the loss where that is their sum: the hybrid loss, whose bound's term trains the
+    variance only (Nichol and Dhariwal 2021, section 3.1).
     """
     config, c = process.config, process.at(t)
     if config.loss in ("kl", "rescaled_kl"):
         vb = bound_term(process, process.moments(output, x_t, c), x0=x0, x_t=x_t, coefficients=c)
         loss = vb * process.steps if config.loss == "rescaled_kl" else vb
-        return {"loss": loss, "vb": loss}
+        return {"loss": loss, "vb": vb}
     prediction, logits = process.split(output)
     mse = mean_of_samples((process.target(x0, x_t, noise, c) - prediction) ** 2)
     if logits is None:

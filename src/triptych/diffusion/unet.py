@@ -23,7 +23,7 @@ from triptych.nn.embedding import timestep_embedding
 from triptych.nn.init import zeroed
 from triptych.nn.norm import NUM_GROUPS, GroupNorm, Modulation
 from triptych.nn.residual import ResBlock
-from triptych.nn.resample import enlarged
+from triptych.nn.resample import convolved_enlarged, enlarged
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {
@@ -142,11 +142,11 @@ class Upsample(nn.Module):
 
     def __init__(self, channels: int, *, convolution: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1) if convolution else nn.Identity()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1) if convolution else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(b, c, 2h, 2w) from (b, c, h, w)."""
-        return self.conv(enlarged(x))
+        return enlarged(x) if self.conv is None else convolved_enlarged(x, self.conv.weight, self.conv.bias)
 
 
 class Stage(nn.ModuleList):

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from triptych.core.rng import Rng
 from triptych.nn.init import zeroed
 from triptych.nn.norm import GroupNorm, Modulation
-from triptych.nn.resample import enlarged, halved
+from triptych.nn.resample import convolved_enlarged, enlarged, halved
 
 Resampling = Literal["none", "up", "down"]
-_RESAMPLE = {"none": lambda x: x, "up": enlarged, "down": halved}
 
 
 class ResBlock(nn.Module):
@@ -47,8 +46,14 @@ class ResBlock(nn.Module):
 
         `embedding` (b, e): the embedding after its SiLU, which all blocks share. `rng`: draws the dropout masks, in training.
         """
-        resample = _RESAMPLE[self.resampling]
-        h = self.in_layers["2"](resample(self.in_layers["0"](x, Modulation(silu=True))))
+        h, first = self.in_layers["0"](x, Modulation(silu=True)), self.in_layers["2"]
+        match self.resampling:
+            case "none":
+                h = first(h)
+            case "down":
+                h, x = first(halved(h)), halved(x)
+            case "up":
+                h, x = convolved_enlarged(h, first.weight, first.bias), enlarged(x)
         with torch.autocast(x.device.type, enabled=False):
             modulation = self.emb_layers["1"](embedding)
         scale, shift = modulation.chunk(2, dim=1) if self.scale_shift else (None, None)
@@ -56,7 +61,7 @@ class ResBlock(nn.Module):
             h = h + modulation[:, :, None, None].to(h.dtype)
         keep = self._keep(h, rng)
         h = self.out_layers["0"](h, Modulation(scale=scale, shift=shift, silu=True, keep=keep, gain=1 / (1 - self.dropout)))
-        return self.skip_connection(resample(x)) + self.out_layers["3"](h)
+        return self.skip_connection(x) + self.out_layers["3"](h)
 
     def _keep(self, h: Tensor, rng: Rng | None) -> Tensor | None:
         if not self.training or self.dropout == 0:

@@ -81,7 +81,7 @@ class Run:
 
     def _load(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
         tensors, origin = self._read(which, weights)
-        model = seeded_build(self.config.model, self.spec, seed=self.config.train.seed)
+        model = build(self.config, self.spec)
         load_weights(model, tensors)
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin
@@ -131,6 +131,14 @@ class Run:
             return Samples(gather(model, request, batch_size=size, world=world), request.labels)
         report = progress or (lambda drawn: None)
         return sample_to(Path(out), model, request, origin=origin, batch_size=size, world=world, progress=report)
+
+
+def build(config: RunConfig, spec: DataSpec) -> Model:
+    """The run's model with its initial weights, on the CPU. Raises ConfigError where model and data do not fit."""
+    try:
+        return seeded_build(config.model, spec, seed=config.train.seed)
+    except ConfigError as error:
+        raise error.inside("model") from None
 
 
 def open_run(run_dir: str | Path) -> Run:

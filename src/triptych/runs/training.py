@@ -17,9 +17,10 @@ import torch.distributed as dist
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, UserError
-from triptych.core.model import Model, Sampler, seeded_build
+from triptych.core.model import Model, Sampler
 from triptych.core.rng import Rng
-from triptych.data import Data, Loader, evaluation_batches, open_data
+from triptych.data.loader import Loader, evaluation_batches
+from triptych.data.source import Data, open_data
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
 from triptych.engine.distributed import World, open_world
@@ -31,7 +32,7 @@ from triptych.engine.signals import stop_on_signals
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
-from triptych.runs.run import Run, open_run
+from triptych.runs.run import Run, build, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
@@ -72,7 +73,7 @@ def train(
         data = open_data(start.config.data)
         if start.stored is not None and start.stored.spec != data.spec:
             raise ConfigError("data", f"the images are not those of this run: it has {start.stored.spec}, the data now gives {data.spec}")
-        model = seeded_build(start.config.model, data.spec, seed=start.config.train.seed)
+        model = build(start.config, data.spec)
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         if checkpoint is not None:
             load_weights(model, checkpoint.files["model"])
@@ -221,7 +222,7 @@ def _loader(data: Data, config: RunConfig, world: World) -> Loader:
         seed=config.train.seed,
         rank=world.rank,
         world_size=world.size,
-        workers=data.workers,
+        workers=config.data.workers,
     )
 
 

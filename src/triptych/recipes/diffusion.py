@@ -1,0 +1,151 @@
+"""Recipes of the diffusion family."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from triptych.data.config import DataConfig
+from triptych.diffusion.adm import ADMConfig, SamplingConfig
+from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.unet import UNetConfig
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.recipes.config import RunConfig
+
+
+def adm_digits() -> RunConfig:
+    """Class-conditional diffusion on the built-in 16x16 digits: minutes on two CPU cores."""
+    return RunConfig(
+        model=ADMConfig(
+            network=UNetConfig(
+                num_channels=64,
+                num_res_blocks=1,
+                channel_mult=(1, 2),
+                attention_resolutions=(8,),
+                num_head_channels=32,
+                resblock_updown=True,
+                dropout=0.1,
+            ),
+            diffusion=GaussianConfig(schedule="cosine", variance="fixed_small"),
+            class_conditional=True,
+            sampling=SamplingConfig(sampler="ddim", steps=50),
+        ),
+        data=DataConfig(source="digits", image_size=16, flip=False),
+        train=TrainConfig(
+            total_images=200_000,
+            batch_size=64,
+            ema_rates=(0.999,),
+            checkpoint_every=50_000,
+            sample_every=50_000,
+            validate_every=50_000,
+        ),
+        optim=OptimConfig(learning_rate=1e-3, warmup_images=6_400, schedule="cosine"),
+        log=LogConfig(every=3_200),
+    )
+
+
+def adm_mnist() -> RunConfig:
+    """Class-conditional diffusion on MNIST, 28x28: an hour on one GPU.
+
+    data.path is a folder with the four idx files.
+    """
+    return RunConfig(
+        model=ADMConfig(
+            network=UNetConfig(num_channels=64, attention_resolutions=(14, 7), num_head_channels=32, resblock_updown=True, dropout=0.1),
+            diffusion=GaussianConfig(schedule="cosine", variance="learned_range", loss="rescaled_mse"),
+            class_conditional=True,
+            sampling=SamplingConfig(sampler="ddim", steps=50),
+        ),
+        data=DataConfig(source="mnist", image_size=28, flip=False),
+        train=TrainConfig(total_images=3_000_000, batch_size=128, ema_rates=(0.999, 0.9999)),
+        optim=OptimConfig(learning_rate=3e-4, warmup_images=64_000),
+    )
+
+
+def adm_cifar10() -> RunConfig:
+    """Improved DDPM on CIFAR-10, unconditional, 32x32, hybrid loss, 52.5M parameters.
+
+    The settings published with improved-diffusion's cifar10_uncond_50M_500K: T = 4000, cosine, 500,000 steps of 128 images at
+    learning rate 1e-4 without decay of it, dropout 0.3, average of the weights at 0.9999, no mirroring. Published: FID 3.19
+    and 3.17 bits per dimension with all 4000 steps (Nichol and Dhariwal 2021, Table 2). data.path is the folder of .bin files.
+    """
+    return RunConfig(
+        model=ADMConfig(
+            network=UNetConfig(num_channels=128, num_res_blocks=3, attention_resolutions=(16, 8), num_heads=4, dropout=0.3),
+            diffusion=GaussianConfig(
+                steps=4000, schedule="cosine", variance="learned_range", loss="rescaled_mse", rescale_timesteps=True
+            ),
+            sampling=SamplingConfig(steps=250),
+        ),
+        data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False),
+        train=TrainConfig(total_images=64_000_000, batch_size=128, checkpoint_every=2_000_000, sample_every=2_000_000),
+        optim=OptimConfig(learning_rate=1e-4),
+        log=LogConfig(every=12_800),
+    )
+
+
+def adm_cifar10_vlb() -> RunConfig:
+    """Improved DDPM on CIFAR-10 trained on the variational bound alone, for likelihood.
+
+    As adm_cifar10, with the bound as the loss and timesteps drawn by their losses, improved-diffusion's cifar10_uncond_vlb_50M_500K.
+    Published: 2.94 bits per dimension, FID 11.47 (Nichol and Dhariwal 2021, Table 2).
+    """
+    recipe = adm_cifar10()
+    model = recipe.model
+    assert isinstance(model, ADMConfig)
+    diffusion = replace(model.diffusion, loss="rescaled_kl")
+    return replace(recipe, model=replace(model, diffusion=diffusion, timestep_sampler="loss-second-moment"))
+
+
+def adm_imagenet64() -> RunConfig:
+    """ADM on ImageNet, class-conditional, 64x64, 296M parameters.
+
+    The network of the published 64x64_diffusion, and its training (Dhariwal and Nichol 2021, appendix I): 540,000 steps of 2048
+    images at learning rate 3e-4 in half precision. Published: FID 2.07, precision 0.74, recall 0.63 with classifier guidance at
+    250 steps. data.path is a folder with one sub-folder for each class. `train.microbatch` is for a GPU of 80 GB.
+    """
+    return RunConfig(
+        model=ADMConfig(
+            network=UNetConfig(
+                num_channels=192,
+                num_res_blocks=3,
+                attention_resolutions=(32, 16, 8),
+                num_head_channels=64,
+                attention_order="new",
+                resblock_updown=True,
+                dropout=0.1,
+            ),
+            diffusion=GaussianConfig(schedule="cosine", variance="learned_range"),
+            class_conditional=True,
+            sampling=SamplingConfig(steps=250),
+        ),
+        data=DataConfig(source="folder", image_size=64, labels="folder"),
+        train=TrainConfig(
+            total_images=540_000 * 2_048,
+            batch_size=2_048,
+            microbatch=64,
+            precision="bf16",
+            checkpoint_every=20_000_000,
+            sample_every=20_000_000,
+            validate_every=20_000_000,
+        ),
+        optim=OptimConfig(learning_rate=3e-4),
+        log=LogConfig(every=204_800),
+    )
+
+
+def adm_photos64() -> RunConfig:
+    """Diffusion at 64x64 on your own folder of images, 100M parameters: a day on one GPU.
+
+    data.path is the folder. A small set of images needs fewer of them seen and more dropout: watch the loss on held-out images.
+    """
+    return RunConfig(
+        model=ADMConfig(
+            network=UNetConfig(attention_resolutions=(16, 8), num_head_channels=64, resblock_updown=True, dropout=0.1),
+            diffusion=GaussianConfig(schedule="cosine", variance="learned_range"),
+            sampling=SamplingConfig(sampler="ddim", steps=50),
+        ),
+        data=DataConfig(source="folder", image_size=64, labels="none", decode="reduced"),
+        train=TrainConfig(total_images=10_000_000, batch_size=64, precision="bf16"),
+        optim=OptimConfig(learning_rate=1e-4, warmup_images=64_000),
+        log=LogConfig(every=6_400),
+    )

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
+from triptych.core.errors import ConfigError, DataError
+from triptych.data.config import DataConfig
+from triptych.data.naming import held_out
+from triptych.data.source import Data, open_data, recognised
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
+
+
+def opened(path: Path | None, **settings) -> Data:
+    defaults = {"image_size": 16, "validation_fraction": 0.0}
+    return open_data(DataConfig(path=None if path is None else str(path), **(defaults | settings)))
+
+
+def everything(images) -> np.ndarray:
+    return images.load(np.arange(len(images)))
+
+
+# Built-in digits
+
+
+def test_digits():
+    data = opened(None, source="digits", image_size=8)
+    assert len(data.train) == 1797
+    assert (data.spec.num_classes, data.spec.channels, data.spec.class_names) == (10, 1, tuple("0123456789"))
+    assert np.bincount(data.train.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    first = [0, 0, 5, 13, 9, 1, 0, 0]  # the first row of the published file
+    assert everything(data.train)[0, 0, :, 0].tolist() == [round(level * 255 / 16 + 1e-9) for level in first]
+
+
+@pytest.mark.parametrize("image_size", [16, 32])
+def test_digits_are_enlarged_by_the_ordinary_transform(image_size):
+    from PIL import Image
+
+    small = everything(opened(None, source="digits", image_size=8).train)
+    large = everything(opened(None, source="digits", image_size=image_size).train)
+    for k in (0, 1000, 1796):
+        expected = Image.fromarray(small[k, ..., 0]).resize((image_size, image_size), Image.Resampling.BICUBIC)
+        np.testing.assert_array_equal(large[k, ..., 0], np.asarray(expected))
+
+
+def test_a_path_takes_the_place_of_the_digits(tmp_path):
+    assert len(opened(write_folder(tmp_path, NAMES), source="digits").train) == len(NAMES)
+
+
+# Folders and archives
+
+
+def test_folder_is_recursive_sorted_and_converted(tmp_path):
+    names = ["b.png", "a/2.jpg", "a/1.PNG", "c/deep/x.png"]
+    write_folder(tmp_path, names)
+    (tmp_path / "notes.txt").write_text("no image")
+    (tmp_path / "a" / "._1.png").write_text("hidden")
+    data = opened(tmp_path)
+    keys = [Path(data.train.key(k)).relative_to(tmp_path).as_posix() for k in range(len(data.train))]
+    assert keys == ["a/1.PNG", "a/2.jpg", "b.png", "c/deep/x.png"]
+    np.testing.assert_array_equal(everything(data.train)[2], picture(20, 16, seed=0)[:, 2:18])
+    assert (data.spec.num_classes, data.spec.channels, data.train.labels) == (None, 3, None)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path):
+    write_folder(tmp_path / "real", ["1.png"])
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(root)
+    assert len(opened(root).train) == 1
+
+
+@pytest.mark.parametrize("labels", ["auto", "folder", "prefix"])
+def test_classes_by_folder_and_by_prefix(tmp_path, labels):
+    data = opened(write_folder(tmp_path, NAMES), labels=labels)
+    assert data.spec.class_names == ("cat", "dog")
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4
+    assert data.train.labels.dtype == np.int64
+
+
+def test_labels_none_and_classes_of_the_outer_folder(tmp_path):
+    write_folder(tmp_path, ["cat/young/1.png", "cat/old/1.png", "dog/2.png"])
+    assert opened(tmp_path, labels="none").spec.num_classes is None
+    assert opened(tmp_path).train.labels.tolist() == [0, 0, 1]
+
+
+def test_one_folder_is_no_class_unless_asked(tmp_path):
+    write_folder(tmp_path, ["photos/1.png", "photos/2.png"])
+    assert opened(tmp_path).spec.num_classes is None
+    assert opened(tmp_path, labels="folder").spec.class_names == ("photos",)
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "stored.zip", "deflated.zip"])
+def test_archives_equal_their_folder(tmp_path, name):
+    folder = write_folder(tmp_path / "folder", NAMES)
+    archive = tmp_path / name
+    if name.endswith("zip"):
+        write_zip(archive, folder, method=zipfile.ZIP_STORED if name == "stored.zip" else zipfile.ZIP_DEFLATED)
+    else:
+        write_tar(archive, folder)
+    expected, data = opened(folder, validation_fraction=0.3), opened(archive, validation_fraction=0.3)
+    for one, other in ((data.train, expected.train), (data.validation, expected.validation)):
+        np.testing.assert_array_equal(everything(one), everything(other))
+        np.testing.assert_array_equal(one.labels, other.labels)
+    assert data.spec == expected.spec
+    assert name in data.train.key(0) and "cat" in data.train.key(0)
+
+
+def test_split_folders_are_used(tmp_path):
+    write_folder(tmp_path, [f"{split}/{name}" for split in ("test", "train", "val") for name in NAMES])
+    data = opened(tmp_path, validation_fraction=0.05)
+    assert (len(data.train), len(data.validation)) == (8, 8)
+    assert "/train/" in data.train.key(0) and "/val/" in data.validation.key(0)
+    assert data.spec.class_names == ("cat", "dog")
+    assert opened(tmp_path, validation_fraction=0.0).validation is None
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels(tmp_path, channels):
+    from PIL import Image
+
+    folder = write_folder(tmp_path, ["1.png"], size=(16, 16))
+    data = opened(folder, channels=channels)
+    assert data.spec.channels == channels
+    mode = "L" if channels == 1 else "RGB"
+    expected = np.asarray(Image.fromarray(picture(16, 16)).convert(mode)).reshape(16, 16, channels)
+    np.testing.assert_array_equal(everything(data.train)[0], expected)
+
+
+# Validation
+
+
+def test_held_out_is_disjoint_complete_stable_and_of_the_right_size():
+    keys = [f"{k}.png" for k in range(5000)]
+    train, validation = held_out(keys, fraction=0.1)
+    assert sorted([*train, *validation]) == list(range(5000))
+    assert abs(len(validation) - 500) < 3 * np.sqrt(450)
+    more_train, more_validation = held_out([*keys, *(f"more{k}.png" for k in range(1000))], fraction=0.1)
+    assert set(validation) == {k for k in more_validation if k < 5000} and set(train) == {k for k in more_train if k < 5000}
+    assert len(held_out(keys, fraction=0.0)[1]) == 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+@pytest.mark.parametrize("fraction", [0.001, 0.5, 0.999])
+def test_neither_side_of_a_small_split_is_empty(count, fraction):
+    train, validation = held_out([str(k) for k in range(count)], fraction=fraction)
+    assert len(train) >= 1 and len(validation) >= 1
+
+
+def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
+    names = [f"{k}.png" for k in range(40)]
+    one, other = (opened(write_folder(tmp_path / name, names), validation_fraction=0.3) for name in ("one", "other"))
+    keys = [[Path(data.validation.key(k)).name for k in range(len(data.validation))] for data in (one, other)]
+    assert keys[0] == keys[1] and keys[0]
+
+
+# MNIST, CIFAR-10, arrays
+
+
+def write_mnist(folder: Path, *, compressed: bool, test: bool = True) -> None:
+    for split, count in (("train", 12), ("t10k", 5))[: 2 if test else 1]:
+        images = np.stack([picture(28, 28, seed=k, channels=1)[..., 0] for k in range(count)])
+        for kind, values in (("images-idx3", images), ("labels-idx1", np.arange(count) % 10)):
+            path = write_idx(folder / f"{split}-{kind}-ubyte", values)
+            if compressed:
+                Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+                path.unlink()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_mnist(tmp_path, compressed):
+    write_mnist(tmp_path, compressed=compressed)
+    data = opened(tmp_path, image_size=28, validation_fraction=0.5)
+    assert (len(data.train), len(data.validation), data.spec.channels, data.spec.num_classes) == (12, 5, 1, 10)
+    np.testing.assert_array_equal(everything(data.train)[3], picture(28, 28, seed=3, channels=1))
+    assert data.train.labels.tolist() == [*range(10), 0, 1]
+
+
+def test_mnist_without_test_images_is_split(tmp_path):
+    write_mnist(tmp_path, compressed=False, test=False)
+    data = opened(tmp_path, image_size=32, enlarge=True, validation_fraction=0.25, channels=3)
+    assert len(data.train) + len(data.validation) == 12 and len(data.validation) >= 1
+    assert everything(data.validation).shape[1:] == (32, 32, 3)
+
+
+def test_cifar10(tmp_path):
+    images = np.stack([picture(32, 32, seed=k) for k in range(6)])
+    records = np.concatenate([np.arange(6, dtype=np.uint8)[:, None], images.transpose(0, 3, 1, 2).reshape(6, -1)], axis=1)
+    for name, part in (("data_batch_1", records[:2]), ("data_batch_2", records[2:5]), ("test_batch", records[5:])):
+        part.tofile(tmp_path / f"{name}.bin")
+    data = opened(tmp_path, image_size=32, validation_fraction=0.01)
+    np.testing.assert_array_equal(everything(data.train), images[:5])
+    np.testing.assert_array_equal(everything(data.validation), images[5:])
+    assert data.train.labels.tolist() == [0, 1, 2, 3, 4]
+    assert data.spec.class_names[:3] == ("airplane", "automobile", "bird")
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_arrays(tmp_path, channels):
+    images = np.stack([picture(20, 18, seed=k, channels=channels) for k in range(5)])
+    np.savez(tmp_path / "x.npz", images, np.array([2, 0, 1, 2, 2]))
+    np.save(tmp_path / "x.npy", images[..., 0] if channels == 1 else images)
+    labelled, plain = opened(tmp_path / "x.npz"), opened(tmp_path / "x.npy")
+    assert labelled.spec.num_classes == 3 and labelled.train.labels.tolist() == [2, 0, 1, 2, 2]
+    assert plain.spec.num_classes is None and opened(tmp_path / "x.npz", labels="none").train.labels is None
+    np.testing.assert_array_equal(everything(labelled.train), everything(plain.train))
+    np.save(tmp_path / "sized.npy", images[:, :16, :16])
+    np.testing.assert_array_equal(everything(opened(tmp_path / "sized.npy").train), images[:, :16, :16])
+
+
+def test_arrays_and_files_are_cut_alike(tmp_path):
+    images = np.stack([picture(50, 41, seed=k) for k in range(4)])
+    np.save(tmp_path / "x.npy", images)
+    for k, image in enumerate(images):
+        (tmp_path / f"{k}.png").write_bytes(encoded(image))
+    for crop in ("center", "random"):
+        array, folder = (opened(path, crop=crop).train for path in (tmp_path / "x.npy", tmp_path))
+        items = np.array([3, 0, 0, 2, 1])
+        results = [images.load(items, images.draws(np.arange(100, 105), seed=1)) for images in (array, folder)]
+        np.testing.assert_array_equal(*results)
+
+
+# Errors
+
+
+def broken(tmp_path: Path, name: str) -> Path:
+    """A path that cannot be used, by the name of what is wrong with it."""
+    path = tmp_path / "x"
+    image = encoded(picture(16, 16))
+    if name == "empty folder":
+        path.mkdir()
+    elif name in ("cut-off image", "text as image", "small image"):
+        write_folder(path, ["a.png", "b.png"])
+        bad = {"cut-off image": image[:20], "text as image": b"hello", "small image": encoded(picture(15, 40))}
+        (path / "b.png").write_bytes(bad[name])
+    elif name in ("text.tar", "text.tar.gz", "text.zip", "text.npz", "text.npy", "text.dat"):
+        path = tmp_path / name
+        path.write_text("hello " * 200)
+    elif name == "cut.tar.gz":
+        path = write_tar(tmp_path / name, write_folder(tmp_path / "f", NAMES))
+        path.write_bytes(path.read_bytes()[:-3000])
+    elif name == "cut.tar":
+        path = write_tar(tmp_path / name, write_folder(tmp_path / "f", ["a.png"], size=(100, 100)))
+        path.write_bytes(path.read_bytes()[:5000])
+    elif name == "no images.zip":
+        path = write_zip(tmp_path / name, tmp_path)
+    elif name == "objects.npz":
+        path = tmp_path / name
+        np.savez(path, np.array([np.zeros((2, 2)), np.zeros((3, 3))], dtype=object))
+    elif name in ("float.npy", "flat.npy", "named.npz", "labels.npz", "small.npy"):
+        path = tmp_path / name
+        images = np.zeros((4, 16, 16, 3), dtype=np.uint8)
+        if name == "named.npz":
+            np.savez(path, pictures=images)
+        elif name == "labels.npz":
+            np.savez(path, images, np.zeros(3, dtype=np.int64))
+        else:
+            np.save(path, {"float.npy": images.astype(float), "flat.npy": images.reshape(4, -1), "small.npy": images[:, :, :10]}[name])
+    elif name in ("idx magic", "idx length", "idx labels", "idx without labels"):
+        path.mkdir()
+        write_mnist(path, compressed=False)
+        images, labels = path / "train-images-idx3-ubyte", path / "train-labels-idx1-ubyte"
+        if name == "idx magic":
+            images.write_bytes(b"\0\0\x08\x01" + images.read_bytes()[4:])
+        elif name == "idx length":
+            images.write_bytes(images.read_bytes()[:-1])
+        elif name == "idx labels":
+            write_idx(labels, np.zeros(3))
+        else:
+            labels.unlink()
+    elif name in ("cifar length", "cifar class"):
+        path.mkdir()
+        (path / "data_batch_1.bin").write_bytes(b"\0" * 3074 if name == "cifar length" else b"\x0a" + b"\0" * 3072)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no such path", r"x: does not exist \(data.path\)"),
+        ("empty folder", r"x: no images to train on"),
+        ("cut-off image", r"x/b.png: .*; repair or remove the file"),
+        ("text as image", r"x/b.png: not an image that Pillow can read; repair"),
+        ("small image", r"x/b.png: 15x40 pixels, smaller than data.image_size 16: lower data.image_size, or set data.enlarge to true$"),
+        ("text.tar", r"text.tar: cannot be read as a tar archive"),
+        ("text.tar.gz", r"text.tar.gz: cannot be read as a tar archive"),
+        ("text.zip", r"text.zip: cannot be read as a zip archive"),
+        ("text.npz", r"text.npz: "),
+        ("text.npy", r"text.npy: "),
+        ("text.dat", r"text.dat: not recognised; expected a folder, or a file ending in .tar"),
+        ("cut.tar.gz", r"cut.tar.gz: cannot be read as a tar archive"),
+        ("cut.tar", r"cut.tar: "),
+        ("no images.zip", r"no images.zip: no images to train on"),
+        ("objects.npz", r"objects.npz: arrays of Python objects \(images of mixed sizes\?\) are not loaded; save one uint8 array"),
+        ("float.npy", r"float.npy: float64 of shape \(4, 16, 16, 3\), expected uint8 of shape \(n, height, width, 1 or 3\)"),
+        ("flat.npy", r"flat.npy: uint8 of shape \(4, 768\), expected"),
+        ("named.npz", r"named.npz: holds pictures, expected images as arr_0"),
+        ("labels.npz", r"labels.npz: arr_1: int64 of shape \(3,\), expected 4 labels"),
+        ("small.npy", r"small.npy: images of 10x16 pixels, smaller than data.image_size 16"),
+        ("idx magic", r"train-images-idx3-ubyte: not an idx file of images \(magic 2049, expected 2051\)"),
+        ("idx length", r"train-images-idx3-ubyte: 9407 bytes of data where its header says 12x28x28"),
+        ("idx labels", r"train-labels-idx1-ubyte: 3 labels for the 12 images"),
+        ("idx without labels", r"train-images-idx3-ubyte: the file of its labels, train-labels-idx1-ubyte, is not beside it"),
+        ("cifar length", r"data_batch_1.bin: 3074 bytes, expected a multiple of 3073"),
+        ("cifar class", r"data_batch_1.bin: holds class 10, expected 0 to 9"),
+    ],
+)
+def test_unusable_data(tmp_path, name, message):
+    with pytest.raises(DataError, match=message) as caught:
+        everything(opened(broken(tmp_path, name)).train)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_member_of_an_archive_is_named(tmp_path):
+    path = write_zip(tmp_path / "x.zip", write_folder(tmp_path / "f", ["a.png", "b.png"]), method=zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    start = data.index(b"b.png") + len("b.png")
+    data[start : start + 8] = b"\xff" * 8
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"x.zip/b.png: damaged in the archive"):
+        opened(path)
+
+
+@pytest.mark.parametrize("names", [["cat_1.png", "dog.png"], ["cat_1.png", "_dog.png"]])
+def test_labels_that_the_files_lack(tmp_path, names):
+    write_folder(tmp_path, names)
+    with pytest.raises(DataError, match=rf"{names[1]} has no class before an underscore"):
+        opened(tmp_path, labels="prefix")
+    with pytest.raises(DataError, match=r"\.png lies in no sub-folder, so it has no class"):
+        opened(tmp_path, labels="folder")
+    assert opened(tmp_path).spec.num_classes is None
+
+
+@pytest.mark.parametrize("labels", ["auto", "folder"])
+def test_an_empty_class_folder(tmp_path, labels):
+    write_folder(tmp_path, NAMES)
+    (tmp_path / "emu").mkdir()
+    with pytest.raises(DataError, match=r"emu: a sub-folder without images, but sub-folders are classes"):
+        opened(tmp_path, labels=labels)
+    assert len(opened(tmp_path, labels="none").train) == 8
+
+
+def test_settings_that_do_not_fit(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.labels: got 'folder', but digits is not made of files and it has labels of its own"):
+        opened(None, source="digits", labels="folder")
+    with pytest.raises(ConfigError, match=r"data.path: missing"):
+        opened(None)
+    for source, kind in (("tar", "file"), ("zip", "file"), ("arrays", "file")):
+        with pytest.raises(DataError, match=rf"not a {kind}, but data.source is {source}"):
+            opened(tmp_path, source=source)
+    with pytest.raises(DataError, match=r"holds no train-images-idx3-ubyte"):
+        opened(tmp_path, source="mnist")
+    with pytest.raises(DataError, match=r"holds no data_batch_1.bin"):
+        opened(tmp_path, source="cifar10")
+    for name, value in (("image_size", 0), ("validation_fraction", 1.0), ("workers", -1)):
+        with pytest.raises(ConfigError, match=name):
+            DataConfig(**{name: value})
+
+
+# Real data, where it is at hand
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no real data at hand")
+@pytest.mark.parametrize(
+    ("path", "source", "settings", "count", "classes"),
+    [
+        ("mnist", "mnist", {"image_size": 28}, 60000, 10),
+        ("cats100", "folder", {"image_size": 64}, 3000, None),
+        ("camvid/train/images", "folder", {"image_size": 64}, 367, None),
+        ("omniglot/images_background_small1.zip", "zip", {"image_size": 64, "channels": 1}, 2720, 5),
+    ],
+)
+def test_real_data(path, source, settings, count, classes):
+    assert recognised(SHARED / path) == source
+    data = opened(SHARED / path, **settings)
+    assert (len(data.train), data.spec.num_classes) == (count, classes)
+    images = data.train.load(np.array([0, count // 2, count - 1]))
+    assert images.std() > 20
