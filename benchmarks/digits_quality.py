@@ -18,14 +18,15 @@ import datetime
 import sys
 import tempfile
 import time
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from triptych.recipes.diffusion import adm_digits
 
-from triptych.data import open_data
 from triptych.data.config import DataConfig
+from triptych.data.source import open_data
+from triptych.recipes.diffusion import adm_digits
 from triptych.runs import Run, open_run, train
 
 PER_LABEL, CLASSES = 50, 10
@@ -97,7 +98,7 @@ def first_of_each(labels: np.ndarray, count: int) -> np.ndarray:
 
 def assess(run: Run, seed: int) -> tuple[list[str], bool]:
     """The lines of the report, and whether all targets are reached."""
-    with np.load(Path(sys.modules["triptych.data"].__path__[0]) / "assets" / "digits.npz") as digits:
+    with np.load(Path(str(resources.files("triptych.data"))) / "assets" / "digits.npz") as digits:
         real, labels = digits["images"].reshape(-1, 64).astype(np.float64), digits["labels"].astype(np.int64)
     start = time.perf_counter()
     samples = run.sample(PER_LABEL * CLASSES, seed=seed, labels=list(range(CLASSES)))

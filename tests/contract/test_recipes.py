@@ -114,10 +114,12 @@ def test_image_k_is_the_same_in_every_batch(name, tmp_path):
     labels = None if getattr(model, "num_classes", None) is None else torch.arange(5)
     rng = Rng(7, ("sample",), torch.arange(5))
     whole = model.sample(rng, labels=labels, settings=model.sampling)
-    parts = [model.sample(rng[s], labels=None if labels is None else labels[s], settings=model.sampling) for s in (slice(0, 1), slice(1, 5))]
+    parts = [
+        model.sample(rng[s], labels=None if labels is None else labels[s], settings=model.sampling) for s in (slice(0, 1), slice(1, 5))
+    ]
     assert (torch.cat(parts) - whole).abs().max() <= 2 / 255
     assert whole.shape == (5, config.data.channels, 8, 8) and whole.abs().max() <= 1
-    assert whole.std(0).min() > 0, "samples of one label and noise are all alike"
+    assert whole.std(0).mean() > 0.01, "all samples are alike"
 
 
 def test_samples_come_from_the_run_alone(name, tmp_path):

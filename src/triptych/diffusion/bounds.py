@@ -25,7 +25,7 @@ def normal_kl(mean: Tensor, log_variance: Any, other_mean: Any, other_log_varian
     """KL(N(mean, variance) || N(other)) in nats, element by element; the log-variances are numbers or tensors."""
     difference = torch.as_tensor(log_variance - other_log_variance, dtype=mean.dtype, device=mean.device)
     precision = torch.as_tensor(-other_log_variance, dtype=mean.dtype, device=mean.device).exp()
-    return 0.5 * (difference.exp() - 1 - difference + (mean - other_mean) ** 2 * precision)
+    return 0.5 * (difference.expm1() - difference + (mean - other_mean) ** 2 * precision)
 
 
 def _normal_cdf(x: Tensor) -> Tensor:
@@ -45,9 +45,7 @@ def discretized_gaussian_log_likelihood(x: Tensor, mean: Tensor, log_variance: A
     return torch.where(x < -0.999, upper, inside).clamp(min=_TINY).log()
 
 
-def bound_term(
-    process: GaussianDiffusion, moments: Moments, *, x0: Tensor, x_t: Tensor, coefficients: Coefficients
-) -> Tensor:
+def bound_term(process: GaussianDiffusion, moments: Moments, *, x0: Tensor, x_t: Tensor, coefficients: Coefficients) -> Tensor:
     """The bound's term at each sample's timestep, in bits per dimension: (b,); -log p(x_0 | x_1) at t = 0, else a KL (Ho et al., Eq. 5)."""
     c = coefficients
     true_mean = process.posterior_mean(x0, x_t, c)

@@ -1,9 +1,9 @@
 """Which of the training timesteps a sampler uses, in guided-diffusion's notation.
 
-    ""        all of them
-    "N"       N, evenly spread over the whole range, the first and the last included
-    "a,b,c"   the range is cut into equal sections, the first one nearest to the data; a, b, c steps are spread over each
-    "ddimN"   N at a whole stride, 0 included
+""        all of them
+"N"       N, evenly spread over the whole range, the first and the last included
+"a,b,c"   the range is cut into equal sections, the first one nearest to the data; a, b, c steps are spread over each
+"ddimN"   N at a whole stride, 0 included
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _strided(count: int, total: int) -> tuple[int, ...]:
     legal = sorted({-(-total // stride) for stride in range(1, total + 1)})
     below, above = [n for n in legal if n < count][-1:], [n for n in legal if n > count][:1]
     names = " or ".join(f'"ddim{n}"' for n in below + above)
-    raise ConfigError("steps", f"got \"ddim{count}\", but no whole stride keeps {count} of {total} steps; the nearest are {names}")
+    raise ConfigError("steps", f'got "ddim{count}", but no whole stride keeps {count} of {total} steps; the nearest are {names}')
 
 
 def _sections(counts: list[int], text: str, total: int) -> tuple[int, ...]:

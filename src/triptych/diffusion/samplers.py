@@ -51,7 +51,9 @@ def ddim_sigma(c: Coefficients, *, eta: float) -> Any:
     return eta * ((1 - c.abar_prev) / (1 - c.abar)) ** 0.5 * (1 - c.abar / c.abar_prev) ** 0.5
 
 
-def ddim_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients, *, eta: float = 0.0, noise: Tensor | None = None) -> Tensor:
+def ddim_step(
+    process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients, *, eta: float = 0.0, noise: Tensor | None = None
+) -> Tensor:
     """x_{t-1} from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
     sigma = ddim_sigma(c, eta=eta)
     direction = _root(1 - c.abar_prev - sigma**2)

@@ -22,8 +22,8 @@ from triptych.nn.attention import AttentionOrder, SelfAttention
 from triptych.nn.embedding import timestep_embedding
 from triptych.nn.init import zeroed
 from triptych.nn.norm import NUM_GROUPS, GroupNorm, Modulation
-from triptych.nn.residual import ResBlock
 from triptych.nn.resample import convolved_enlarged, enlarged
+from triptych.nn.residual import ResBlock
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {
@@ -99,14 +99,18 @@ def plan(network: UNetConfig, *, image_size: int) -> Plan:
     mult = network.channel_mult or CHANNEL_MULT.get(image_size)
     if mult is None:
         known = ", ".join(map(str, CHANNEL_MULT))
-        raise ConfigError("channel_mult", f"no default for images of {image_size} pixels (only for {known}); give one number for each level")
+        raise ConfigError(
+            "channel_mult", f"no default for images of {image_size} pixels (only for {known}); give one number for each level"
+        )
     if image_size % 2 ** (len(mult) - 1):
         wanted = f"a multiple of {2 ** (len(mult) - 1)} pixels, as {len(mult)} levels need; give fewer, or another data.image_size"
         raise ConfigError("channel_mult", f"got {tuple(mult)} for images of {image_size} pixels, expected {wanted}")
     widths = tuple(int(m * network.num_channels) for m in mult)
     for width in widths:
         if width == 0 or width % NUM_GROUPS:
-            raise ConfigError("num_channels", f"gives a level of {width} channels, expected multiples of {NUM_GROUPS}; change it or channel_mult")
+            raise ConfigError(
+                "num_channels", f"gives a level of {width} channels, expected multiples of {NUM_GROUPS}; change it or channel_mult"
+            )
     sizes = tuple(image_size // 2**level for level in range(len(mult)))
     for size in network.attention_resolutions:
         if size not in sizes:
@@ -185,7 +189,7 @@ class UNet(nn.Module):
         self.output_blocks = nn.ModuleList(self._decoder(skips))
         first = self.plan.widths[0]
         self.out = nn.ModuleDict({"0": GroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
-        self.to(memory_format=torch.channels_last)
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
     def _encoder(self, skips: list[int]) -> Iterator[Stage]:
         """The stages, pushing the width of each one's output on `skips`."""
@@ -266,5 +270,5 @@ class UNet(nn.Module):
     def _run(self, stage: nn.Module, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
         if self.config.checkpoint and torch.is_grad_enabled():
             # Nothing inside draws from a global generator: the masks are recomputed from rng.
-            return checkpoint(stage, x, skip, embedding, rng, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+            return checkpoint(stage, x, skip, embedding, rng, use_reentrant=False, preserve_rng_state=False)
         return stage(x, skip, embedding, rng)

@@ -14,7 +14,7 @@ class TrainConfig(Config):
     changeable: ClassVar = frozenset(
         "total_images batch_size microbatch precision loss_scale loss_scale_growth loss_scale_floor compile ema_rates ema_warmup "
         "checkpoint_every checkpoint_minutes keep_last keep_every sample_every sample_count validate_every validate_images "
-        "profile_steps".split()
+        "profile_steps".split()  # noqa: SIM905
     )
 
     total_images: int

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Phase
+from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
@@ -226,7 +226,13 @@ class Loop:
         if self.reporting is not None:
             speed = self.reporting.progress.images_per_second
             self.reporting.log.write(self.images_seen, values | {"images_per_second": speed})
-            self.reporting.progress.update(self.images_seen, values)
+            self.reporting.progress.update(self.images_seen, self._headlines(values))
+
+    def _headlines(self, values: dict[str, float]) -> dict[str, float]:
+        """What of the measurements the terminal shows: no groups, and no phase's name where there is one phase."""
+        prefix = f"{self.model.phases[0].name}/" if len(self.model.phases) == 1 else ""
+        groups = tuple(f"_q{group}" for group in range(NUM_GROUPS))
+        return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(groups)}
 
     def _say(self, message: str) -> None:
         if self.reporting is not None:

@@ -24,6 +24,8 @@ def validation_loss(model: Model, batches: Iterable[RawBatch], *, seed: int, pre
     count = torch.zeros((), dtype=torch.float64, device=world.device)
     model.eval()
     for raw in batches:
+        if not len(raw):
+            continue  # the last batch may have fewer images than there are processes
         batch = raw.to(world.device)
         count += len(batch)
         for phase in phases:

@@ -40,14 +40,14 @@ class GroupNorm(nn.GroupNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(NUM_GROUPS, channels, eps=1e-5)
 
-    def forward(self, input: Tensor, modulation: Modulation = Modulation()) -> Tensor:  # noqa: B008 (it is frozen)
+    def forward(self, input: Tensor, modulation: Modulation = Modulation()) -> Tensor:
         """The normalised input (b, c, h, w), modulated."""
         if input.device.type != "cpu" or torch.compiler.is_compiling():
             return _plain(input, self, modulation)
         m = modulation
         if not torch.is_grad_enabled():
             return _forward(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)[0]
-        return _Fused.apply(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)  # type: ignore[no-any-return]
+        return _Fused.apply(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)
 
 
 def _plain(x: Tensor, norm: GroupNorm, m: Modulation) -> Tensor:

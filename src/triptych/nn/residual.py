@@ -53,6 +53,7 @@ class ResBlock(nn.Module):
             case "down":
                 h, x = first(halved(h)), halved(x)
             case "up":
+                assert isinstance(first, nn.Conv2d)
                 h, x = convolved_enlarged(h, first.weight, first.bias), enlarged(x)
         with torch.autocast(x.device.type, enabled=False):
             modulation = self.emb_layers["1"](embedding)

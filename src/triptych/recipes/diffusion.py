@@ -71,9 +71,7 @@ def adm_cifar10() -> RunConfig:
     return RunConfig(
         model=ADMConfig(
             network=UNetConfig(num_channels=128, num_res_blocks=3, attention_resolutions=(16, 8), num_heads=4, dropout=0.3),
-            diffusion=GaussianConfig(
-                steps=4000, schedule="cosine", variance="learned_range", loss="rescaled_mse", rescale_timesteps=True
-            ),
+            diffusion=GaussianConfig(steps=4000, schedule="cosine", variance="learned_range", loss="rescaled_mse", rescale_timesteps=True),
             sampling=SamplingConfig(steps=250),
         ),
         data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False),

@@ -244,7 +244,7 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> An
     held_out, limit = data.validation, config.train.validate_images
     if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
         return None
-    size = max(1, (config.train.microbatch or config.train.batch_size) // world.size)
+    size = config.train.batch_size if config.train.microbatch is None else config.train.microbatch * world.size
 
     def validate() -> dict[str, float]:
         batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from triptych.core.errors import ConfigError
+from triptych.diffusion.bounds import bound_term, discretized_gaussian_log_likelihood, losses, normal_kl, prior_term
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+
+MEANS = ["epsilon", "x0", "previous_x", "v"]
+T4 = torch.tensor([0, 1, 40, 99])
+
+
+def process(**settings: Any) -> GaussianDiffusion:
+    return GaussianDiffusion(GaussianConfig(**({"steps": 100, "schedule": "cosine"} | settings)))
+
+
+def data(seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x0 = torch.randint(0, 256, (4, 3, 4, 4), generator=generator) / 127.5 - 1
+    return x0, torch.randn(4, 3, 4, 4, generator=generator)
+
+
+def test_anchors() -> None:
+    linear, cosine = GaussianDiffusion(GaussianConfig()), GaussianDiffusion(GaussianConfig(schedule="cosine"))
+    abar = Coefficients(*linear.tables).abar
+    np.testing.assert_allclose(linear.betas[[0, 999]], [1e-4, 0.02], rtol=1e-9)
+    np.testing.assert_allclose(abar[[0, 499, 999]], [0.9999, 0.0785872429, 4.03582977e-5], rtol=1e-8)
+    np.testing.assert_allclose(Coefficients(*linear.tables).variance_small[1], 5.45318766e-5, rtol=1e-8)
+    np.testing.assert_allclose(cosine.betas[[0, 998, 999]], [4.12842248e-5, 0.749999393, 0.999], rtol=1e-8)
+    np.testing.assert_allclose(Coefficients(*cosine.tables).abar[[499, 999]], [0.493843590, 2.42876691e-9], rtol=1e-8)
+    longer = GaussianDiffusion(GaussianConfig(schedule="cosine", steps=4000))
+    np.testing.assert_allclose([longer.betas[0], Coefficients(*longer.tables).abar[-1]], [9.86581881e-6, 1.51798047e-10], rtol=1e-8)
+    assert GaussianConfig(steps=4000).table()[0] == pytest.approx(2.5e-5)
+
+
+@pytest.mark.parametrize("steps", [1, 19, 20])
+def test_short_linear_schedules_are_refused(steps: int) -> None:
+    with pytest.raises(ConfigError, match=f"steps: got {steps}, expected at least 21"):
+        GaussianConfig(steps=steps)
+
+
+def test_a_table_of_betas() -> None:
+    given = GaussianDiffusion(GaussianConfig(steps=3, betas=(0.1, 0.2, 0.4)))
+    np.testing.assert_allclose(Coefficients(*given.tables).abar, [0.9, 0.72, 0.432])
+    with pytest.raises(ConfigError, match="one for each of the 4 steps"):
+        GaussianConfig(steps=4, betas=(0.1, 0.2, 0.4))
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        GaussianConfig(steps=3, betas=(0.1, 0.2, 1.0))
+
+
+def test_numbers_and_tensors_are_the_same_coefficients() -> None:
+    chain = process()
+    many = chain.at(T4)
+    for i, step in enumerate(T4.tolist()):
+        one = chain.at_step(step)
+        for name in Coefficients.__dataclass_fields__:
+            value = getattr(many, name)
+            assert value.shape == (4, 1, 1, 1)
+            assert value[i].item() == pytest.approx(getattr(one, name), rel=1e-6)
+
+
+def test_posterior_is_bayes_rule() -> None:
+    """q(x_{t-1} | x_t, x_0) from the two Gaussians that it combines: precisions add, means are weighted by them."""
+    chain, x0, (_, x_t) = process(), data()[0].double(), data()
+    for step in (1, 30, 99):
+        c, beta = chain.at_step(step), float(chain.betas[step])
+        prior_precision, likelihood_precision = 1 / (1 - c.abar_prev), (1 - beta) / beta
+        mean = (prior_precision * math.sqrt(c.abar_prev) * x0 + likelihood_precision * x_t.double() / math.sqrt(1 - beta)) / (
+            prior_precision + likelihood_precision
+        )
+        torch.testing.assert_close(chain.posterior_mean(x0, x_t.double(), c), mean)
+        assert c.variance_small == pytest.approx(1 / (prior_precision + likelihood_precision))
+        assert math.exp(c.log_variance_small) == pytest.approx(c.variance_small)
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_the_target_gives_back_the_image_and_the_noise(mean: str) -> None:
+    chain, (x0, noise) = process(mean=mean, variance="fixed_small"), data()
+    x0, noise, t = x0.double(), noise.double(), torch.tensor([1, 5, 40, 90])
+    for i, step in enumerate(t.tolist()):
+        c = chain.at_step(step)
+        x_t = chain.noised(x0[i], noise[i], c)
+        target = chain.target(x0[i], x_t, noise[i], c)
+        torch.testing.assert_close(chain.x0_from(target, x_t, c), x0[i])
+        torch.testing.assert_close(chain.noise_from(x0[i], x_t, c), noise[i])
+        moments = chain.moments(target[None], x_t[None], c)
+        torch.testing.assert_close(moments.mean[0], chain.posterior_mean(x0[i], x_t, c))
+
+
+def test_v_is_a_rotation() -> None:
+    chain, (x0, noise) = process(mean="v"), data()
+    c = chain.at_step(40)
+    x_t, v = chain.noised(x0, noise, c), chain.target(x0, chain.noised(x0, noise, c), noise, c)
+    torch.testing.assert_close(x_t**2 + v**2, x0**2 + noise**2, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("loss", ["mse", "kl"])
+def test_the_loss_of_a_perfect_mean_is_its_least(mean: str, loss: str) -> None:
+    chain, (x0, noise) = process(mean=mean, variance="fixed_small", loss=loss), data()
+    c = chain.at(T4)
+    x_t = chain.noised(x0, noise, c)
+    target = chain.target(x0, x_t, noise, c)
+    perfect = losses(chain, target, x0=x0, x_t=x_t, noise=noise, t=T4)["loss"]
+    worse = losses(chain, target + 0.5 * torch.randn_like(target), x0=x0, x_t=x_t, noise=noise, t=T4)["loss"]
+    assert (worse > perfect).all()
+    torch.testing.assert_close(perfect[1:], torch.zeros(3), atol=1e-3, rtol=0)
+
+
+def test_hybrid_loss_trains_the_variance_alone_by_the_bound() -> None:
+    chain, (x0, noise) = process(variance="learned_range"), data()
+    x_t = chain.noised(x0, noise, chain.at(T4))
+    output = torch.randn(4, 6, 4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    terms = losses(chain, output, x0=x0, x_t=x_t, noise=noise, t=T4)
+    (from_bound,) = torch.autograd.grad(terms["vb"].sum(), output, retain_graph=True)
+    (from_loss,) = torch.autograd.grad(terms["loss"].sum(), output)
+    assert not from_bound[:, :3].any()
+    assert from_bound[:, 3:].any()
+    torch.testing.assert_close(from_loss[:, 3:], from_bound[:, 3:])
+    torch.testing.assert_close(from_loss[:, :3], 2 * (output[:, :3] - noise) / 48)
+
+
+def test_rescaled_losses() -> None:
+    (x0, noise), output = data(), 0.1 * torch.randn(4, 6, 4, 4)
+    terms = {}
+    for loss in ("mse", "rescaled_mse", "kl", "rescaled_kl"):
+        chain = process(variance="learned_range", loss=loss)
+        terms[loss] = losses(chain, output, x0=x0, x_t=chain.noised(x0, noise, chain.at(T4)), noise=noise, t=T4)
+    torch.testing.assert_close(terms["rescaled_mse"]["vb"], terms["mse"]["vb"] * 0.1)
+    torch.testing.assert_close(terms["rescaled_mse"]["loss"], terms["mse"]["mse"] + terms["mse"]["vb"] * 0.1)
+    torch.testing.assert_close(terms["rescaled_kl"]["loss"], terms["kl"]["loss"] * 100)
+
+
+def test_learned_range_lies_between_the_fixed_variances() -> None:
+    chain, x = process(variance="learned_range"), torch.randn(1, 3, 4, 4)
+    c = chain.at_step(40)
+    for logit, expected in ((-1.0, c.log_variance_small), (1.0, c.log_beta)):
+        output = torch.cat((torch.zeros_like(x), torch.full_like(x, logit)), dim=1)
+        torch.testing.assert_close(chain.moments(output, x, c).log_variance, torch.full_like(x, expected))
+
+
+def test_rescaled_timesteps() -> None:
+    assert process(rescale_timesteps=True).network_times(torch.tensor([0, 50])).tolist() == [0.0, 500.0]
+    times = process().network_times(torch.tensor([0, 50]))
+    assert times.tolist() == [0, 50] and not times.is_floating_point()
+    assert process(rescale_timesteps=True).respaced([0, 10, 99]).network_times(torch.tensor([1, 2])).tolist() == [100.0, 990.0]
+
+
+def test_respacing_keeps_the_noise_levels() -> None:
+    chain, kept = process(), [3, 20, 77]
+    respaced = chain.respaced(kept)
+    np.testing.assert_allclose(Coefficients(*respaced.tables).abar, Coefficients(*chain.tables).abar[kept])
+    assert respaced.network_times(torch.tensor([0, 2])).tolist() == [3, 77]
+    assert process().respaced([5]).steps == 1  # a single step has no second one to take its first variance from
+
+
+def test_normal_kl_against_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    m1, v1, m2, v2 = torch.randn(4, 100, generator=generator)
+    normal = torch.distributions.Normal
+    expected = torch.distributions.kl_divergence(normal(m1, (v1 / 2).exp()), normal(m2, (v2 / 2).exp()))
+    torch.testing.assert_close(normal_kl(m1, v1, m2, v2), expected)
+
+
+def test_discretized_likelihood_is_a_distribution() -> None:
+    """It sums to 1 over the 256 values, and is the Gaussian's mass of each bin (the approximated CDF is within 2e-4)."""
+    levels = torch.arange(256, dtype=torch.float64) / 127.5 - 1
+    for mean, deviation in ((0.1, 0.05), (-0.98, 0.1), (1.3, 0.5)):
+        mean_of, log_variance = torch.full_like(levels, mean), 2 * math.log(deviation)
+        mass = discretized_gaussian_log_likelihood(levels, mean_of, log_variance).exp()
+        assert float(mass.sum()) == pytest.approx(1, abs=1e-6)
+        cdf = torch.distributions.Normal(mean, deviation).cdf
+        exact = cdf(levels + 1 / 255) - cdf(levels - 1 / 255)
+        exact[0], exact[-1] = cdf(levels[0] + 1 / 255), 1 - cdf(levels[-1] - 1 / 255)
+        torch.testing.assert_close(mass, exact, atol=5e-4, rtol=0)
+
+
+def test_prior_term_in_closed_form() -> None:
+    chain, (x0, _) = process(schedule="linear", steps=30, betas=tuple([0.05] * 30)), data()
+    abar = 0.95**30
+    expected = 0.5 * (abar * x0**2 + (1 - abar) - 1 - math.log(1 - abar)).mean(dim=(1, 2, 3)) / math.log(2)
+    torch.testing.assert_close(prior_term(chain, x0), expected)
+
+
+def test_bound_terms() -> None:
+    """A KL in bits for t > 0; -log2 P(x_0) at t = 0, which is near 0 for an exact mean of a narrow Gaussian."""
+    chain, (x0, noise) = process(variance="fixed_small", mean="x0"), data()
+    c = chain.at(T4)
+    x_t = chain.noised(x0, noise, c)
+    shifted = chain.moments(x0 + 0.1, x_t, c)
+    terms = bound_term(chain, shifted, x0=x0, x_t=x_t, coefficients=c)
+    for i, step in enumerate(T4.tolist()):
+        one = chain.at_step(step)
+        if step:
+            assert terms[i].item() == pytest.approx((0.1 * one.posterior_x0) ** 2 / (2 * one.variance_small) / math.log(2), rel=1e-3)
+        else:
+            assert bound_term(chain, chain.moments(x0, x_t, c), x0=x0, x_t=x_t, coefficients=c)[i] < terms[i]

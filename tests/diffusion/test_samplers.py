@@ -1,0 +1,128 @@
+"""Samplers on data whose denoiser is known: independent pixels from N(mean, deviation^2)."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from triptych.core.rng import Rng
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.samplers import clipping, ddim_reverse_step, ddim_sigma, sample_steps
+
+MEAN, DEVIATION = 0.3, 0.5
+
+
+class KnownDenoiser:
+    """The best epsilon for x_t at original timesteps; it counts its calls and keeps the timesteps."""
+
+    def __init__(self, config: GaussianConfig) -> None:
+        tables = Coefficients(*torch.from_numpy(GaussianDiffusion(config).tables))
+        self.abar = tables.abar
+        self.seen: list[int] = []
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        assert t.shape == (len(x),)
+        self.seen.append(int(t[0]))
+        abar = float(self.abar[int(t[0])])
+        variance = DEVIATION**2 * abar + 1 - abar
+        return math.sqrt(1 - abar) * (x - math.sqrt(abar) * MEAN) / variance
+
+
+def normal(count: int) -> Tensor:
+    return Rng(3, ("sample",), torch.arange(count)).normal("initial", 1, 4, 4).double()
+
+
+def no_noise(i: int) -> Tensor:
+    raise AssertionError("a deterministic sampler asked for noise")
+
+
+def test_ddim_converges_at_first_order() -> None:
+    config, x = GaussianConfig(), normal(64)
+    chain, denoise = GaussianDiffusion(config), KnownDenoiser(config)
+    errors = []
+    for count in (25, 50, 100, 200):
+        respaced = chain.respaced(respaced_timesteps(count, total=1000))
+        *_, last = sample_steps(respaced, denoise, x, sampler="ddim", noise=no_noise)
+        abar = float(denoise.abar[-1])
+        exact = MEAN + DEVIATION / math.sqrt(DEVIATION**2 * abar + 1 - abar) * (x - math.sqrt(abar) * MEAN)
+        errors.append(float((last.sample - exact).abs().max()))
+    orders = [math.log2(a / b) for a, b in pairwise(errors)]
+    assert all(0.75 < order < 1.35 for order in orders), (errors, orders)
+    assert errors[-1] < 0.03
+
+
+@pytest.mark.parametrize(
+    ("sampler", "eta", "variance"),
+    [("ancestral", 0.0, "fixed_small"), ("ancestral", 0.0, "fixed_large"), ("ddim", 0.0, "fixed_small"), ("ddim", 1.0, "fixed_small")],
+)
+def test_samples_have_the_mean_and_the_variance_of_the_data(
+    sampler: Literal["ancestral", "ddim"], eta: float, variance: Literal["fixed_small", "fixed_large"]
+) -> None:
+    config = GaussianConfig(schedule="cosine", variance=variance)
+    rng, x = Rng(3, ("sample",), torch.arange(2048)), normal(2048)
+    *_, last = sample_steps(
+        GaussianDiffusion(config),
+        KnownDenoiser(config),
+        x,
+        sampler=sampler,
+        eta=eta,
+        noise=lambda i: rng.normal(f"step/{i}", 1, 4, 4).double(),
+    )
+    assert float(last.sample.mean()) == pytest.approx(MEAN, abs=0.01)
+    assert float(last.sample.std()) == pytest.approx(DEVIATION, rel=0.03)
+
+
+def test_the_reverse_steps_lead_back_to_the_noise() -> None:
+    config = GaussianConfig(schedule="linear")
+    chain, denoise, x = GaussianDiffusion(config), KnownDenoiser(config), normal(8)
+    *_, last = sample_steps(chain, denoise, x, sampler="ddim", noise=no_noise)
+    back = last.sample
+    for step in range(chain.steps - 1):
+        c = chain.at_step(step)
+        x0 = chain.x0_from(denoise(back, torch.full((8,), step)), back, c)
+        back = ddim_reverse_step(chain, x0, back, c)
+    torch.testing.assert_close(back, x, atol=0.03, rtol=0)
+
+
+def test_the_network_sees_original_timesteps() -> None:
+    config, x = GaussianConfig(), normal(2)
+    denoise, kept = KnownDenoiser(config), respaced_timesteps("5,10,4", total=1000)
+    steps = list(sample_steps(GaussianDiffusion(config).respaced(kept), denoise, x, sampler="ddim", noise=no_noise))
+    assert len(steps) == 19
+    assert denoise.seen == list(reversed(kept))
+
+
+def test_noise_is_drawn_once_a_step_but_for_the_last() -> None:
+    config, x = GaussianConfig(), normal(2)
+    process, asked = GaussianDiffusion(config).respaced(respaced_timesteps(5, total=1000)), []
+
+    def noise(i: int) -> Tensor:
+        asked.append(i)
+        return torch.zeros_like(x)
+
+    list(sample_steps(process, KnownDenoiser(config), x, sampler="ancestral", noise=noise))
+    list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", eta=0.5, noise=noise))
+    assert asked == [0, 1, 2, 3] * 2
+
+
+def test_progressive_predictions_are_clipped_after_the_hook() -> None:
+    config, x = GaussianConfig(), normal(4)
+    process = GaussianDiffusion(config).respaced(respaced_timesteps(10, total=1000))
+    steps = list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(0.25, lambda x0: x0 + 10)))
+    assert all((step.x0 == 0.25).all() for step in steps)
+    torch.testing.assert_close(steps[-1].sample, steps[-1].x0)
+    unclipped = list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(None)))
+    assert unclipped[-1].x0.abs().max() > 1
+
+
+def test_sigma_of_ddim_is_the_posteriors_at_eta_1() -> None:
+    process = GaussianDiffusion(GaussianConfig())
+    for step in (1, 500, 999):
+        c = process.at_step(step)
+        assert ddim_sigma(c, eta=1.0) ** 2 == pytest.approx(c.variance_small)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import torch
+
+from triptych.core.rng import Rng
+from triptych.diffusion.timestep_sampling import HISTORY, LossSecondMoment, UniformTimesteps
+
+
+def rng(count: int, seed: int = 0) -> Rng:
+    return Rng(seed, ("denoise",), torch.arange(count))
+
+
+def warmed(steps: int = 20) -> tuple[LossSecondMoment, torch.Tensor]:
+    sampler, scale = LossSecondMoment(steps), torch.linspace(0.1, 3, steps)
+    for i in range(HISTORY):
+        sampler.record(torch.arange(steps), scale * (1 + 0.1 * i))
+    return sampler, scale
+
+
+def test_uniform() -> None:
+    t, weights = UniformTimesteps(10).draw(rng(20_000))
+    assert t.dtype == torch.int64 and (weights == 1).all()
+    counts = torch.bincount(t, minlength=10)
+    assert len(counts) == 10 and (counts - 2000).abs().max() < 200
+
+
+def test_draws_belong_to_their_samples() -> None:
+    sampler, _ = warmed()
+    for each in (sampler, UniformTimesteps(20)):
+        whole, parts = each.draw(rng(10)), [each.draw(rng(10)[part]) for part in (slice(0, 3), slice(3, 10))]
+        assert torch.equal(whole[0], torch.cat([part[0] for part in parts]))
+        assert torch.equal(whole[1], torch.cat([part[1] for part in parts]))
+
+
+def test_uniform_until_every_timestep_has_its_losses() -> None:
+    sampler = LossSecondMoment(20)
+    for _ in range(HISTORY):
+        sampler.record(torch.arange(19), torch.arange(19.0) + 1)
+    torch.testing.assert_close(sampler.probabilities(), torch.full((20,), 0.05, dtype=torch.float64))
+    t, weights = sampler.draw(rng(10_000))
+    assert (weights == 1).all()
+    assert (torch.bincount(t, minlength=20) - 500).abs().max() < 100
+
+
+def test_probabilities_are_those_of_the_paper() -> None:
+    sampler, scale = warmed()
+    size = torch.stack([scale * (1 + 0.1 * i) for i in range(HISTORY)]).double().square().mean(0).sqrt()
+    expected = 0.999 * size / size.sum() + 0.001 / 20
+    torch.testing.assert_close(sampler.probabilities(), expected, atol=1e-7, rtol=0)
+    t, _ = sampler.draw(rng(50_000))
+    torch.testing.assert_close(torch.bincount(t, minlength=20) / 50_000, expected.float(), atol=0.005, rtol=0)
+
+
+def test_weights_make_the_mean_unbiased() -> None:
+    sampler, _ = warmed()
+    f = torch.linspace(-1, 5, 20) ** 2
+    t, weights = sampler.draw(rng(100_000))
+    torch.testing.assert_close((weights * f[t]).mean(), f.mean(), atol=0.15, rtol=0)
+    assert abs(float(f[t].mean() - f.mean())) > 2  # unweighted, it is not
+    p = sampler.probabilities()
+    torch.testing.assert_close(weights.double(), 1 / (20 * p[t]), atol=0, rtol=1e-6)
+
+
+def test_record_keeps_the_last_ten_in_order() -> None:
+    sampler, known = LossSecondMoment(5), {t: [] for t in range(5)}
+    generator = torch.Generator().manual_seed(0)
+    for count in (3, 40, 1, 60, 7):
+        t, loss = torch.randint(0, 4, (count,), generator=generator), torch.rand(count, generator=generator)
+        sampler.record(t, loss)
+        for step, value in zip(t.tolist(), loss.tolist(), strict=True):
+            known[step].append(value)
+    for step, values in known.items():
+        assert sampler.count[step] == len(values)
+        expected = sorted(values[-HISTORY:]) if len(values) >= HISTORY else sorted(values + [0.0] * (HISTORY - len(values)))
+        assert sorted(sampler.history[step].tolist()) == expected
+
+
+def test_a_loss_of_0_everywhere_stays_uniform() -> None:
+    sampler = LossSecondMoment(4)
+    for _ in range(HISTORY):
+        sampler.record(torch.arange(4), torch.zeros(4))
+    assert (sampler.probabilities() == 0.25).all()
+
+
+def test_the_history_is_in_the_state() -> None:
+    sampler, _ = warmed()
+    copy = LossSecondMoment(20)
+    copy.load_state_dict(sampler.state_dict())
+    assert torch.equal(copy.draw(rng(100))[0], sampler.draw(rng(100))[0])

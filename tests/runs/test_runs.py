@@ -1,0 +1,263 @@
+"""train and open_run: directories, resumes, weights, samples, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.contract.shrink import BATCH, shrunk
+from triptych.core.errors import CheckpointError, ConfigError, DataError
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from triptych.engine.metric_log import read_metrics
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, open_run, train
+
+
+def config(**changes) -> RunConfig:
+    """adm-digits, shrunk; `changes` by section, as in `Config.updated`."""
+    return shrunk("adm-digits").updated(changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Run:
+    path = tmp_path_factory.mktemp("runs") / "trained"
+    schedule = {"checkpoint_every": BATCH, "validate_every": BATCH, "sample_every": 2 * BATCH, "sample_count": 10, "keep_last": 3}
+    return train(config(train=schedule, log={"every": BATCH}), path, recipe="adm-digits", device="cpu")
+
+
+def test_a_run_holds_what_the_format_says(trained):
+    root = trained.directory
+    document = json.loads((root / "config.json").read_text())
+    assert document["format"] == 1 and document["recipe"] == "adm-digits"
+    assert document["train"]["total_images"] == 4 * BATCH and document["optim"]["name"] == "adamw"
+    assert document["spec"]["num_classes"] == 10
+    files = {path.name for path in (root / "checkpoints/000000024").iterdir()}
+    assert files == {"model.safetensors", "ema-0.999.safetensors", "optimizer.safetensors", "state.json"}
+    assert {path.name for path in (root / "samples").iterdir()} == {"000000012.png", "000000024.png"}
+    lines = read_metrics(root / "metrics.jsonl")
+    assert [line["images"] for line in lines if "denoise/loss" in line] == [6, 12, 18, 24]
+    assert {"denoise/loss", "denoise/gradient_norm", "learning_rate", "images_per_second"} <= lines[0].keys()
+    quartiles = [name for line in lines for name in line if name.startswith("denoise/loss_q")]
+    assert set(quartiles) == {f"denoise/loss_q{k}" for k in range(4)}
+    assert sum("validation/denoise/loss" in line for line in lines) == 4
+    assert "finished: 24 images seen" in (root / "log.txt").read_text()
+
+
+def test_weights_and_checkpoints_are_chosen_by_name(trained):
+    assert trained.checkpoints()[-3:] == [12, 18, 24]
+    raw, average = (trained.tensors(weights=w) for w in ("raw", "ema-0.999"))
+    assert any(not torch.equal(raw[name], average[name]) for name in raw)
+    assert all(torch.equal(trained.tensors()[name], average[name]) for name in average)
+    assert all(
+        torch.equal(a, b) for a, b in zip(trained.load(weights="raw", device="cpu").state_dict().values(), raw.values(), strict=True)
+    )
+    best = trained.find_checkpoint("best")
+    scores = {
+        line["images"]: line["validation/denoise/loss"]
+        for line in read_metrics(trained.directory / "metrics.jsonl")
+        if "validation/denoise/loss" in line
+    }
+    assert best == min(scores, key=scores.__getitem__)
+    assert trained.find_checkpoint("12") == 12
+    with pytest.raises(CheckpointError, match='no checkpoint "13" in .*; there are latest, best, '):
+        trained.find_checkpoint("13")
+    with pytest.raises(ConfigError, match='weights: got "ema-0.99", expected one of raw, ema-0.999; did you mean "ema-0.999"'):
+        trained.load(weights="ema-0.99")
+
+
+def test_the_same_command_goes_on(tmp_path):
+    start = config(train={"total_images": BATCH}, optim={"schedule": "constant"})
+    train(start, tmp_path / "run", device="cpu")
+    train(start.updated({"train": {"total_images": 2 * BATCH}, "optim": {"learning_rate": 5e-4}}), tmp_path / "run", device="cpu")
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [6, 12]
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "train.total_images changed from 6 to 12" in log and "optim.learning_rate changed from 0.001 to 0.0005" in log
+    assert json.loads((tmp_path / "run/config.json").read_text())["optim"]["learning_rate"] == 5e-4
+    assert [line.get("resumed_at") for line in map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())].count(6) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {"network": {"num_channels": 128}}}, r"model.network.num_channels: got 128, but the run in .* was started with 64"),
+        ({"train": {"seed": 4}}, "train.seed: got 4, but the run in .* was started with 0"),
+        ({"data": {"image_size": 16}}, "data.image_size: got 16"),
+        ({"optim": {"name": "adam"}}, "optim.name: got 'adam'"),
+    ],
+)
+def test_a_setting_that_may_not_change_is_refused(trained, change, message):
+    before = sorted(path.name for path in trained.directory.rglob("*"))
+    with pytest.raises(ConfigError, match=message):
+        train(trained.config.updated(change), trained.directory, device="cpu")
+    assert sorted(path.name for path in trained.directory.rglob("*")) == before
+
+
+def test_settings_of_the_sampler_and_the_log_may_change(trained):
+    changed = trained.config.updated({"model": {"sampling": {"eta": 0.5}}, "log": {"every": 3}, "data": {"workers": 1}})
+    run = train(changed, trained.directory, device="cpu")
+    assert run.config.log.every == 3
+
+
+def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
+    with pytest.raises(ConfigError, match=r"model.network.num_channels"):
+        train(config(model={"network": {"num_channels": 40}}), tmp_path / "run", device="cpu")
+    with pytest.raises(DataError, match="nowhere"):
+        train(config(data={"path": str(tmp_path / "nowhere"), "source": "folder"}), tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="model.class_conditional"):
+        train(config(data={"labels": "none"}), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_randomized_seed_is_recorded_and_kept(tmp_path):
+    wish = config(train={"randomized_seed": True, "total_images": BATCH})
+    first = train(wish, tmp_path / "a", device="cpu").config.train.seed
+    assert first != train(wish, tmp_path / "b", device="cpu").config.train.seed
+    assert train(wish.updated({"train": {"total_images": 2 * BATCH}}), tmp_path / "a", device="cpu").config.train.seed == first
+    assert f"drew seed {first}" in (tmp_path / "a/log.txt").read_text()
+
+
+def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
+    other = config(data={"channels": 3}, train={"total_images": BATCH})
+    run = train(other, tmp_path / "run", init_from=trained.directory, device="cpu")
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "starts from the weights of" in log
+    assert "init-from: network.input_blocks.0.0.weight starts anew: its shape was [64, 1, 3, 3], now it is [64, 3, 3, 3]" in log
+    assert "network.time_embed.0.weight" not in log
+    moved = run.tensors(weights="raw")["network.time_embed.0.weight"] - trained.tensors()["network.time_embed.0.weight"]
+    assert 0 < moved.abs().max() < 5e-3  # one step of learning rate 1e-3 away
+
+
+def test_samples_are_written_in_every_form(trained, tmp_path):
+    kept = trained.sample(7, seed=3, labels=[3, 7], batch_size=4, device="cpu")
+    assert kept.labels.tolist() == [3, 7, 3, 7, 3, 7, 3]
+    trained.sample(7, seed=3, labels=["3", "7"], batch_size=3, device="cpu", out=tmp_path / "a.npz")
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays["arr_0"].shape == (7, 8, 8, 1) and arrays["arr_0"].dtype == np.uint8
+        assert arrays["arr_1"].tolist() == kept.labels.tolist() and arrays["arr_1"].dtype == np.int64
+        assert np.abs(arrays["arr_0"].astype(int) - kept.images).max() <= 1
+    trained.sample(7, seed=3, labels=[3, 7], device="cpu", out=tmp_path / "folder")
+    assert len(list((tmp_path / "folder").glob("*.png"))) == 7
+    assert json.loads((tmp_path / "folder/labels.json").read_text())["000001.png"] == 7
+    with Image.open(tmp_path / "folder/000002.png") as picture:
+        assert np.abs(np.asarray(picture).astype(int) - kept.images[2, ..., 0]).max() <= 1
+    trained.sample(7, seed=3, device="cpu", out=tmp_path / "grid.png")
+    assert (tmp_path / "grid.png").exists() and not list(tmp_path.glob(".*"))
+    assert not np.array_equal(trained.sample(2, seed=4, labels=[3], device="cpu").images, kept.images[:2])
+
+
+def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
+    whole = trained.sample(9, seed=5, batch_size=2, device="cpu")
+    drawn = []
+
+    def progress(count):
+        drawn.append(count)
+        if sum(drawn) >= 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=progress)
+    again = []
+    trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
+    assert again == [4, 2, 2, 1]  # four were there
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert np.abs(arrays["arr_0"].astype(int) - whole.images).max() <= 1
+    other = []
+    trained.sample(9, seed=6, batch_size=9, device="cpu", out=tmp_path / "a.npz", progress=other.append)
+    assert other == [0, 9]  # pieces of another seed are not taken up
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"labels": [10]}, ConfigError, "labels: got 10, expected 0 to 9"),
+        ({"labels": ["seven"]}, ConfigError, "labels: unknown class 'seven'"),
+        ({"labels": []}, ConfigError, "labels: got an empty list"),
+        ({"out": "a.jpg"}, DataError, "samples are written as .png"),
+        ({"count": 0}, ConfigError, "count: got 0"),
+        ({"batch_size": 0}, ConfigError, "batch_size: got 0"),
+        ({"checkpoint": "7"}, CheckpointError, 'no checkpoint "7"'),
+    ],
+)
+def test_bad_requests_are_refused(trained, arguments, error, message):
+    with pytest.raises(error, match=message):
+        trained.sample(**({"count": 2, "device": "cpu"} | arguments))
+
+
+def test_a_folder_with_other_pngs_is_not_mixed_with_samples(trained, tmp_path):
+    (tmp_path / "other.png").write_bytes(b"")
+    with pytest.raises(DataError, match="already holds PNG files"):
+        trained.sample(2, device="cpu", out=tmp_path)
+
+
+def test_unlabelled_models_take_no_labels(tmp_path):
+    run = train(shrunk("adm-cifar10").updated({"train": {"total_images": BATCH}}), tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="trained without labels"):
+        run.sample(1, labels=[1], device="cpu")
+    assert run.sample(1, device="cpu").labels is None
+
+
+def test_a_checkpoint_of_another_model_is_refused(trained, tmp_path):
+    document = json.loads((trained.directory / "config.json").read_text())
+    document["model"]["network"]["num_channels"] = 128
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps(document))
+    (other / "checkpoints").symlink_to(trained.directory / "checkpoints")
+    with pytest.raises(CheckpointError, match=r"of another model: network\.\S+ has shape"):
+        open_run(other).load(device="cpu")
+    with pytest.raises(CheckpointError, match="no run in"):
+        open_run(tmp_path / "nothing")
+
+
+def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(tmp_path):
+    start = config(train={"checkpoint_every": BATCH, "total_images": 3 * BATCH}, optim={"schedule": "constant"})
+    train(start, tmp_path / "run", device="cpu")
+    unbroken = load_checkpoint(checkpoint_path(tmp_path / "run/checkpoints", 18)).hashes
+    file = tmp_path / "run/checkpoints/000000018/model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    train(start, tmp_path / "run", device="cpu")
+    log = (tmp_path / "run/log.txt").read_text()
+    assert "model.safetensors" in log and "goes on at 12 images" in log
+    assert load_checkpoint(checkpoint_path(tmp_path / "run/checkpoints", 18)).hashes == unbroken
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+def test_a_signal_saves_and_ends_normally(tmp_path, name):
+    start = config(train={"total_images": 10**9})
+    threading.Timer(1.0, os.kill, (os.getpid(), getattr(signal, name))).start()
+    run = train(start, tmp_path / "run", device="cpu")
+    assert len(run.checkpoints()) == 1 and run.checkpoints()[0] > 0
+    assert (
+        f"stopped by {name} at {run.checkpoints()[0]} images and saved; the same command goes on" in (run.directory / "log.txt").read_text()
+    )
+
+
+def test_bf16_and_compile_train(tmp_path):
+    run = train(config(train={"precision": "bf16", "total_images": BATCH}), tmp_path / "run", device="cpu")
+    line = read_metrics(run.directory / "metrics.jsonl")[0]
+    exact = train(config(train={"total_images": BATCH}), tmp_path / "exact", device="cpu")
+    assert line["denoise/loss"] == pytest.approx(read_metrics(exact.directory / "metrics.jsonl")[0]["denoise/loss"], rel=0.02)
+
+
+def test_a_profile_is_written(tmp_path):
+    run = train(config(train={"profile_steps": 2, "total_images": 6 * BATCH}), tmp_path / "run", device="cpu")
+    trace = json.loads((run.directory / "profile/trace.json").read_text())
+    assert any("convolution" in event.get("name", "") for event in trace["traceEvents"])
+    assert "aten::" in (run.directory / "profile/table.txt").read_text()
+
+
+def test_two_trainings_do_not_share_a_directory(tmp_path):
+    from triptych.engine.run_directory import RunDirectory
+
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    with directory.lock(), pytest.raises(CheckpointError, match="trains in"):
+        train(replace(config()), tmp_path / "run", device="cpu")
