@@ -4,8 +4,8 @@
 
 Trains a small run unbroken by the true command line (`triptych train`, float32, CPU, one process). Then trains it again, kills it
 with SIGKILL, gives the same command again, and so on: half of the kills at random moments of the process's life (start-up included),
-half inside a checkpoint's write, at a random moment after its temporary folder has appeared. A run that ends before all kills were
-made is compared, and another one begins. Exit code 1 when a file of weights, averages or optimizer differs in a single byte.
+half while a checkpoint is written or an old one removed, each time as soon as another of its files has appeared. A run that ends
+before all kills were made is compared, and another one begins. Exit code 1 when a file of weights, averages or optimizer differs in a single byte.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ SETTINGS = {
     "model.network.num-res-blocks": 1,
     "log.every": 256,
 }
-WATCHED = "a checkpoint's write"
+FOLDER, REMOVAL = "the unfinished checkpoint's folder", "the removal of an old checkpoint"
+AIMS = (FOLDER, "model.safetensors", "optimizer.safetensors", "ema-0.999.safetensors", "state.json", REMOVAL)
 
 
 @dataclass
@@ -90,33 +91,39 @@ def finished(run: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
 
 
-def kill_once(run: Path, chance: random.Random, *, in_write: bool, longest: float) -> Kill | None:
-    """Starts the run and kills it; None when it ended first."""
+def kill_once(run: Path, chance: random.Random, *, aim: str | None, longest: float) -> Kill | None:
+    """Starts the run and kills it, at a random moment or when the file `aim` of a checkpoint is there; None when it ended first."""
     process = start(run)
     began = time.perf_counter()
-    if in_write:
-        # Not the first write that comes, or the run would never get further than one checkpoint a start.
-        skipped, seen = chance.randrange(3), {path.name for path in unfinished(run)}
-        while process.poll() is None:
-            new = {path.name for path in unfinished(run)} - seen
-            seen |= new
-            skipped -= len(new)
-            if skipped < 0:
-                break
-            time.sleep(0.0002)
-        time.sleep(chance.choice((0, chance.uniform(0, 0.01), chance.uniform(0, 0.05))))
-    else:
+    if aim is None:
         until = began + chance.uniform(0, longest)
         while process.poll() is None and time.perf_counter() < until:
             time.sleep(0.002)
+    else:
+        # Not always the first checkpoint that comes, or the run would never get further than one at a start.
+        wait_for(aim, run, process, skip=chance.randrange(4))
     process.kill()
     seconds = time.perf_counter() - began
     code = process.wait()
     if code != -9:
         require_success(run, code)
         return None
-    where = WATCHED if in_write else "a random moment"
-    return Kill(where, seconds, len(finished(run)), [describe(path) for path in unfinished(run)])
+    return Kill(aim or "a random moment", seconds, len(finished(run)), [describe(path) for path in unfinished(run)])
+
+
+def wait_for(aim: str, run: Path, process: subprocess.Popen[bytes], *, skip: int) -> None:
+    """Returns when the process has begun a checkpoint's file `aim` (or a removal), after `skip` checkpoints, or when it has ended."""
+    seen = {path.name for path in unfinished(run)}
+    while process.poll() is None:
+        for path in unfinished(run):
+            if path.name in seen or path.name.endswith("-removed") != (aim == REMOVAL):
+                continue
+            if aim in (FOLDER, REMOVAL) or (path / aim).exists():
+                seen.add(path.name)
+                skip -= 1
+        if skip < 0:
+            return
+        time.sleep(0.0001)
 
 
 def describe(folder: Path) -> str:
@@ -140,7 +147,7 @@ def torture(folder: Path, expected: dict[str, str], *, count: int, seed: int, lo
         run = folder / f"broken-{len(same)}"
         ended = False
         while len(kills) < count and not ended:
-            kill = kill_once(run, chance, in_write=len(kills) % 2 == 1, longest=longest)
+            kill = kill_once(run, chance, aim=AIMS[len(kills) // 2 % len(AIMS)] if len(kills) % 2 else None, longest=longest)
             ended = kill is None
             if kill is not None:
                 kills.append(kill)
@@ -175,7 +182,7 @@ def main() -> int:
 
 def report(kills: list[Kill], same: list[bool], expected: dict[str, str], longest: float) -> str:
     """The result as markdown."""
-    inside = sum(any(left.startswith(".tmp") for left in kill.leftovers) for kill in kills)
+    inside = sum(any("-removed" not in left for left in kill.leftovers) for kill in kills)
     lines = [
         f"# Killed and resumed, {datetime.date.today().isoformat()}",
         "",

@@ -14,7 +14,10 @@ BATCH = 6
 
 
 def shrunk(name: str) -> RunConfig:
-    """The recipe on 8x8 digits, in batches of 6, with a small network of its kind (two channels to a norm's group: with one, biases have no effect)."""
+    """The recipe on 8x8 digits, in batches of 6, with a small network of its kind.
+
+    Two channels to a group of its norms: with one, the biases before them have no effect.
+    """
     recipe = load_recipe(name)
     labels = "none" if recipe.data.labels == "none" else "auto"
     channels = 1 if recipe.data.source in ("digits", "mnist") else 3

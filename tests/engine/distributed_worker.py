@@ -19,7 +19,7 @@ def main(folder: Path, microbatch: int | None) -> None:
         gradients, noise = [], []
         for updater in loop.updaters.values():
 
-            def keep(set_to_none: bool, updater=updater) -> None:
+            def keep(set_to_none: bool, updater=updater, gradients=gradients) -> None:
                 gradients.append({name: p.grad.clone() for name, p in updater.parameters.items()})
                 for parameter in updater.parameters.values():
                     parameter.grad = None

@@ -19,6 +19,7 @@ from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_c
 from triptych.engine.metric_log import read_metrics
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
+from triptych.runs.run import build
 
 
 def config(**changes) -> RunConfig:
@@ -56,9 +57,8 @@ def test_weights_and_checkpoints_are_chosen_by_name(trained):
     raw, average = (trained.tensors(weights=w) for w in ("raw", "ema-0.999"))
     assert any(not torch.equal(raw[name], average[name]) for name in raw)
     assert all(torch.equal(trained.tensors()[name], average[name]) for name in average)
-    assert all(
-        torch.equal(a, b) for a, b in zip(trained.load(weights="raw", device="cpu").state_dict().values(), raw.values(), strict=True)
-    )
+    loaded = trained.load(weights="raw", device="cpu").state_dict()
+    assert all(torch.equal(loaded[name], raw[name]) for name in raw)
     best = trained.find_checkpoint("best")
     scores = {
         line["images"]: line["validation/denoise/loss"]
@@ -131,8 +131,9 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     assert "starts from the weights of" in log
     assert "init-from: network.input_blocks.0.0.weight starts anew: its shape was [64, 1, 3, 3], now it is [64, 3, 3, 3]" in log
     assert "network.time_embed.0.weight" not in log
-    moved = run.tensors(weights="raw")["network.time_embed.0.weight"] - trained.tensors()["network.time_embed.0.weight"]
-    assert 0 < moved.abs().max() < 5e-3  # one step of learning rate 1e-3 away
+    name = "network.time_embed.0.weight"
+    assert torch.allclose(run.tensors(weights="raw")[name], trained.tensors()[name], atol=2e-3)  # a step or so of learning rate 1e-3
+    assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.05)
 
 
 def test_samples_are_written_in_every_form(trained, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
 
@@ -12,6 +12,8 @@ Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "
 @config
 class DataConfig(Config):
     """The images that a run learns."""
+
+    changeable: ClassVar = frozenset(("path", "decode", "workers"))
 
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."

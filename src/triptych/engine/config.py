@@ -12,9 +12,27 @@ class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
 
     changeable: ClassVar = frozenset(
-        "total_images batch_size microbatch precision loss_scale loss_scale_growth loss_scale_floor compile ema_rates ema_warmup "
-        "checkpoint_every checkpoint_minutes keep_last keep_every sample_every sample_count validate_every validate_images "
-        "profile_steps".split()  # noqa: SIM905
+        (
+            "total_images",
+            "batch_size",
+            "microbatch",
+            "precision",
+            "loss_scale",
+            "loss_scale_growth",
+            "loss_scale_floor",
+            "compile",
+            "ema_rates",
+            "ema_warmup",
+            "checkpoint_every",
+            "checkpoint_minutes",
+            "keep_last",
+            "keep_every",
+            "sample_every",
+            "sample_count",
+            "validate_every",
+            "validate_images",
+            "profile_steps",
+        )
     )
 
     total_images: int

@@ -74,7 +74,8 @@ def open_world(device: str | None = None) -> World:
     """
     launched = dist.is_torchelastic_launched()
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = _device(name, dist.get_node_local_rank(0) if launched else 0)
+    local_rank = dist.get_node_local_rank(0) if launched else 0  # pyright: ignore[reportPrivateImportUsage]
+    chosen = _device(name, local_rank)
     if not launched:
         return World(0, 1, chosen)
     if not dist.is_initialized():

@@ -34,7 +34,7 @@ class Average:
     def update(self, num_updates: int) -> None:
         """Moves towards the weights, for the update after `num_updates` earlier ones. Buffers are copied."""
         rate = min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate
-        torch._foreach_lerp_(*self._pairs, 1 - rate)
+        torch._foreach_lerp_(*self._pairs, 1 - rate)  # pyright: ignore[reportPrivateImportUsage]
         for name in self._copied:
             self.tensors[name].copy_(self._live[name])
 

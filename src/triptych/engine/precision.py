@@ -38,7 +38,7 @@ class LossScale:
     def unscale(self, gradients: list[Tensor]) -> None:
         """Divides the gradients by the scale."""
         if self.enabled:
-            torch._foreach_mul_(gradients, 1 / self.scale)
+            torch._foreach_mul_(gradients, 1 / self.scale)  # pyright: ignore[reportPrivateImportUsage]
 
     def accept(self, gradient_norm: Tensor) -> bool:
         """Whether the step may be taken; moves the scale. Raises RunError when the scale falls below its floor."""

@@ -66,7 +66,7 @@ class Updater:
         observed: list[dict[str, Tensor]] = []
         factor = self.scale.scale * self._world.size / total  # DDP divides by the number of processes
         for samples, last in self._microbatches(len(batch)):
-            with nullcontext() if last or self._world.size == 1 else self._module.no_sync():
+            with nullcontext() if last or not isinstance(self._module, DistributedDataParallel) else self._module.no_sync():
                 with autocast(self._train.precision, device=self._world.device):
                     terms = self._module(phase, batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()

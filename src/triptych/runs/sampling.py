@@ -202,7 +202,7 @@ def write_samples(out: Path, samples: Samples) -> None:
         arrays = {"arr_0": samples.images} | ({} if samples.labels is None else {"arr_1": samples.labels})
         temporary = out.with_name(f".{out.name}")
         with temporary.open("wb") as file:
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
         temporary.replace(out)
     else:
         out.mkdir(exist_ok=True)
