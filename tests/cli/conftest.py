@@ -111,7 +111,7 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     """`triptych.runs` replaced; every recipe is the toy."""
     fake = FakeRuns(toy_recipe())
     module = ModuleType("triptych.runs")
-    module.__dict__.update(train=fake.train, open_run=fake.open_run)
+    module.__dict__.update(train=fake.train, open_run=fake.open_run, close_world=lambda: None)
     import triptych
 
     monkeypatch.setitem(sys.modules, "triptych.runs", module)

@@ -135,6 +135,19 @@ def test_samples_do_not_depend_on_the_batch(settings: dict[str, Any]) -> None:
     assert not torch.allclose(images[0], images[3])  # another noise, the same label
 
 
+def test_every_step_has_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    normal = Rng.normal
+
+    def spy(self: Rng, name: str, *shape: int) -> Tensor:
+        names.append(name)
+        return normal(self, name, *shape)
+
+    monkeypatch.setattr(Rng, "normal", spy)
+    sampled(model().eval(), 2, steps=4)
+    assert names == ["initial", "step/0", "step/1", "step/2"]
+
+
 def test_progressive_sampling() -> None:
     made, rng = model().eval(), Rng(9, ("sample",), torch.arange(3))
     labels, settings = torch.arange(3), SamplingConfig(steps=7, threshold=0.5)

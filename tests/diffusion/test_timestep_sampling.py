@@ -11,10 +11,12 @@ def rng(count: int, seed: int = 0) -> Rng:
 
 
 def warmed(steps: int = 20) -> tuple[LossSecondMoment, torch.Tensor]:
-    sampler, scale = LossSecondMoment(steps), torch.linspace(0.1, 3, steps)
-    for i in range(HISTORY):
-        sampler.record(torch.arange(steps), scale * (1 + 0.1 * i))
-    return sampler, scale
+    """A sampler with ten losses for every timestep, of different spreads, and these losses (steps, 10)."""
+    sampler = LossSecondMoment(steps)
+    losses = torch.linspace(0.1, 3, steps)[:, None] * (1 + torch.linspace(0, 2, steps)[:, None] * torch.arange(HISTORY).remainder(3))
+    for column in losses.unbind(1):
+        sampler.record(torch.arange(steps), column)
+    return sampler, losses
 
 
 def test_uniform() -> None:
@@ -43,8 +45,8 @@ def test_uniform_until_every_timestep_has_its_losses() -> None:
 
 
 def test_probabilities_are_those_of_the_paper() -> None:
-    sampler, scale = warmed()
-    size = torch.stack([scale * (1 + 0.1 * i) for i in range(HISTORY)]).double().square().mean(0).sqrt()
+    sampler, losses = warmed()
+    size = losses.double().square().mean(1).sqrt()
     expected = 0.999 * size / size.sum() + 0.001 / 20
     torch.testing.assert_close(sampler.probabilities(), expected, atol=1e-7, rtol=0)
     t, _ = sampler.draw(rng(50_000))

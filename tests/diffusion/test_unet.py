@@ -149,7 +149,19 @@ def test_dropout_is_a_function_of_the_sample() -> None:
     assert relative(net(x, t), whole) > 0.01
 
 
-def test_dropout_keeps_the_mean() -> None:
+def test_dropout_keeps_the_mean_of_a_block() -> None:
+    """Dropout comes before the last convolution, so the mean over masks is the output without dropout."""
+    block = network(dropout=0.25).input_blocks[1][0]  # type: ignore[index]
+    generator = torch.Generator().manual_seed(0)
+    x, embedding = torch.randn(1, 32, 4, 4, generator=generator), torch.randn(1, 128, generator=generator)
+    with torch.no_grad():
+        dropped = block(x.expand(4000, -1, -1, -1), embedding.expand(4000, -1), Rng(0, ("x",), torch.arange(4000))) - x
+        plain = block.eval()(x, embedding) - x
+    assert relative(dropped[:1], plain) > 0.1
+    assert relative(dropped.mean(0, keepdim=True), plain) < 0.03
+
+
+def test_dropout_rate() -> None:
     torch.manual_seed(0)
     block = network(dropout=0.25).input_blocks[1][0]  # type: ignore[index]
     block.train()

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
-from triptych.engine.distributed import open_world
+from triptych.engine.distributed import close_world, open_world
 
 
 def main(folder: Path, microbatch: int | None) -> None:
@@ -34,8 +33,7 @@ def main(folder: Path, microbatch: int | None) -> None:
         loop._step = watched
         run(loop)
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
-    if world.size > 1:
-        dist.destroy_process_group()
+    close_world()
 
 
 if __name__ == "__main__":

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from tests.processes import run_torchrun
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import Agreement, World, open_world
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def torchrun(processes: int, *arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, cwd=ROOT)
 
 
 @pytest.mark.parametrize("microbatch", [0, 3])
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
     for processes, size in ((1, 0), (2, microbatch)):
-        done = torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size))
+        done = run_torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size))
         assert done.returncode == 0, done.stderr[-3000:]
     for kind in ("Denoiser", "Pair"):
         gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")

@@ -89,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
             out=out,
             progress=report,
         )
+    runs.close_world()
     if is_first_process():
         print(f"{options.count} images in {out}")
     return 0

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         init_from=options.init_from,
         device=options.device,
     )
+    runs.close_world()
     if is_first_process():
         print(f"draw from it: triptych sample {run.directory}")
     return 0

@@ -39,6 +39,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple
     return c0, c1, c2, c3
 
 
+@torch.compiler.assume_constant_result
 @functools.lru_cache(maxsize=4096)
 def key_of(seed: int, *names: str | int) -> tuple[int, int]:
     """The Philox key of a stream."""

@@ -86,6 +86,12 @@ def open_world(device: str | None = None) -> World:
     return World(dist.get_rank(), dist.get_world_size(), chosen, control)
 
 
+def close_world() -> None:
+    """Leaves the group of processes, where this is one of several; call it once, at the normal end of the program."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def _device(name: str, local_rank: int) -> torch.device:
     try:
         device = torch.device(name)

@@ -44,6 +44,8 @@ class GroupNorm(nn.GroupNorm):
         """The normalised input (b, c, h, w), modulated."""
         if input.device.type != "cpu" or torch.compiler.is_compiling():
             return _plain(input, self, modulation)
+        if not (input.is_contiguous() or input.is_contiguous(memory_format=torch.channels_last)):
+            input = input.contiguous(memory_format=torch.channels_last)  # the kernel takes nothing else
         m = modulation
         if not torch.is_grad_enabled():
             return _forward(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)[0]

@@ -8,8 +8,9 @@ samples = open_run("runs/digits").sample(64, seed=0, labels=[3, 7])
 samples.images  # uint8, (64, 16, 16, 1)
 """
 
+from triptych.engine.distributed import close_world
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Samples
 from triptych.runs.training import train
 
-__all__ = ["Run", "Samples", "open_run", "train"]
+__all__ = ["Run", "Samples", "close_world", "open_run", "train"]

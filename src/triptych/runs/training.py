@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, UserError
@@ -169,6 +168,7 @@ def _loop(
     stop: Any,
 ) -> None:
     config, settings = document.config, document.config.train
+    torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
     if settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda"):
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
@@ -210,9 +210,7 @@ def _loop(
             say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
         else:
             say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
-    if world.size > 1:
-        world.barrier()
-        dist.destroy_process_group()
+    world.barrier()
 
 
 def _loader(data: Data, config: RunConfig, world: World) -> Loader:

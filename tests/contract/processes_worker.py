@@ -1,0 +1,27 @@
+"""Run by torchrun: trains every shrunk recipe in a folder, and samples from it. Argument: the folder."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tests.contract.shrink import BATCH, RECIPES, shrunk
+from triptych.core.model import Sampler
+from triptych.runs import close_world, open_run, train
+
+
+def main(folder: Path) -> None:
+    for name in RECIPES:
+        config = shrunk(name)
+        # No warm-up: the weights have to move far enough to tell one training from another.
+        train(replace(config, optim=replace(config.optim, warmup_images=0)), folder / name, device="cpu")
+    for name in RECIPES:
+        run = open_run(folder / name)
+        if isinstance(run.load(device="cpu"), Sampler):
+            run.sample(BATCH + 1, seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
+    close_world()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,51 @@
+"""Every recipe on two processes is the recipe on one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.shrink import BATCH, RECIPES
+from tests.processes import run_torchrun
+from triptych.engine.metric_log import read_metrics
+from triptych.runs import open_run
+from triptych.runs.run import build
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    made = []
+    for processes in (1, 2):
+        made.append(tmp_path_factory.mktemp(f"processes{processes}"))
+        done = run_torchrun(processes, "tests/contract/processes_worker.py", str(made[-1]))
+        assert done.returncode == 0, done.stderr[-3000:]
+    return made[0], made[1]
+
+
+@pytest.mark.xdist_group("torchrun")
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_processes_train_as_one(folders, name):
+    one, two = (open_run(folder / name) for folder in folders)
+    fresh = build(one.config, one.spec).state_dict()
+    weights, other = one.tensors(weights="raw"), two.tensors(weights="raw")
+    for key, tensor in weights.items():
+        # Rounding moves a step of Adam by far less than the step itself.
+        moved = (tensor - fresh[key]).double().norm()
+        assert (other[key] - tensor).double().norm() <= 1e-2 * moved + 1e-7, key
+    losses = [
+        [line["denoise/loss"] for line in read_metrics(run.directory / "metrics.jsonl") if "denoise/loss" in line] for run in (one, two)
+    ]
+    assert losses[0] and np.allclose(losses[0], losses[1], rtol=1e-4)
+
+
+@pytest.mark.xdist_group("torchrun")
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_processes_sample_as_one(folders, name):
+    if not (folders[0] / f"{name}.npz").exists():
+        pytest.skip("it makes no samples")
+    one, two = (np.load(folder / f"{name}.npz") for folder in folders)
+    assert one["arr_0"].shape[0] == BATCH + 1
+    assert np.abs(one["arr_0"].astype(int) - two["arr_0"]).max() <= 1
+    assert ("arr_1" in one) == ("arr_1" in two) and ("arr_1" not in one or (one["arr_1"] == two["arr_1"]).all())
