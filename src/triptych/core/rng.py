@@ -39,8 +39,8 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple
     return c0, c1, c2, c3
 
 
+@functools.lru_cache(maxsize=4096)  # outside the mark below: torch.compile looks through it, and would miss a mark on it
 @torch.compiler.assume_constant_result
-@functools.lru_cache(maxsize=4096)
 def key_of(seed: int, *names: str | int) -> tuple[int, int]:
     """The Philox key of a stream."""
     digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()

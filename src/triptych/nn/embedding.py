@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import torch
@@ -10,15 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-@functools.lru_cache(maxsize=16)
-def _frequencies(half: int, device: torch.device) -> Tensor:
-    return torch.exp(-math.log(10_000) * torch.arange(half, dtype=torch.float32) / half).to(device)
-
-
 def timestep_embedding(t: Tensor, channels: int) -> Tensor:
     """cos(t f_i) and then sin(t f_i), f_i = 10000^(-i / half), i < half = channels // 2; a 0 more when `channels` is odd.
 
     `t` (b,) integers or floats; float32 (b, channels).
     """
-    angles = t.float()[:, None] * _frequencies(channels // 2, t.device)
+    half = channels // 2
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device=t.device) * (-math.log(10_000) / half))
+    angles = t.float()[:, None] * frequencies
     return F.pad(torch.cat((angles.cos(), angles.sin()), dim=1), (0, channels % 2))

@@ -17,9 +17,9 @@ def adm_digits() -> RunConfig:
     return RunConfig(
         model=ADMConfig(
             network=UNetConfig(
-                num_channels=64,
+                num_channels=32,
                 num_res_blocks=1,
-                channel_mult=(1, 2),
+                channel_mult=(1, 2, 2),
                 attention_resolutions=(8,),
                 num_head_channels=32,
                 resblock_updown=True,
@@ -31,12 +31,12 @@ def adm_digits() -> RunConfig:
         ),
         data=DataConfig(source="digits", image_size=16, flip=False),
         train=TrainConfig(
-            total_images=200_000,
+            total_images=100_000,
             batch_size=64,
             ema_rates=(0.999,),
-            checkpoint_every=50_000,
-            sample_every=50_000,
-            validate_every=50_000,
+            checkpoint_every=25_000,
+            sample_every=25_000,
+            validate_every=25_000,
         ),
         optim=OptimConfig(learning_rate=1e-3, warmup_images=6_400, schedule="cosine"),
         log=LogConfig(every=3_200),
