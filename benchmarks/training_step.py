@@ -162,10 +162,11 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
         "",
         f"{cpu_name()}, {options.threads} threads, torch {table[0]['torch']}; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
         f"{options.rounds} rounds of separate processes in turn, each with {options.warmup} warm-up and {options.steps} timed steps.",
+        f"Load average when it started: {options.load:.1f}, with {os.cpu_count()} cores (above 0.5 other programs took part of them).",
         "",
         "- ms: median of the processes' medians (least to largest of them).",
         f"- speed: {REFERENCE} = 1; median over the rounds of the ratio within a round (least to largest).",
-        "- GFLOP: forward and backward, as torch.utils.flop_counter counts them, without what is recomputed.",
+        "- GFLOP: executed in forward and backward, as torch.utils.flop_counter counts them, without what is recomputed.",
         "- activations: MiB of tensors alive between forward and backward, and at the peak of both, beside weights, gradients and "
         "optimizer state.",
         "",
@@ -185,7 +186,7 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| target | value | at least | |", "|---|---|---|---|"]
     lines += [
-        f"| {what} | {value:.2f} | {limit:.2f} | {'reached' if reached else 'MISSED'} |" for what, value, limit, reached in targets(table)
+        f"| {what} | {value:.3f} | {limit:.2f} | {'reached' if reached else 'MISSED'} |" for what, value, limit, reached in targets(table)
     ]
     return "\n".join(lines) + "\n"
 
@@ -227,6 +228,7 @@ def main() -> int:
 
         print(json.dumps(child(Variant(**json.loads(options.child)), options)))
         return 0
+    options.load = os.getloadavg()[0]
     rows = variants(options)
     counts, rounds = measure(rows, options)
     table = summarize(rows, counts, rounds)

@@ -102,7 +102,7 @@ def tensor_memory(subject: Subject) -> tuple[int, int]:
     boundary = next(event.start_ns() for event in events if event.name() == _MARK)
     alive = held = peak = 0
     for event in sorted((event for event in events if event.name() == "[memory]"), key=lambda event: event.start_ns()):
-        alive += event.nbytes()
+        alive += event.nbytes()  # pyright: ignore[reportAttributeAccessIssue]
         peak = max(peak, alive)
         held = alive if event.start_ns() <= boundary else held
     return held, peak
@@ -122,11 +122,10 @@ class _Enough(Exception):
 
 def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> Subject:
     """Triptych: its own training loop from draw to draw, checks and measurements included; only files and the loader are left out."""
-    from triptych.diffusion.adm import ADMConfig
-
     from triptych.core.batch import DataSpec, RawBatch
     from triptych.core.model import seeded_build
     from triptych.core.rng import Rng
+    from triptych.diffusion.adm import ADMConfig
     from triptych.diffusion.gaussian import GaussianConfig
     from triptych.diffusion.unet import UNetConfig
     from triptych.engine.allocator import keep_freed_memory
@@ -212,9 +211,9 @@ def guided_diffusion(variant: Variant, options: argparse.Namespace, images: Tens
     sys.path.insert(0, str(options.guided_diffusion))
     sys.modules |= {name: types.ModuleType(name) for name in ("blobfile", "mpi4py")}  # for files and MPI, which a step does not touch
     sys.modules["mpi4py"].MPI = types.SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
-    from guided_diffusion import logger, train_util, unet
-    from guided_diffusion.resample import create_named_schedule_sampler
-    from guided_diffusion.script_util import create_model_and_diffusion, model_and_diffusion_defaults
+    from guided_diffusion import logger, train_util, unet  # pyright: ignore[reportMissingImports]
+    from guided_diffusion.resample import create_named_schedule_sampler  # pyright: ignore[reportMissingImports]
+    from guided_diffusion.script_util import create_model_and_diffusion, model_and_diffusion_defaults  # pyright: ignore[reportMissingImports]
 
     scratch = tempfile.TemporaryDirectory()
     torch.distributed.init_process_group("gloo", init_method=f"file://{scratch.name}/store", rank=0, world_size=1)

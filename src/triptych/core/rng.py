@@ -27,6 +27,7 @@ _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
 _TO_UNIT = 2.0**-24  # 24 bits fill a float32's significand, so that 1.0 cannot come out
 _KEEP_LEVELS = 2**16
+_CACHED_WORDS = 2**16  # 256 KiB, twice
 
 
 def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
@@ -114,16 +115,26 @@ class Rng:
     def keep(self, name: str, *shape: int, drop: float) -> Tensor:
         """Which activations dropout keeps: bool of shape (b, *shape), each False with probability `drop` (to 2^-16)."""
         count = math.prod(shape)
-        k0, k1 = _as_int32(self.words(name, 2)).unbind(1)
-        # The finalizer of MurmurHash3 on a keyed counter, two activations to a 32-bit word, in place: this is memory-bound.
-        x = torch.arange(-(-count // 2), dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0)) + k0[:, None]
-        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(_signed(0x85EBCA6B)).add_(k1[:, None])
-        x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(_signed(0xC2B2AE35))
-        x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
         threshold = round(drop * _KEEP_LEVELS) - _KEEP_LEVELS // 2
         if threshold >= _KEEP_LEVELS // 2:
-            return torch.zeros(len(self), *shape, dtype=torch.bool, device=x.device)
-        return (x.view(torch.int16) >= threshold)[:, :count].view(len(self), *shape)
+            return torch.zeros(len(self), *shape, dtype=torch.bool, device=self.index.device)
+        k0, k1 = _as_int32(self.words(name, 2))[:, :, None].unbind(1)
+        half = -(-count // 2)  # two activations to a 32-bit word
+        counter = torch.arange(half, dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0))
+        # On a CPU as many samples at a time as a cache holds: fifteen passes over memory would take three times as long.
+        rows = max(1, _CACHED_WORDS // half) if counter.device.type == "cpu" else len(self)
+        parts = [_mixed(counter + first, second).view(torch.int16) >= threshold for first, second in zip(k0.split(rows), k1.split(rows))]
+        return torch.cat(parts)[:, :count].view(len(self), *shape)
+
+
+def _mixed(x: Tensor, key: Tensor) -> Tensor:
+    """The finalizer of MurmurHash3 with a second key in it, in place; int32."""
+    y = (x >> 16).bitwise_and_(0xFFFF)  # shifts of int32 carry the sign
+    x.bitwise_xor_(y).mul_(_signed(0x85EBCA6B)).add_(key)
+    torch.bitwise_right_shift(x, 13, out=y).bitwise_and_(0x7FFFF)
+    x.bitwise_xor_(y).mul_(_signed(0xC2B2AE35))
+    torch.bitwise_right_shift(x, 16, out=y).bitwise_and_(0xFFFF)
+    return x.bitwise_xor_(y)
 
 
 def _signed(word: int) -> int:

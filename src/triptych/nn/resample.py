@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_PHASES = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column of a pixel in its square of four
 _FOLDED_FROM = 8  # pixels; below, the border that is computed in vain costs more than is saved (measured on a CPU)
 
 
@@ -29,11 +32,29 @@ def convolved_enlarged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor
         return F.conv2d(enlarged(x), weight, bias, padding=1)
     b, _, h, w = x.shape
     o = len(weight)
-    phases = F.conv2d(x, _folded(weight), None if bias is None else bias.repeat(4), padding=1).permute(0, 2, 3, 1).contiguous()
-    # Channel (2 p + q) o + k of window (i + p, j + q) is channel k of pixel (2 i + p, 2 j + q).
-    row, column = (w + 1) * 4 * o, 4 * o
-    picked = phases.as_strided((b, h, 2, w, 2, o), ((h + 1) * row, row, row + 2 * o, column, column + o, 1))
-    return picked.reshape(b, 2 * h, 2 * w, o).permute(0, 3, 1, 2)
+    windows = F.conv2d(x, _folded(weight), None if bias is None else bias.repeat(4), padding=1).permute(0, 2, 3, 1)
+    picked = _Interleaved.apply(windows.reshape(b, h + 1, w + 1, 2, 2, o))
+    return picked.view(b, 2 * h, 2 * w, o).permute(0, 3, 1, 2)
+
+
+class _Interleaved(torch.autograd.Function):
+    """Pixel (2 i + p, 2 j + q) is that of kernel (p, q) at window (i + p, j + q): (b, h, 2, w, 2, o) from (b, h+1, w+1, 2, 2, o)."""
+
+    @staticmethod
+    def forward(ctx: Any, windows: Tensor) -> Tensor:
+        b, h, w, _, _, o = windows.shape
+        picked = windows.new_empty(b, h - 1, 2, w - 1, 2, o)
+        for p, q in _PHASES:
+            picked[:, :, p, :, q] = windows[:, p : p + h - 1, q : q + w - 1, p, q]
+        return picked
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        b, h, _, w, _, o = grad.shape
+        windows = grad.new_zeros(b, h + 1, w + 1, 2, 2, o)
+        for p, q in _PHASES:
+            windows[:, p : p + h, q : q + w, p, q] = grad[:, :, p, :, q]
+        return windows
 
 
 def _folded(weight: Tensor) -> Tensor:
