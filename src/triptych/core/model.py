@@ -100,6 +100,37 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class Likelihood(Protocol):
+    """A model that knows how probable an image is."""
+
+    def log_prob(self, images: Tensor, *, labels: Tensor | None, rng: Rng) -> Tensor:
+        """log p of each image (b, c, h, w), in nats: (b,). `rng` draws what the model needs (dequantization noise)."""
+        ...
+
+
+@runtime_checkable
+class Translator(Protocol):
+    """A model that makes images of one kind from images of another."""
+
+    def translate(self, batch: Batch, rng: Rng) -> Tensor:
+        """The translation of each image of the batch: (b, c, h, w) in [-1, 1]."""
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A model with latents that images go to and come back from."""
+
+    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng) -> list[Tensor]:
+        """The latents of images (b, c, h, w), each with its batch axis first."""
+        ...
+
+    def decode(self, latents: list[Tensor], *, labels: Tensor | None) -> Tensor:
+        """The images (b, c, h, w) of latents."""
+        ...
+
+
 def seeded_build(model: ModelConfig, spec: DataSpec, *, seed: int) -> Model:
     """The model with initial weights that depend on `seed` alone; PyTorch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):

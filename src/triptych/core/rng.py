@@ -123,7 +123,10 @@ class Rng:
         counter = torch.arange(half, dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0))
         # On a CPU as many samples at a time as a cache holds: fifteen passes over memory would take three times as long.
         rows = max(1, _CACHED_WORDS // half) if counter.device.type == "cpu" else len(self)
-        parts = [_mixed(counter + first, second).view(torch.int16) >= threshold for first, second in zip(k0.split(rows), k1.split(rows))]
+        parts = [
+            _mixed(counter + first, second).view(torch.int16) >= threshold
+            for first, second in zip(k0.split(rows), k1.split(rows), strict=True)
+        ]
         return torch.cat(parts)[:, :count].view(len(self), *shape)
 
 

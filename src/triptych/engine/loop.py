@@ -70,7 +70,7 @@ class Loop:
     ) -> None:
         self.model, self.train, self.optim, self.log, self.world = model, train, optim, log, world
         self.directory, self.callables, self.reporting = directory, callables, reporting
-        _refuse_impossible(model, train, world)
+        refuse_impossible(model, train, world)
         networks = dict.fromkeys(phase.networks for phase in model.phases)
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world) for n in networks}
         self.averages = [Average(model, rate=rate, warmup=train.ema_warmup) for rate in train.ema_rates]
@@ -239,7 +239,8 @@ class Loop:
             self.reporting.log.text(message)
 
 
-def _refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
+def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
+    """Raises ConfigError for settings that this model or this number of processes cannot train with."""
     if model.couples_samples and train.microbatch is not None:
         name = type(model).__name__
         raise ConfigError(

@@ -23,11 +23,11 @@ from triptych.data.source import Data, open_data
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
 from triptych.engine.distributed import World, open_world
-from triptych.engine.loop import Callables, Loop, Reporting
+from triptych.engine.loop import Callables, Loop, Reporting, refuse_impossible
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
-from triptych.engine.signals import stop_on_signals
+from triptych.engine.signals import StopRequest, stop_on_signals
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
@@ -78,6 +78,7 @@ def train(
             load_weights(model, checkpoint.files["model"])
         elif init_from is not None:
             start.notes += _initialize_from(model, init_from)
+        refuse_impossible(model, start.config.train, world)
         document = RunDocument(start.config, data.spec, start.recipe)
         _on_main(world, lambda: _prepare_directory(directory, document, start, stack))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -165,23 +166,18 @@ def _loop(
     stack: ExitStack,
     checkpoint: Checkpoint | None,
     notes: list[str],
-    stop: Any,
+    stop: StopRequest,
 ) -> None:
-    config, settings = document.config, document.config.train
-    torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
-    if settings.compile == "on" or (settings.compile == "auto" and world.device.type == "cuda"):
-        for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
-            getattr(model, name).compile()
+    config = document.config
+    _prepare_backend(model, config, world)
+    started_before = directory.metrics_path.exists()
+    reporting = _reporting(directory, document, stack, checkpoint) if world.is_main else None
+    say = reporting.log.text if reporting is not None else lambda message: None
+    stack.enter_context(_shown_warnings(say))
     loader = stack.enter_context(_closing(_loader(data, config, world)))
-    reporting, start_again = None, False
-    if world.is_main:
-        progress = stack.enter_context(Progress(settings.total_images, images=0 if checkpoint is None else checkpoint.images_seen))
-        start_again = directory.metrics_path.exists()
-        log = stack.enter_context(MetricLog(directory, config=config.log, settings=document.to_dict(), show=progress.message))
-        reporting = Reporting(log, progress)
     loop = Loop(
         model,
-        train=settings,
+        train=config.train,
         optim=config.optim,
         log=config.log,
         world=world,
@@ -191,26 +187,43 @@ def _loop(
         ),
         reporting=reporting,
     )
+    for line in [*_opening(model, data, document, directory, world, checkpoint), *notes]:
+        say(line)
     if checkpoint is not None:
         loop.restore(checkpoint)
-    say = reporting.log.text if reporting is not None else lambda message: None
-    with _shown_warnings(say):
-        for line in [*_opening(model, data, document, directory, world, loop.images_seen), *notes]:
-            say(line)
-        if reporting is not None and start_again:
-            reporting.log.resumed(loop.images_seen)
-        try:
-            started = time.monotonic()
-            finished = loop.run(stop)
-        except Exception as error:
-            say(f"failed at {loop.images_seen} images: {error}")
-            raise
-        minutes = (time.monotonic() - started) / 60
-        if finished:
-            say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
-        else:
-            say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
+    if reporting is not None and started_before:
+        reporting.log.resumed(loop.images_seen)
+    _run(loop, stop, directory, say)
     world.barrier()
+
+
+def _prepare_backend(model: Model, config: RunConfig, world: World) -> None:
+    torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
+    wish = config.train.compile
+    if wish == "on" or (wish == "auto" and world.device.type == "cuda"):
+        for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
+            getattr(model, name).compile()
+
+
+def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack, checkpoint: Checkpoint | None) -> Reporting:
+    images = 0 if checkpoint is None else checkpoint.images_seen
+    progress = stack.enter_context(Progress(document.config.train.total_images, images=images))
+    log = MetricLog(directory, config=document.config.log, settings=document.to_dict(), show=progress.message)
+    return Reporting(stack.enter_context(log), progress)
+
+
+def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None]) -> None:
+    started = time.monotonic()
+    try:
+        finished = loop.run(stop)
+    except Exception as error:
+        say(f"failed at {loop.images_seen} images: {error}")
+        raise
+    if finished:
+        minutes = (time.monotonic() - started) / 60
+        say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
+    else:
+        say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
 
 
 def _loader(data: Data, config: RunConfig, world: World) -> Loader:
@@ -224,11 +237,13 @@ def _loader(data: Data, config: RunConfig, world: World) -> Loader:
     )
 
 
-def _opening(model: Model, data: Data, document: RunDocument, directory: RunDirectory, world: World, images_seen: int) -> Iterator[str]:
+def _opening(
+    model: Model, data: Data, document: RunDocument, directory: RunDirectory, world: World, checkpoint: Checkpoint | None
+) -> Iterator[str]:
     settings = document.config.train
     parameters = sum(p.numel() for p in model.parameters())
     held_out = 0 if data.validation is None else len(data.validation)
-    verb = f"goes on at {images_seen} images" if images_seen else "starts"
+    verb = "starts" if checkpoint is None else f"goes on at {checkpoint.images_seen} images"
     name = document.recipe or type(document.config.model).__name__
     yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
     yield (
@@ -257,7 +272,7 @@ def _grid(model: Model, spec: DataSpec, config: RunConfig, world: World) -> Any:
     if not isinstance(model, Sampler) or not count:
         return None
     request = Request(count, 0, label_list(model, spec, count=count, given=None), model.sampling, config.train.precision)
-    size = min(count, max(64, config.train.batch_size) // world.size)
+    size = max(1, min(count, max(64, config.train.batch_size) // world.size))
 
     def sample(path: Path) -> None:
         images = gather(model, request, batch_size=size, world=world)
