@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -262,3 +263,31 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
     directory.create()
     with directory.lock(), pytest.raises(CheckpointError, match="trains in"):
         train(replace(config()), tmp_path / "run", device="cpu")
+
+
+def test_a_full_disk_stops_the_sampling_and_keeps_what_was_drawn(trained, tmp_path, monkeypatch):
+    save, calls = np.save, []
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(*arguments)
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DataError, match=r"cannot write .*a.npz: .*(disk|space).*the same command goes on"):
+        trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz")
+    again = []
+    trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
+    assert again == [2, 2]
+
+
+def test_a_full_disk_at_a_grid_stops_the_run_and_keeps_its_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("triptych.runs.training.write_grid", full)
+    start = config(train={"sample_every": BATCH, "checkpoint_every": BATCH, "sample_count": 4})
+    with pytest.raises(CheckpointError, match=r"cannot write .*000000006.png: .*(disk|space)"):
+        train(start, tmp_path / "run", device="cpu")
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [6]

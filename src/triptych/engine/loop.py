@@ -16,10 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import ConfigError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
+from triptych.engine.checkpoint import Checkpoint, explain, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World
 from triptych.engine.ema import Average
@@ -193,17 +193,23 @@ class Loop:
         if self.reporting is not None:
             self.reporting.progress.update(self.images_seen)
         improved = self.callables.validate is not None and due(train.validate_every) and self._validate()
+        saved = improved or overdue or stopped or due(train.checkpoint_every)
+        if saved:
+            self.save()  # before the samples, which may take longer than a cluster's notice
         if self.callables.sample is not None and due(train.sample_every):
-            self.measurements.check()
-            path = self.directory.samples / f"{self.images_seen:09d}.png"
+            self._sample(self.callables.sample)
+        return saved
+
+    def _sample(self, sample: Callable[[Path], None]) -> None:
+        self.measurements.check()
+        path = self.directory.samples / f"{self.images_seen:09d}.png"
+        try:
             with self.averaged_weights():
-                self.callables.sample(path)
-            if self.reporting is not None:
-                self.reporting.log.image(self.images_seen, path)
-        if improved or overdue or stopped or due(train.checkpoint_every):
-            self.save()
-            return True
-        return False
+                sample(path)
+        except OSError as error:
+            raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+        if self.reporting is not None:
+            self.reporting.log.image(self.images_seen, path)
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """The context in which the model has the weights of its first average (its own where it has none)."""

@@ -20,6 +20,7 @@ from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import enlarge, grid, save_png, to_uint8
 from triptych.core.model import Model, Sampler
 from triptych.core.rng import Rng
+from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 
@@ -131,7 +132,7 @@ class PartialSamples:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f".{part.start:08d}.npy"
         np.save(temporary, images)
-        temporary.rename(self.folder / f"{part.start:08d}-{part.stop:08d}.npy")
+        temporary.replace(self.folder / f"{part.start:08d}-{part.stop:08d}.npy")
 
     def assemble(self, count: int) -> np.ndarray:
         """All images in order."""
@@ -165,6 +166,21 @@ def sample_to(
     `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
     """
     check_output(out)
+    try:
+        return _sample_to(out, model, request, origin, batch_size, world, progress)
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {explain(error)}; what was drawn is kept, and the same command goes on") from error
+
+
+def _sample_to(
+    out: Path,
+    model: Model,
+    request: Request,
+    origin: dict[str, Any],
+    batch_size: int,
+    world: World,
+    progress: Callable[[int], None],
+) -> Samples:
     partial = PartialSamples(out, request, origin=origin)
     own = share(request.count, rank=world.rank, world_size=world.size)
     missing = list(partial.missing(own))
