@@ -225,6 +225,8 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(tmp_pat
     unbroken = load_checkpoint(checkpoint_path(tmp_path / "run/checkpoints", 18)).hashes
     file = tmp_path / "run/checkpoints/000000018/model.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
+    with pytest.warns(UserWarning, match=r"000000018.*model.safetensors.*the one before it is used"):
+        assert open_run(tmp_path / "run").sample(1, device="cpu").images.shape == (1, 8, 8, 1)
     train(start, tmp_path / "run", device="cpu")
     log = (tmp_path / "run/log.txt").read_text()
     assert "model.safetensors" in log and "goes on at 12 images" in log

@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    warnings.showwarning = lambda message, *_, **__: print(f"triptych: warning: {message}", file=sys.stderr)
     try:
         try:
             code = _dispatch(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.model import Model, seeded_build
 from triptych.engine.allocator import keep_freed_memory
-from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
@@ -74,10 +75,14 @@ class Run:
 
     def _read(self, which: str, weights: str | None) -> tuple[dict[str, Tensor], dict[str, str | int]]:
         chosen = self._weights_file(weights)
-        images = self.find_checkpoint(which)
         files = ("model",) if chosen == "model" else ("model", chosen)
-        loaded = load_checkpoint(checkpoint_path(self._paths.checkpoints, images), files=files)
-        return loaded.files["model"] | loaded.files[chosen], {"images": images, "weights": chosen, "hash": loaded.hashes[chosen]}
+        loaded = None
+        if which == "latest":
+            loaded = load_newest(self._paths.checkpoints, warn=lambda message: warnings.warn(message, stacklevel=2), files=files)
+        if loaded is None:
+            loaded = load_checkpoint(checkpoint_path(self._paths.checkpoints, self.find_checkpoint(which)), files=files)
+        origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
+        return loaded.files["model"] | loaded.files[chosen], origin
 
     def _load(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
         tensors, origin = self._read(which, weights)
