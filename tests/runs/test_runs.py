@@ -132,9 +132,9 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     assert "starts from the weights of" in log
     assert "init-from: network.input_blocks.0.0.weight starts anew: its shape was [64, 1, 3, 3], now it is [64, 3, 3, 3]" in log
     assert "network.time_embed.0.weight" not in log
-    name = "network.time_embed.0.weight"
+    name = "network.input_blocks.1.0.in_layers.2.weight"
     assert torch.allclose(run.tensors(weights="raw")[name], trained.tensors()[name], atol=2e-3)  # a step or so of learning rate 1e-3
-    assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.05)
+    assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.02)
 
 
 def test_samples_are_written_in_every_form(trained, tmp_path):

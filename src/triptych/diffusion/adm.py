@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,6 +50,8 @@ class SamplingConfig(Config):
 @config
 class ADMConfig(ModelConfig):
     """A diffusion model of images."""
+
+    changeable: ClassVar = frozenset(("sampling",))
 
     network: UNetConfig = dataclasses.field(default_factory=UNetConfig)
     "The U-Net."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,8 @@ CHANNEL_MULT: dict[int, tuple[float, ...]] = {
 @config
 class UNetConfig(Config):
     """The network; widths are multiples of 32, for its norms have 32 groups."""
+
+    changeable: ClassVar = frozenset(("dropout", "checkpoint"))
 
     num_channels: int = 128
     "Base width."
