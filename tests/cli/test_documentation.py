@@ -107,5 +107,5 @@ def test_inline_settings_exist() -> None:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/design.md", ROOT / "docs/adding-a-model.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
-        if not target.startswith("http") and not target.endswith("demo.png"):
+        if not target.startswith("http"):
             assert (page.parent / target).exists(), target
