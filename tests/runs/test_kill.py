@@ -1,0 +1,53 @@
+"""A run that is killed with SIGKILL, also inside a checkpoint write, ends with the bytes of an unbroken one."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.processes import ROOT, environment
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+
+TOTAL, BATCH = 640, 8
+FLAGS = f"""--train.total-images {TOTAL} --train.batch-size {BATCH} --train.checkpoint-every {BATCH} --train.sample-count 0
+--train.validate-images 0 --model.network.num-channels 32 --model.network.channel-mult 1 2 --model.network.attention-resolutions 4
+--data.image-size 8 --data.workers 0 --log.every {BATCH} --device cpu""".split()
+
+
+def start(run: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "triptych", "train", "adm-digits", "--run", str(run), *FLAGS]
+    return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def newest(run: Path) -> int:
+    return max(list_checkpoints(run / "checkpoints"), default=0)
+
+
+def wait_until(happened, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.0005)
+
+
+def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path):
+    assert start(tmp_path / "unbroken").wait(120) == 0
+    killed, moments = tmp_path / "killed", random.Random(0)
+    for attempt in range(4):
+        process = start(killed)
+        begun = newest(killed)
+        wait_until(lambda begun=begun: newest(killed) >= begun + 3 * BATCH, process)
+        if attempt % 2:
+            wait_until(lambda: any(killed.glob("checkpoints/.tmp-*")), process)
+        else:
+            time.sleep(moments.uniform(0, 0.1))
+        process.kill()
+        process.wait()
+        assert newest(killed) < TOTAL
+    assert start(killed).wait(120) == 0
+    ends = [load_checkpoint(checkpoint_path(run / "checkpoints", TOTAL)) for run in (tmp_path / "unbroken", killed)]
+    assert ends[0].hashes == ends[1].hashes and {"model", "optimizer", "ema-0.999"} == ends[0].hashes.keys()
