@@ -195,7 +195,7 @@ def test_bad_requests_are_refused(trained, arguments, error, message):
 
 def test_a_folder_with_other_pngs_is_not_mixed_with_samples(trained, tmp_path):
     (tmp_path / "other.png").write_bytes(b"")
-    with pytest.raises(DataError, match="already holds PNG files"):
+    with pytest.raises(DataError, match="already holds other.png"):
         trained.sample(2, device="cpu", out=tmp_path)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,48 +166,51 @@ def sample_to(
 
     `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
     """
-    check_output(out)
+    check_output(out, count=request.count)
+    with _explained(out):
+        partial = PartialSamples(out, request, origin=origin)
+        own = share(request.count, rank=world.rank, world_size=world.size)
+        missing = list(partial.missing(own))
+        progress(len(own) - sum(map(len, missing)))
+        for stretch in missing:
+            for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
+                partial.save(part, images)
+                progress(len(part))
+        world.barrier()
+        samples = Samples(partial.assemble(request.count), request.labels)
+        world.barrier()
+        if world.is_main:
+            write_samples(out, samples)
+            partial.remove()
+        return samples
+
+
+@contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """Within it an error of the disk is a DataError."""
     try:
-        return _sample_to(out, model, request, origin, batch_size, world, progress)
+        yield
     except OSError as error:
         raise DataError(f"cannot write {out}: {explain(error)}; what was drawn is kept, and the same command goes on") from error
 
 
-def _sample_to(
-    out: Path,
-    model: Model,
-    request: Request,
-    origin: dict[str, Any],
-    batch_size: int,
-    world: World,
-    progress: Callable[[int], None],
-) -> Samples:
-    partial = PartialSamples(out, request, origin=origin)
-    own = share(request.count, rank=world.rank, world_size=world.size)
-    missing = list(partial.missing(own))
-    progress(len(own) - sum(map(len, missing)))
-    for stretch in missing:
-        for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
-            partial.save(part, images)
-            progress(len(part))
-    world.barrier()
-    samples = Samples(partial.assemble(request.count), request.labels)
-    world.barrier()
-    if world.is_main:
-        write_samples(out, samples)
-        partial.remove()
-    return samples
+def png_names(count: int) -> list[str]:
+    """The files of a folder of samples."""
+    return [f"{k:06d}.png" for k in range(count)]
 
 
-def check_output(out: Path) -> None:
-    """DataError where samples cannot be written to `out`: another ending than .png or .npz, or a folder with other PNGs."""
+def check_output(out: Path, *, count: int) -> None:
+    """DataError where `count` samples cannot be written to `out`: another ending than .png or .npz, or a folder with other PNGs."""
     if out.suffix not in ("", ".png", ".npz"):
         raise DataError(f"{out}: samples are written as .png (a grid), .npz or a folder, not as {out.suffix}")
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
-        if any(out.glob("*.png")):
-            raise DataError(f"{out} already holds PNG files, which would be mixed with the new ones; choose another --out or empty it")
+        others = {path.name for path in out.glob("*.png")} - set(png_names(count))
+        if others:
+            raise DataError(
+                f"{out} already holds {min(others)}, which would be mixed with the new samples; choose another --out or empty it"
+            )
 
 
 def write_samples(out: Path, samples: Samples) -> None:
@@ -222,7 +226,7 @@ def write_samples(out: Path, samples: Samples) -> None:
         temporary.replace(out)
     else:
         out.mkdir(exist_ok=True)
-        names = [f"{k:06d}.png" for k in range(len(samples.images))]
+        names = png_names(len(samples.images))
         for name, image in zip(names, samples.images, strict=True):
             save_png(image, out / name)
         if samples.labels is not None:
