@@ -135,7 +135,7 @@ def adm_imagenet64() -> RunConfig:
 def adm_photos64() -> RunConfig:
     """Diffusion at 64x64 on your own folder of images, 100M parameters: a day on one GPU.
 
-    data.path is the folder. A small set of images needs fewer of them seen and more dropout: watch the loss on held-out images.
+    data.path is the folder, or a .zip, .tar or array. A small set of images needs fewer of them seen and more dropout: watch the loss on held-out images.
     """
     return RunConfig(
         model=ADMConfig(
@@ -143,7 +143,7 @@ def adm_photos64() -> RunConfig:
             diffusion=GaussianConfig(schedule="cosine", variance="learned_range"),
             sampling=SamplingConfig(sampler="ddim", steps=50),
         ),
-        data=DataConfig(source="folder", image_size=64, labels="none", decode="reduced"),
+        data=DataConfig(image_size=64, labels="none", decode="reduced"),
         train=TrainConfig(total_images=10_000_000, batch_size=64, precision="bf16"),
         optim=OptimConfig(learning_rate=1e-4, warmup_images=64_000),
         log=LogConfig(every=6_400),
