@@ -135,7 +135,8 @@ def adm_imagenet64() -> RunConfig:
 def adm_photos64() -> RunConfig:
     """Diffusion at 64x64 on your own folder of images, 100M parameters: a day on one GPU.
 
-    data.path is the folder, or a .zip, .tar or array. A small set of images needs fewer of them seen and more dropout: watch the loss on held-out images.
+    data.path is the folder, or a .zip, .tar or array. A small set of images needs fewer of them seen and more dropout: watch the
+    loss on held-out images.
     """
     return RunConfig(
         model=ADMConfig(
