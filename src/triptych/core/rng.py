@@ -121,7 +121,7 @@ class Rng:
         k0, k1 = _as_int32(self.words(name, 2))[:, :, None].unbind(1)
         half = -(-count // 2)  # two activations to a 32-bit word
         counter = torch.arange(half, dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0))
-        # On a CPU as many samples at a time as a cache holds: fifteen passes over memory would take three times as long.
+        # On a CPU as many samples at a time as a cache holds: fifteen passes over memory take half as long again.
         rows = max(1, _CACHED_WORDS // half) if counter.device.type == "cpu" else len(self)
         parts = [
             _mixed(counter + first, second).view(torch.int16) >= threshold
