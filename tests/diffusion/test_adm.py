@@ -10,8 +10,9 @@ from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng
-from triptych.diffusion.adm import ADM, ADMConfig, SamplingConfig
+from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.unet import UNetConfig
 from triptych.recipes import diffusion as recipes
 from triptych.recipes.config import RunConfig

@@ -146,17 +146,36 @@ def test_learned_range_lies_between_the_fixed_variances() -> None:
 
 
 def test_rescaled_timesteps() -> None:
-    assert process(rescale_timesteps=True).network_times(torch.tensor([0, 50])).tolist() == [0.0, 500.0]
-    times = process().network_times(torch.tensor([0, 50]))
-    assert times.tolist() == [0, 50] and not times.is_floating_point()
-    assert process(rescale_timesteps=True).respaced([0, 10, 99]).network_times(torch.tensor([1, 2])).tolist() == [100.0, 990.0]
+    def seen(chain: GaussianDiffusion, steps: list[int]) -> list[float]:
+        c = chain.at(torch.tensor(steps))
+        assert [chain.at_step(step).time for step in steps] == pytest.approx(c.time.flatten().tolist())
+        return c.times(torch.zeros(len(steps))).tolist()
+
+    assert seen(process(rescale_timesteps=True), [0, 50]) == [0.0, 500.0]
+    assert seen(process(), [0, 50]) == [0, 50]
+    assert seen(process(rescale_timesteps=True).respaced([0, 10, 99]), [1, 2]) == [100.0, 990.0]
+    assert process().at_step(7).times(torch.zeros(3, 1)).tolist() == [7, 7, 7]
+
+
+def test_between_two_timesteps() -> None:
+    """The table's values at its timesteps, the geometric mean of sigma half way; `time_of` is the inverse."""
+    chain = process(rescale_timesteps=True)
+    for step in (0, 31, 99):
+        here, table = chain.at_time(step), chain.at_step(step)
+        for name in ("time", "abar", "sqrt_abar", "sqrt_noise", "sqrt_recip", "sqrt_recip_less_1"):
+            assert getattr(here, name) == pytest.approx(getattr(table, name), rel=1e-9), name
+        assert chain.time_of(table.sigma) == pytest.approx(step)
+    half = chain.at_time(10.5)
+    assert half.sigma == pytest.approx((chain.at_step(10).sigma * chain.at_step(11).sigma) ** 0.5)
+    assert half.time == pytest.approx(105) and half.abar == pytest.approx(1 / (1 + half.sigma**2))
+    assert chain.time_of(half.sigma) == pytest.approx(10.5)
 
 
 def test_respacing_keeps_the_noise_levels() -> None:
     chain, kept = process(), [3, 20, 77]
     respaced = chain.respaced(kept)
     np.testing.assert_allclose(Coefficients(*respaced.tables).abar, Coefficients(*chain.tables).abar[kept])
-    assert respaced.network_times(torch.tensor([0, 2])).tolist() == [3, 77]
+    assert respaced.at(torch.tensor([0, 2])).time.flatten().tolist() == [3, 77]
     assert process().respaced([5]).steps == 1  # a single step has no second one to take its first variance from
 
 

@@ -16,7 +16,7 @@ from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.bounds import bound, losses
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
 from triptych.diffusion.respacing import respaced_timesteps
-from triptych.diffusion.samplers import ancestral_step, clipping, ddim_reverse_step, ddim_step, sample_steps
+from triptych.diffusion.samplers import ancestral_step, ancestral_steps, clipping, ddim_reverse_step, ddim_step, ddim_steps, x0_predictor
 from triptych.diffusion.unet import UNet, UNetConfig
 
 NAME = "unet_new_order"
@@ -59,7 +59,7 @@ def chain(model: ADM, spec: str) -> GaussianDiffusion:
 
 
 def denoise(model: ADM):
-    return lambda x, t: model.network(x, t, given("y"))
+    return lambda x, c: model.network(x, c.times(x), given("y"))
 
 
 def draws(kind: str, x: Tensor):
@@ -96,7 +96,8 @@ def test_respaced_chain(model: ADM, spec: str) -> None:
 
 def test_ddim(model: ADM) -> None:
     x = given("x")
-    steps = list(sample_steps(chain(model, "ddim10"), denoise(model), x, sampler="ddim", noise=draws("none", x), hook=CLIP))
+    process = chain(model, "ddim10")
+    steps = list(ddim_steps(process, x0_predictor(process, denoise(model), hook=CLIP), x, noise=draws("none", x)))
     assert len(steps) == 10
     expect(steps[-1].sample, f"{NAME}/ddim10")
 
@@ -104,13 +105,13 @@ def test_ddim(model: ADM) -> None:
 def test_ddim_reverse(model: ADM) -> None:
     process, x, t = chain(model, "ddim10"), given("x").clamp(-1, 1), torch.tensor([2, 5])
     c = process.at(t)
-    x0 = process.moments(denoise(model)(x, process.network_times(t)), x, c, CLIP).x0
+    x0 = process.moments(denoise(model)(x, c), x, c, CLIP).x0
     expect(ddim_reverse_step(process, x0, x, c), f"{NAME}/ddim_reverse")
 
 
 def test_ancestral(model: ADM) -> None:
     x = given("x")
-    *_, last = sample_steps(chain(model, "10"), denoise(model), x, sampler="ancestral", noise=draws("anc", x), hook=CLIP)
+    *_, last = ancestral_steps(chain(model, "10"), denoise(model), x, noise=draws("anc", x), hook=CLIP)
     expect(last.sample, f"{NAME}/ancestral10")
 
 
@@ -173,7 +174,7 @@ def test_parametrizations(mean: str, variance: str, loss: str) -> None:
     process, t = GaussianDiffusion(config), torch.tensor([0, 1, 23, 49])
     x0, noise = recorded.array("x0", (4, 3, 4, 4), 0.6).clamp(-1, 1), recorded.array("noise", (4, 3, 4, 4), 1.0)
     output, c = fixed_output(variance), process.at(t)
-    torch.testing.assert_close(process.network_times(t), torch.from_numpy(MORE["times"]))
+    torch.testing.assert_close(c.times(x0), torch.from_numpy(MORE["times"]))
     terms = losses(process, output, x0=x0, x_t=process.noised(x0, noise, c), noise=noise, t=t)
     prefix = f"loss/{mean}/{variance}/{loss}/"
     for key in [key for key in MORE if key.startswith(prefix)]:

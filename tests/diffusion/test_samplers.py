@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal
 
@@ -11,9 +12,9 @@ import torch
 from torch import Tensor
 
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, ImageHook
 from triptych.diffusion.respacing import respaced_timesteps
-from triptych.diffusion.samplers import clipping, ddim_reverse_step, ddim_sigma, sample_steps
+from triptych.diffusion.samplers import Step, ancestral_steps, clipping, ddim_reverse_step, ddim_sigma, ddim_steps, x0_predictor
 
 MEAN, DEVIATION = 0.3, 0.5
 
@@ -26,7 +27,8 @@ class KnownDenoiser:
         self.abar = tables.abar
         self.seen: list[int] = []
 
-    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, c: Coefficients) -> Tensor:
+        t = c.times(x)
         assert t.shape == (len(x),)
         self.seen.append(int(t[0]))
         abar = float(self.abar[int(t[0])])
@@ -36,6 +38,21 @@ class KnownDenoiser:
 
 def normal(count: int) -> Tensor:
     return Rng(3, ("sample",), torch.arange(count)).normal("initial", 1, 4, 4).double()
+
+
+def steps_of(
+    process: GaussianDiffusion,
+    denoise: KnownDenoiser,
+    x: Tensor,
+    *,
+    sampler: str,
+    noise: Callable[[int], Tensor],
+    eta: float = 0.0,
+    hook: ImageHook | None = None,
+) -> list[Step]:
+    if sampler == "ancestral":
+        return list(ancestral_steps(process, denoise, x, noise=noise, hook=hook))
+    return list(ddim_steps(process, x0_predictor(process, denoise, hook=hook), x, noise=noise, eta=eta))
 
 
 def no_noise(i: int) -> Tensor:
@@ -48,7 +65,7 @@ def test_ddim_converges_at_first_order() -> None:
     errors = []
     for count in (25, 50, 100, 200):
         respaced = chain.respaced(respaced_timesteps(count, total=1000))
-        *_, last = sample_steps(respaced, denoise, x, sampler="ddim", noise=no_noise)
+        *_, last = steps_of(respaced, denoise, x, sampler="ddim", noise=no_noise)
         abar = float(denoise.abar[-1])
         exact = MEAN + DEVIATION / math.sqrt(DEVIATION**2 * abar + 1 - abar) * (x - math.sqrt(abar) * MEAN)
         errors.append(float((last.sample - exact).abs().max()))
@@ -66,7 +83,7 @@ def test_samples_have_the_mean_and_the_variance_of_the_data(
 ) -> None:
     config = GaussianConfig(schedule="cosine", variance=variance)
     rng, x = Rng(3, ("sample",), torch.arange(2048)), normal(2048)
-    *_, last = sample_steps(
+    *_, last = steps_of(
         GaussianDiffusion(config),
         KnownDenoiser(config),
         x,
@@ -81,11 +98,11 @@ def test_samples_have_the_mean_and_the_variance_of_the_data(
 def test_the_reverse_steps_lead_back_to_the_noise() -> None:
     config = GaussianConfig(schedule="linear")
     chain, denoise, x = GaussianDiffusion(config), KnownDenoiser(config), normal(8)
-    *_, last = sample_steps(chain, denoise, x, sampler="ddim", noise=no_noise)
+    *_, last = steps_of(chain, denoise, x, sampler="ddim", noise=no_noise)
     back = last.sample
     for step in range(chain.steps - 1):
         c = chain.at_step(step)
-        x0 = chain.x0_from(denoise(back, torch.full((8,), step)), back, c)
+        x0 = chain.x0_from(denoise(back, c), back, c)
         back = ddim_reverse_step(chain, x0, back, c)
     torch.testing.assert_close(back, x, atol=0.03, rtol=0)
 
@@ -93,7 +110,7 @@ def test_the_reverse_steps_lead_back_to_the_noise() -> None:
 def test_the_network_sees_original_timesteps() -> None:
     config, x = GaussianConfig(), normal(2)
     denoise, kept = KnownDenoiser(config), respaced_timesteps("5,10,4", total=1000)
-    steps = list(sample_steps(GaussianDiffusion(config).respaced(kept), denoise, x, sampler="ddim", noise=no_noise))
+    steps = steps_of(GaussianDiffusion(config).respaced(kept), denoise, x, sampler="ddim", noise=no_noise)
     assert len(steps) == 19
     assert denoise.seen == list(reversed(kept))
 
@@ -106,18 +123,18 @@ def test_noise_is_drawn_once_a_step_but_for_the_last() -> None:
         asked.append(i)
         return torch.zeros_like(x)
 
-    list(sample_steps(process, KnownDenoiser(config), x, sampler="ancestral", noise=noise))
-    list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", eta=0.5, noise=noise))
+    steps_of(process, KnownDenoiser(config), x, sampler="ancestral", noise=noise)
+    steps_of(process, KnownDenoiser(config), x, sampler="ddim", eta=0.5, noise=noise)
     assert asked == [0, 1, 2, 3] * 2
 
 
 def test_progressive_predictions_are_clipped_after_the_hook() -> None:
     config, x = GaussianConfig(), normal(4)
     process = GaussianDiffusion(config).respaced(respaced_timesteps(10, total=1000))
-    steps = list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(0.25, lambda x0: x0 + 10)))
+    steps = steps_of(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(0.25, lambda x0: x0 + 10))
     assert all((step.x0 == 0.25).all() for step in steps)
     torch.testing.assert_close(steps[-1].sample, steps[-1].x0)
-    unclipped = list(sample_steps(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(None)))
+    unclipped = steps_of(process, KnownDenoiser(config), x, sampler="ddim", noise=no_noise, hook=clipping(None))
     assert unclipped[-1].x0.abs().max() > 1
 
 

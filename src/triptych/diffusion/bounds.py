@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triptych.diffusion.gaussian import RESCALED_TO, Coefficients, GaussianDiffusion, ImageHook, Moments
+from triptych.diffusion.gaussian import RESCALED_TO, Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments
 
 _BITS = 1 / math.log(2)
 _TINY = 1e-12
@@ -101,7 +101,7 @@ def prior_term(process: GaussianDiffusion, x0: Tensor) -> Tensor:
 @torch.no_grad()
 def bound(
     process: GaussianDiffusion,
-    denoise: Callable[[Tensor, Tensor], Tensor],
+    denoise: Denoiser,
     x0: Tensor,
     *,
     noise: Callable[[int], Tensor],
@@ -109,14 +109,14 @@ def bound(
 ) -> Bound:
     """The bound for 8-bit images x0 (b, c, h, w), every timestep evaluated once.
 
-    `denoise(x_t, times)` is the network; `noise(i)` the i-th draw, of timestep T - 1 - i; `hook` changes the predicted x_0.
+    `noise(i)` is the i-th draw, of timestep T - 1 - i; `hook` changes the predicted x_0.
     """
     terms, x0_mse, noise_mse = [], [], []
     for i, step in enumerate(reversed(range(process.steps))):
         t = torch.full((len(x0),), step, device=x0.device)
         c, drawn = process.at(t), noise(i)
         x_t = process.noised(x0, drawn, c)
-        moments = process.moments(denoise(x_t, process.network_times(t)), x_t, c, hook)
+        moments = process.moments(denoise(x_t, c), x_t, c, hook)
         terms.append(bound_term(process, moments, x0=x0, x_t=x_t, coefficients=c))
         x0_mse.append(mean_of_samples((moments.x0 - x0) ** 2))
         noise_mse.append(mean_of_samples((process.noise_from(moments.x0, x_t, c) - drawn) ** 2))

@@ -3,6 +3,9 @@
 Ho et al. 2020 (DDPM, arXiv 2006.11239); Nichol and Dhariwal 2021 (Improved DDPM, arXiv 2102.09672) for the cosine schedule, the
 learned variances and the hybrid loss; Salimans and Ho 2022 (arXiv 2202.00512) for v. x_t = sqrt(abar_t) x_0 + sqrt(1 - abar_t) eps.
 
+`NoiseProcess` is the way from images to noise, all that a classifier of noisy images needs; `GaussianDiffusion` adds what a network
+predicts of the way back.
+
 Tables are float64 and become float32 where they are looked up. A lookup gives `Coefficients`: numbers for one step that all samples
 share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both.
 """
@@ -10,6 +13,7 @@ share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,8 +33,8 @@ RESCALED_TO = 1000
 
 
 @config
-class GaussianConfig(Config):
-    """The diffusion, what the network predicts, and how it is trained."""
+class NoiseConfig(Config):
+    """How images become noise."""
 
     steps: int = 1000
     "Number of timesteps T."
@@ -38,12 +42,6 @@ class GaussianConfig(Config):
     "How the noise grows: linear betas (Ho et al. 2020), or a cosine alpha_bar (Nichol and Dhariwal 2021)."
     betas: tuple[float, ...] | None = None
     "A table of `steps` betas in place of the schedule; None: the schedule."
-    mean: Literal["epsilon", "x0", "previous_x", "v"] = "epsilon"
-    "What the network predicts: the noise, the image, the mean of x at the step before, or v = sqrt(abar) eps - sqrt(1 - abar) x0."
-    variance: Literal["fixed_small", "fixed_large", "learned", "learned_range"] = "fixed_large"
-    "Of a reverse step: the posterior's, beta, the network's, or the network's between the first two (in the log domain)."
-    loss: Literal["mse", "rescaled_mse", "kl", "rescaled_kl"] = "mse"
-    "Squared error (plus the bound's term for a learned variance; times T/1000 if rescaled), or the bound's term alone (times T)."
     rescale_timesteps: bool = False
     "The network sees t * 1000 / T."
 
@@ -55,20 +53,42 @@ class GaussianConfig(Config):
             self.require(len(self.betas) == self.steps, "betas", f"one for each of the {self.steps} steps")
             self.require(all(0 < beta < 1 for beta in self.betas), "betas", "numbers between 0 and 1")
 
+    def table(self) -> np.ndarray:
+        """The betas: float64 (steps,)."""
+        return named_betas(self.schedule, steps=self.steps) if self.betas is None else np.array(self.betas, dtype=np.float64)
+
+    @property
+    def time_unit(self) -> float:
+        """What the network sees of one timestep: 1, or 1000 / T."""
+        return RESCALED_TO / self.steps if self.rescale_timesteps else 1.0
+
+
+@config
+class GaussianConfig(NoiseConfig):
+    """The diffusion, what the network predicts, and how it is trained."""
+
+    mean: Literal["epsilon", "x0", "previous_x", "v"] = "epsilon"
+    "What the network predicts: the noise, the image, the mean of x at the step before, or v = sqrt(abar) eps - sqrt(1 - abar) x0."
+    variance: Literal["fixed_small", "fixed_large", "learned", "learned_range"] = "fixed_large"
+    "Of a reverse step: the posterior's, beta, the network's, or the network's between the first two (in the log domain)."
+    loss: Literal["mse", "rescaled_mse", "kl", "rescaled_kl"] = "mse"
+    "Squared error (plus the bound's term for a learned variance; times T/1000 if rescaled), or the bound's term alone (times T)."
+
     @property
     def learns_variance(self) -> bool:
         """Whether the network has a second half of output channels, for the variance."""
         return self.variance in ("learned", "learned_range")
 
-    def table(self) -> np.ndarray:
-        """The betas: float64 (steps,)."""
-        return named_betas(self.schedule, steps=self.steps) if self.betas is None else np.array(self.betas, dtype=np.float64)
-
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What the formulas need of a timestep: numbers, or float32 tensors (b, 1, 1, 1)."""
+    """What the formulas need of a timestep: numbers, or float32 tensors (b, 1, 1, 1).
 
+    Between two timesteps (`NoiseProcess.at_time`) those that speak of a neighbour, and the posteriors, are NaN.
+    """
+
+    time: Any
+    "What the network sees: the original timestep, rescaled if asked."
     abar: Any
     abar_prev: Any
     abar_next: Any
@@ -94,8 +114,23 @@ class Coefficients:
     not_last: Any
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
 
+    @property
+    def sigma(self) -> Any:
+        """The noise level in the terms of Karras et al. (2022): the deviation of the noise where the image has factor 1."""
+        return self.sqrt_recip_less_1
 
-def _tables(betas: np.ndarray) -> np.ndarray:
+    def times(self, x: Tensor) -> Tensor:
+        """`time` for each sample of x (b, ...): (b,)."""
+        return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((len(x),), self.time, device=x.device)
+
+
+Denoiser = Callable[[Tensor, Coefficients], Tensor]
+"""The network's output for noisy images x_t (b, c, h, w) at the timesteps of the coefficients."""
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Coefficients))
+
+
+def _tables(betas: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The fields of Coefficients for every timestep: float64 (fields, steps)."""
     abar = np.cumprod(1 - betas)
     abar_prev, abar_next = np.append(1.0, abar[:-1]), np.append(abar[1:], 0.0)
@@ -103,6 +138,7 @@ def _tables(betas: np.ndarray) -> np.ndarray:
     first = small[1] if len(betas) > 1 else betas[0]
     clipped, large = np.append(first, small[1:]), np.append(first, betas[1:])
     tables = Coefficients(
+        time=times,
         abar=abar,
         abar_prev=abar_prev,
         abar_next=abar_next,
@@ -119,7 +155,7 @@ def _tables(betas: np.ndarray) -> np.ndarray:
         log_beta=np.log(betas),
         not_last=np.minimum(np.arange(len(betas), dtype=np.float64), 1.0),
     )
-    return np.stack([getattr(tables, field.name) for field in dataclasses.fields(tables)])
+    return np.stack([getattr(tables, name) for name in _FIELDS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +168,10 @@ class Moments:
     x0: Tensor
 
 
-class GaussianDiffusion:
-    """The process of a configuration; after `respaced`, the same on some of its timesteps."""
+class NoiseProcess:
+    """The forward process of a configuration; after `respaced`, the same on some of its timesteps."""
 
-    def __init__(self, config: GaussianConfig, *, kept: Sequence[int] | None = None) -> None:
+    def __init__(self, config: NoiseConfig, *, kept: Sequence[int] | None = None) -> None:
         self.config = config
         self.kept = tuple(range(config.steps)) if kept is None else tuple(kept)
         betas = config.table()
@@ -143,44 +179,63 @@ class GaussianDiffusion:
             abar = np.cumprod(1 - betas)[list(self.kept)]
             betas = 1 - abar / np.append(1.0, abar[:-1])
         self.betas = betas
-        self.tables = _tables(betas)
-        self._on_device: dict[torch.device, tuple[Tensor, Tensor]] = {}
+        self.tables = _tables(betas, np.array(self.kept) * config.time_unit)
+        self._on_device: dict[torch.device, Tensor] = {}
 
     @property
     def steps(self) -> int:
         """Number of timesteps of this process."""
         return len(self.kept)
 
-    def respaced(self, kept: Sequence[int]) -> GaussianDiffusion:
-        """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
-        return GaussianDiffusion(self.config, kept=kept)
-
     def at(self, t: Tensor) -> Coefficients:
         """The coefficients at each sample's timestep, t (b,)."""
-        columns = self._device_tables(t.device)[0].index_select(1, t)[:, :, None, None, None]
-        return Coefficients(*columns.unbind(0))
+        if t.device not in self._on_device:
+            self._on_device[t.device] = torch.from_numpy(self.tables).float().to(t.device)
+        return Coefficients(*self._on_device[t.device].index_select(1, t)[:, :, None, None, None].unbind(0))
 
     def at_step(self, step: int) -> Coefficients:
         """The coefficients at one timestep, as numbers."""
         return Coefficients(*self.tables[:, step].tolist())
 
-    def network_times(self, t: Tensor) -> Tensor:
-        """What the network sees as its timesteps for t (b,): the original ones, rescaled to 0..1000 (floats) if asked."""
-        return self._device_tables(t.device)[1].index_select(0, t)
+    def at_time(self, t: float) -> Coefficients:
+        """The coefficients at a time from 0 to steps - 1, also between two timesteps: log(sigma) is interpolated along a line."""
+        log_sigma = float(np.interp(t, np.arange(self.steps), np.log(self.tables[_FIELDS.index("sqrt_recip_less_1")])))
+        sigma = math.exp(log_sigma)
+        abar = 1 / (1 + sigma**2)
+        known = {
+            "time": float(np.interp(t, np.arange(self.steps), self.tables[0])),
+            "abar": abar,
+            "sqrt_abar": abar**0.5,
+            "sqrt_noise": sigma * abar**0.5,
+            "sqrt_recip": (1 + sigma**2) ** 0.5,
+            "sqrt_recip_less_1": sigma,
+        }
+        return Coefficients(**dict.fromkeys(_FIELDS, math.nan) | known)
 
-    def _device_tables(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self._on_device:
-            times = torch.tensor(self.kept)
-            if self.config.rescale_timesteps:
-                times = times.float() * (RESCALED_TO / self.config.steps)
-            self._on_device[device] = torch.from_numpy(self.tables).float().to(device), times.to(device)
-        return self._on_device[device]
-
-    # The forward process.
+    def time_of(self, sigma: float) -> float:
+        """The time, from 0 to steps - 1, at which the noise level (see `Coefficients.sigma`) is `sigma`; the inverse of `at_time`."""
+        return float(np.interp(math.log(sigma), np.log(self.tables[_FIELDS.index("sqrt_recip_less_1")]), np.arange(self.steps)))
 
     def noised(self, x0: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
         """x_t, a sample of q(x_t | x_0)."""
         return c.sqrt_abar * x0 + c.sqrt_noise * noise
+
+    def noise_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+        """The noise that leads from x_0 to x_t."""
+        return (c.sqrt_recip * x_t - x0) / c.sqrt_recip_less_1
+
+
+class GaussianDiffusion(NoiseProcess):
+    """The process of a configuration, and what its network says of the way back."""
+
+    config: GaussianConfig
+
+    def __init__(self, config: GaussianConfig, *, kept: Sequence[int] | None = None) -> None:
+        super().__init__(config, kept=kept)
+
+    def respaced(self, kept: Sequence[int]) -> GaussianDiffusion:
+        """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
+        return GaussianDiffusion(self.config, kept=kept)
 
     def posterior_mean(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
         """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7)."""
@@ -197,8 +252,6 @@ class GaussianDiffusion:
                 return self.posterior_mean(x0, x_t, c)
             case "v":
                 return c.sqrt_abar * noise - c.sqrt_noise * x0
-
-    # The reverse process.
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor | None]:
         """The network's output as its mean half and its variance half; None where the variance is fixed."""
@@ -219,9 +272,9 @@ class GaussianDiffusion:
             case "v":
                 return c.sqrt_abar * x_t - c.sqrt_noise * prediction
 
-    def noise_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
-        """The noise that leads from x_0 to x_t."""
-        return (c.sqrt_recip * x_t - x0) / c.sqrt_recip_less_1
+    def prediction_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+        """What the network would predict for that x_0; the inverse of `x0_from`."""
+        return self.target(x0, x_t, self.noise_from(x0, x_t, c), c)
 
     def moments(self, output: Tensor, x_t: Tensor, c: Coefficients, hook: ImageHook | None = None) -> Moments:
         """p(x_{t-1} | x_t), from the network's whole output at (x_t, t); `hook` changes the predicted x_0."""

@@ -6,17 +6,18 @@ The steps take their noise as an argument; the loops ask for it, one draw for ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, Moments
+from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments
 
 SamplerName = Literal["ancestral", "ddim"]
-Denoiser = Callable[[Tensor, Tensor], Tensor]
-"""The network's output for images (b, c, h, w) and its timesteps (b,)."""
+Predictor = Callable[[Tensor, Coefficients], Tensor]
+"""The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
+Score = Callable[[Tensor, Coefficients], Tensor | None]
+"""A gradient (b, c, h, w) to add to the score at noisy images x_t; None: nothing to add at this noise level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +72,56 @@ def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Co
     return c.abar_next**0.5 * x0 + (1 - c.abar_next) ** 0.5 * process.noise_from(x0, x_t, c)
 
 
-def sample_steps(
+def x0_predictor(
+    process: GaussianDiffusion, denoise: Denoiser, *, hook: ImageHook | None = None, score: Score | None = None, hook_again: bool = False
+) -> Predictor:
+    """The x_0 that the network predicts, changed by `hook` and moved along `score`; `hook_again`: then changed by `hook` once more.
+
+    Moving the score by g moves eps by -sqrt(1 - abar) g (Dhariwal and Nichol 2021, Eq. 14), and x_0 by (1 - abar) / sqrt(abar) g.
+    """
+
+    def predict(x: Tensor, c: Coefficients) -> Tensor:
+        x0 = process.x0_from(process.split(denoise(x, c))[0], x, c)
+        x0 = x0 if hook is None else hook(x0)
+        gradient = None if score is None else score(x, c)
+        if gradient is None:
+            return x0
+        x0 = x0 + (1 - c.abar) / c.sqrt_abar * gradient
+        return hook(x0) if hook is not None and hook_again else x0
+
+    return predict
+
+
+def ancestral_steps(
     process: GaussianDiffusion,
     denoise: Denoiser,
     x: Tensor,
     *,
-    sampler: SamplerName,
     noise: Callable[[int], Tensor],
-    eta: float = 0.0,
     hook: ImageHook | None = None,
+    score: Score | None = None,
 ) -> Iterator[Step]:
-    """Every step from the noise x (b, c, h, w) to images, the last of which has the images as its `sample`.
+    """Every step of ancestral sampling from the noise x (b, c, h, w); the last one's `sample` is the images.
 
     `noise(i)` is the standard normal draw of the i-th step; it is asked for where it is used. `hook` changes the predicted x_0.
+    `score` moves the mean by the variance times it (Dhariwal and Nichol 2021, Algorithm 1).
     """
-    times = process.network_times(torch.arange(process.steps, device=x.device))
     for i, step in enumerate(reversed(range(process.steps))):
         c = process.at_step(step)
-        output = denoise(x, times[step].expand(len(x)))
-        if sampler == "ancestral":
-            moments = process.moments(output, x, c, hook)
-            x0, x = moments.x0, moments.mean if step == 0 else ancestral_step(moments, c, noise(i))
-        else:
-            x0 = process.x0_from(process.split(output)[0], x, c)
-            x0 = x0 if hook is None else hook(x0)
-            x = ddim_step(process, x0, x, c, eta=eta, noise=noise(i) if eta > 0 and step > 0 else None)
+        moments = process.moments(denoise(x, c), x, c, hook)
+        gradient = None if score is None else score(x, c)
+        if gradient is not None:
+            moments = replace(moments, mean=moments.mean + moments.variance * gradient)
+        x = moments.mean if step == 0 else ancestral_step(moments, c, noise(i))
+        yield Step(x, moments.x0)
+
+
+def ddim_steps(
+    process: GaussianDiffusion, predict: Predictor, x: Tensor, *, noise: Callable[[int], Tensor], eta: float = 0.0
+) -> Iterator[Step]:
+    """Every step of DDIM from the noise x (b, c, h, w); the last one's `sample` is the images. `noise` as in `ancestral_steps`."""
+    for i, step in enumerate(reversed(range(process.steps))):
+        c = process.at_step(step)
+        x0 = predict(x, c)
+        x = ddim_step(process, x0, x, c, eta=eta, noise=noise(i) if eta > 0 and step > 0 else None)
         yield Step(x, x0)

@@ -38,17 +38,20 @@ CHANNEL_MULT: dict[int, tuple[float, ...]] = {
     512: (0.5, 1, 1, 2, 2, 4, 4),
 }
 
+NO_LABEL = -1
+"""In place of a label: the network is told none, and says what all classes have in common (Ho and Salimans 2022)."""
+
 
 @config
-class UNetConfig(Config):
-    """The network; widths are multiples of 32, for its norms have 32 groups."""
+class EncoderConfig(Config):
+    """The network down to its middle; widths are multiples of 32, for its norms have 32 groups."""
 
     changeable: ClassVar = frozenset(("dropout", "checkpoint"))
 
     num_channels: int = 128
     "Base width."
     num_res_blocks: int = 2
-    "Residual blocks of each level (one more in the decoder)."
+    "Residual blocks of each level (one more in a decoder)."
     channel_mult: tuple[float, ...] | None = None
     "Width of each level as a multiple of num_channels; None: the published table, by image size."
     attention_resolutions: tuple[int, ...] = (16, 8)
@@ -57,8 +60,6 @@ class UNetConfig(Config):
     "Attention heads, where num_head_channels is None."
     num_head_channels: int | None = None
     "Channels of an attention head; None: num_heads heads everywhere."
-    num_heads_upsample: int | None = None
-    "Attention heads in the decoder; None: num_heads."
     attention_order: AttentionOrder = "legacy"
     "Order of the rows of qkv; the published 64x64 model uses the new one, all others the legacy one."
     dropout: float = 0.0
@@ -80,10 +81,21 @@ class UNetConfig(Config):
         self.require(all(size >= 1 for size in self.attention_resolutions), "attention_resolutions", "positive numbers")
         self.require(self.num_heads >= 1, "num_heads", "at least 1")
         self.require(self.num_head_channels is None or self.num_head_channels >= 1, "num_head_channels", "at least 1, or nothing")
+        self.require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
+
+
+@config
+class UNetConfig(EncoderConfig):
+    """The network; widths are multiples of 32, for its norms have 32 groups."""
+
+    num_heads_upsample: int | None = None
+    "Attention heads in the decoder; None: num_heads."
+
+    def __post_init__(self) -> None:
+        EncoderConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
         self.require(self.num_heads_upsample is None or self.num_heads_upsample >= 1, "num_heads_upsample", "at least 1, or nothing")
         without = self.num_heads_upsample is None or self.num_head_channels is None
         self.require(without, "num_heads_upsample", "nothing where num_head_channels is given, which decides everywhere")
-        self.require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,7 @@ class Plan:
     "Whether each level has it."
 
 
-def plan(network: UNetConfig, *, image_size: int) -> Plan:
+def plan(network: EncoderConfig, *, image_size: int) -> Plan:
     """The levels of the network; raises ConfigError when they do not exist at this size."""
     mult = network.channel_mult or CHANNEL_MULT.get(image_size)
     if mult is None:
@@ -124,10 +136,10 @@ def plan(network: UNetConfig, *, image_size: int) -> Plan:
     return Plan(widths, sizes, attention)
 
 
-def _check_heads(network: UNetConfig, widths: set[int]) -> None:
+def _check_heads(network: EncoderConfig, widths: set[int]) -> None:
     for width in sorted(widths):
         for setting in ("num_head_channels",) if network.num_head_channels else ("num_heads", "num_heads_upsample"):
-            given = getattr(network, setting)
+            given = getattr(network, setting, None)
             if given is not None and width % given:
                 raise ConfigError(setting, f"got {given}, expected a divisor of {width}, the width of a level with attention")
 
@@ -168,31 +180,25 @@ class Stage(nn.ModuleList):
         return x
 
 
-class UNet(nn.Module):
-    """The network eps(x_t, t, y), or whatever its 3 or 6 output channels stand for; an untrained one gives exactly 0."""
+class Encoder(nn.Module):
+    """The way down: embeddings, input_blocks and middle_block. What becomes of it is for the subclass."""
 
-    def __init__(
-        self, network: UNetConfig, *, image_size: int, in_channels: int, out_channels: int, num_classes: int | None = None
-    ) -> None:
+    def __init__(self, network: EncoderConfig, *, image_size: int, in_channels: int, num_labels: int | None = None) -> None:
         super().__init__()
         self.config, self.plan = network, plan(network, image_size=image_size)
-        self.image_size, self.in_channels, self.out_channels, self.num_classes = image_size, in_channels, out_channels, num_classes
+        self.image_size, self.in_channels, self.num_labels = image_size, in_channels, num_labels
         self.embedding = 4 * network.num_channels
         self.time_embed = nn.ModuleDict(
             {"0": nn.Linear(network.num_channels, self.embedding), "2": nn.Linear(self.embedding, self.embedding)}
         )
-        if num_classes is not None:
-            self.label_emb = nn.Embedding(num_classes, self.embedding)
-        skips: list[int] = []
-        self.input_blocks = nn.ModuleList(self._encoder(skips))
+        if num_labels is not None:
+            self.label_emb = nn.Embedding(num_labels, self.embedding)
+        self.skips: list[int] = []
+        self.input_blocks = nn.ModuleList(self._encoder(self.skips))
         last, name = self.plan.widths[-1], "middle_block"
         self.middle_block = Stage(
-            [self._residual(last, last, f"{name}.0"), self._attention(last, decoder=False), self._residual(last, last, f"{name}.2")]
+            [self._residual(last, last, f"{name}.0"), self._attention(last, network.num_heads), self._residual(last, last, f"{name}.2")]
         )
-        self.output_blocks = nn.ModuleList(self._decoder(skips))
-        first = self.plan.widths[0]
-        self.out = nn.ModuleDict({"0": GroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
-        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
     def _encoder(self, skips: list[int]) -> Iterator[Stage]:
         """The stages, pushing the width of each one's output on `skips`."""
@@ -204,27 +210,12 @@ class UNet(nn.Module):
                 layers: list[nn.Module] = [self._residual(width, level_width, f"input_blocks.{len(skips)}.0")]
                 width = level_width
                 if self.plan.attention[level]:
-                    layers.append(self._attention(width, decoder=False))
+                    layers.append(self._attention(width, self.config.num_heads))
                 yield Stage(layers)
                 skips.append(width)
             if level < len(self.plan.widths) - 1:
                 yield Stage([self._resample(width, f"input_blocks.{len(skips)}.0", up=False)])
                 skips.append(width)
-
-    def _decoder(self, skips: list[int]) -> Iterator[Stage]:
-        """The stages, popping the widths of what joins them from `skips`."""
-        width, index = self.plan.widths[-1], 0
-        for level, level_width in reversed(list(enumerate(self.plan.widths))):
-            for block in range(self.config.num_res_blocks + 1):
-                name = f"output_blocks.{index}"
-                layers: list[nn.Module] = [self._residual(width + skips.pop(), level_width, f"{name}.0")]
-                width = level_width
-                if self.plan.attention[level]:
-                    layers.append(self._attention(width, decoder=True))
-                if level > 0 and block == self.config.num_res_blocks:
-                    layers.append(self._resample(width, f"{name}.{len(layers)}", up=True))
-                yield Stage(layers)
-                index += 1
 
     def _residual(self, width: int, out_width: int, name: str) -> ResBlock:
         c = self.config
@@ -239,39 +230,75 @@ class UNet(nn.Module):
             width, width, embedding=self.embedding, scale_shift=c.scale_shift_norm, dropout=c.dropout, resampling=resampling, name=name
         )
 
-    def _attention(self, width: int, *, decoder: bool) -> SelfAttention:
+    def _attention(self, width: int, heads: int) -> SelfAttention:
         c = self.config
-        heads = width // c.num_head_channels if c.num_head_channels else (c.num_heads_upsample if decoder else None) or c.num_heads
-        return SelfAttention(width, heads=heads, order=c.attention_order)
-
-    def forward(self, x: Tensor, t: Tensor, y: Tensor | None = None, rng: Rng | None = None) -> Tensor:
-        """The output (b, out_channels, h, w), float32, for images x (b, in_channels, h, w).
-
-        `t` (b,): original timesteps, integer or rescaled. `y` (b,): labels, exactly when the network has classes. `rng` draws the
-        dropout masks in training mode.
-        """
-        if (y is not None) != (self.num_classes is not None):
-            raise ValueError("labels must be given exactly when the network has classes")
-        embedding = self._embed(t, y)
-        h = x.contiguous(memory_format=torch.channels_last)
-        skips: list[Tensor] = []
-        for stage in self.input_blocks:
-            h = self._run(stage, h, None, embedding, rng)
-            skips.append(h)
-        h = self._run(self.middle_block, h, None, embedding, rng)
-        for stage in self.output_blocks:
-            h = self._run(stage, h, skips.pop(), embedding, rng)
-        with torch.autocast(x.device.type, enabled=False):
-            return self.out["2"](self.out["0"](h.to(x.dtype), Modulation(silu=True)))
+        return SelfAttention(width, heads=width // c.num_head_channels if c.num_head_channels else heads, order=c.attention_order)
 
     def _embed(self, t: Tensor, y: Tensor | None) -> Tensor:
         """The embedding of timestep and label after the SiLU with which every block begins: float32 (b, embedding)."""
+        if (y is not None) != (self.num_labels is not None):
+            raise ValueError("labels must be given exactly when the network has classes")
         with torch.autocast(t.device.type, enabled=False):
             embedding = self.time_embed["2"](F.silu(self.time_embed["0"](timestep_embedding(t, self.config.num_channels))))
-            return F.silu(embedding if y is None else embedding + self.label_emb(y))
+            if y is not None:
+                embedding = embedding + self.label_emb(y.clamp(min=0)) * (y != NO_LABEL)[:, None]
+            return F.silu(embedding)
+
+    def _down(self, x: Tensor, embedding: Tensor, rng: Rng | None) -> tuple[list[Tensor], Tensor]:
+        """The output of every input block, first to last, and that of the middle block."""
+        h, outputs = x.contiguous(memory_format=torch.channels_last), []
+        for stage in self.input_blocks:
+            h = self._run(stage, h, None, embedding, rng)
+            outputs.append(h)
+        return outputs, self._run(self.middle_block, h, None, embedding, rng)
 
     def _run(self, stage: nn.Module, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
         if self.config.checkpoint and torch.is_grad_enabled():
             # Nothing inside draws from a global generator: the masks are recomputed from rng.
             return checkpoint(stage, x, skip, embedding, rng, use_reentrant=False, preserve_rng_state=False)
         return stage(x, skip, embedding, rng)
+
+
+class UNet(Encoder):
+    """The network eps(x_t, t, y), or whatever its 3 or 6 output channels stand for; an untrained one gives exactly 0."""
+
+    config: UNetConfig
+
+    def __init__(
+        self, network: UNetConfig, *, image_size: int, in_channels: int, out_channels: int, num_classes: int | None = None
+    ) -> None:
+        super().__init__(network, image_size=image_size, in_channels=in_channels, num_labels=num_classes)
+        self.out_channels = out_channels
+        self.output_blocks = nn.ModuleList(self._decoder(list(self.skips)))
+        first = self.plan.widths[0]
+        self.out = nn.ModuleDict({"0": GroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
+
+    def _decoder(self, skips: list[int]) -> Iterator[Stage]:
+        """The stages, popping the widths of what joins them from `skips`."""
+        width, index = self.plan.widths[-1], 0
+        heads = self.config.num_heads_upsample or self.config.num_heads
+        for level, level_width in reversed(list(enumerate(self.plan.widths))):
+            for block in range(self.config.num_res_blocks + 1):
+                name = f"output_blocks.{index}"
+                layers: list[nn.Module] = [self._residual(width + skips.pop(), level_width, f"{name}.0")]
+                width = level_width
+                if self.plan.attention[level]:
+                    layers.append(self._attention(width, heads))
+                if level > 0 and block == self.config.num_res_blocks:
+                    layers.append(self._resample(width, f"{name}.{len(layers)}", up=True))
+                yield Stage(layers)
+                index += 1
+
+    def forward(self, x: Tensor, t: Tensor, y: Tensor | None = None, rng: Rng | None = None) -> Tensor:
+        """The output (b, out_channels, h, w), float32, for images x (b, in_channels, h, w).
+
+        `t` (b,): original timesteps, integer, between two or rescaled. `y` (b,): labels, exactly when the network has classes; for a
+        sample whose label is NO_LABEL it has none. `rng` draws the dropout masks in training mode.
+        """
+        embedding = self._embed(t, y)
+        skips, h = self._down(x, embedding, rng)
+        for stage in self.output_blocks:
+            h = self._run(stage, h, skips.pop(), embedding, rng)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.out["2"](self.out["0"](h.to(x.dtype), Modulation(silu=True)))

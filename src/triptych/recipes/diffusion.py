@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triptych.data.config import DataConfig
-from triptych.diffusion.adm import ADMConfig, SamplingConfig
+from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.unet import UNetConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.recipes.config import RunConfig

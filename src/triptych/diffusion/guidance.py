@@ -1,0 +1,82 @@
+"""Guidance: at every step the sample is pushed to where a classifier, or a better model against a weaker one, points.
+
+Classifier guidance: Dhariwal and Nichol 2021, arXiv 2105.05233, section 4. Classifier-free guidance: Ho and Salimans 2022, arXiv
+2207.12598. Autoguidance: Karras et al. 2024, arXiv 2406.02507. Guidance in an interval of noise levels: Kynkaanniemi et al. 2024, arXiv
+2404.07724.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, NoiseConfig
+from triptych.diffusion.samplers import Score
+
+Interval = tuple[float, float]
+"""Noise levels sigma = sqrt(1 / abar - 1) in (low, high]."""
+
+
+def within(interval: Interval | None, c: Coefficients) -> bool:
+    """Whether guidance acts at this timestep, whose coefficients are numbers."""
+    return interval is None or interval[0] < c.sigma <= interval[1]
+
+
+def classifier_score(
+    classify: Callable[[Tensor, Coefficients], Tensor], labels: Tensor, *, scale: float, interval: Interval | None = None
+) -> Score:
+    """scale * grad_x log p(labels | x_t), where `classify` gives the logits (b, classes) of noisy images."""
+
+    def score(x: Tensor, c: Coefficients) -> Tensor | None:
+        if scale == 0 or not within(interval, c):
+            return None
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            log_p = classify(x, c).float().log_softmax(-1)
+            return torch.autograd.grad(log_p.gather(1, labels[:, None]).sum(), x)[0] * scale
+
+    return score
+
+
+def extrapolated(
+    process: GaussianDiffusion, strong: Denoiser, weak: Denoiser, *, scale: float, interval: Interval | None = None
+) -> Denoiser:
+    """The output of `strong` with its prediction replaced by weak + scale * (strong - weak); its variance stays.
+
+    `weak` gives a prediction without variance. At scale 1, and outside the interval, it is not asked.
+    """
+
+    def denoise(x: Tensor, c: Coefficients) -> Tensor:
+        output = strong(x, c)
+        if scale == 1 or not within(interval, c):
+            return output
+        prediction, variance = process.split(output)
+        other = weak(x, c)
+        prediction = other + scale * (prediction - other)
+        return prediction if variance is None else torch.cat((prediction, variance), dim=1)
+
+    return denoise
+
+
+def in_terms_of(process: GaussianDiffusion, other: GaussianDiffusion, denoise: Denoiser) -> Denoiser:
+    """What `denoise`, a network of `other`, predicts, as a network of `process` would say it; both have the same noise schedule."""
+
+    def translated(x: Tensor, c: Coefficients) -> Tensor:
+        x0 = other.x0_from(other.split(denoise(x, retimed(c, process.config, other.config)))[0], x, c)
+        return process.prediction_from(x0, x, c)
+
+    return translated
+
+
+def retimed(c: Coefficients, config: NoiseConfig, other: NoiseConfig) -> Coefficients:
+    """The coefficients of a timestep as a network of `other` sees it, which has the same timesteps but may rescale them otherwise."""
+    return c if config.time_unit == other.time_unit else replace(c, time=c.time / config.time_unit * other.time_unit)
+
+
+def same_noise(config: NoiseConfig, other: NoiseConfig) -> bool:
+    """Whether two networks were trained on the same timesteps, so that one can guide the other."""
+    return config.steps == other.steps and np.array_equal(config.table(), other.table())

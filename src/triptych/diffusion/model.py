@@ -1,0 +1,262 @@
+"""What all diffusion models of images share: the loss, the bound, and the ways from noise to images.
+
+"Diffusion Models Beat GANs on Image Synthesis", Dhariwal and Nichol 2021, https://arxiv.org/abs/2105.05233; "Improved Denoising Diffusion
+Probabilistic Models", Nichol and Dhariwal 2021, https://arxiv.org/abs/2102.09672. What differs from the published programs: the noise,
+timestep and dropout of a sample depend on the sample alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
+from triptych.core.rng import Rng
+from triptych.diffusion.bounds import Bound, bound, losses
+from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
+from triptych.diffusion.guidance import extrapolated
+from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
+from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
+from triptych.diffusion.unet import NO_LABEL, UNetConfig
+
+Conditions = tuple[Tensor | None, ...]
+"""What the network gets after x and t: the labels (b,), or None, and before them what else the model goes by."""
+
+
+@config
+class SamplingConfig(Config):
+    """How images are drawn from the model."""
+
+    sampler: SamplerName = "ancestral"
+    "Ancestral sampling (Ho et al. 2020), or DDIM (Song et al. 2021), better at few steps."
+    steps: int | str | None = None
+    'Steps: a number, numbers by section "a,b,c", or "ddimN"; None: as many as in training.'
+    eta: float = 0.0
+    "Noise of DDIM, from 0 (none) to 1 (about that of ancestral sampling)."
+    clip: bool = True
+    "Clip the image that each step predicts (static thresholding)."
+    threshold: float = 1.0
+    "Clipping is to [-threshold, threshold]."
+    guidance_scale: float = 1.0
+    "Guidance by a classifier: factor of its gradient. By a weaker model or without labels: w in weak + w (model - weak); 1: none."
+    guidance_interval: tuple[float, float] | None = None
+    "Guide only where the noise level sqrt(1 / abar - 1) is above the first and at most the second number; None: everywhere."
+    clip_guided: bool = False
+    "Clip once more after the shift by a classifier (not in ancestral sampling, which shifts the mean)."
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
+        self.require(self.threshold > 0, "threshold", "a positive number")
+        self.require(self.guidance_scale >= 0, "guidance_scale", "0 or more")
+        low, high = self.guidance_interval or (0.0, 1.0)
+        self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
+
+
+@config
+class DiffusionConfig(ModelConfig):
+    """A diffusion model of images."""
+
+    changeable: ClassVar = frozenset(("sampling",))
+
+    network: UNetConfig = dataclasses.field(default_factory=UNetConfig)
+    "The U-Net."
+    diffusion: GaussianConfig = dataclasses.field(default_factory=GaussianConfig)
+    "The diffusion and the loss."
+    timestep_sampler: Literal["uniform", "loss-second-moment"] = "uniform"
+    "Timesteps in training: all alike, or those with larger losses more often (for the kl losses)."
+    class_conditional: bool = False
+    "Learn the images given their class."
+    label_dropout: float = 0.0
+    "Probability that a training image goes without its label, which classifier-free guidance needs (0.1 is usual)."
+    sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
+    "Default settings of `triptych sample`, and those of the grids during training."
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.label_dropout < 1, "label_dropout", "from 0 to below 1")
+        self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
+        try:
+            respaced_timesteps(self.sampling.steps, total=self.diffusion.steps)
+        except ConfigError as error:
+            raise error.inside("sampling") from None
+
+    def num_labels(self, spec: DataSpec) -> int | None:
+        """The classes that the network is told; None: it goes without. Raises ConfigError where the data has no labels to tell."""
+        if self.class_conditional and spec.num_classes is None:
+            raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
+        return spec.num_classes if self.class_conditional else None
+
+
+@dataclass(frozen=True)
+class Guide:
+    """Who helps to sample: a classifier of noisy images, by its score, or a weaker model, by what it predicts (see guidance.py)."""
+
+    score: Score | None = None
+    weak: Denoiser | None = None
+
+
+class DiffusionModel(Model):
+    """The model of a DiffusionConfig; `network` is its U-Net, `diffusion` its process."""
+
+    phases = (Phase("denoise", ("network",)),)
+    averaged = ("network",)
+    validated = ("denoise",)
+    network: nn.Module
+
+    def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
+        super().__init__()
+        self.config = config
+        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.num_classes = config.num_labels(spec)
+        self.diffusion = GaussianDiffusion(config.diffusion)
+        out_channels = spec.channels * (2 if config.diffusion.learns_variance else 1)
+        try:
+            self.network = self.make_network(spec, out_channels=out_channels)
+        except ConfigError as error:
+            raise error.inside("network") from None
+        loss_aware = config.timestep_sampler == "loss-second-moment"
+        self.timesteps = LossSecondMoment(config.diffusion.steps) if loss_aware else UniformTimesteps(config.diffusion.steps)
+
+    @abstractmethod
+    def make_network(self, spec: DataSpec, *, out_channels: int) -> nn.Module:
+        """The network with fresh weights: called with x, t, the conditions and an rng. Raises ConfigError, of its own settings."""
+
+    @abstractmethod
+    def conditions(self, batch: Batch) -> Conditions:
+        """What the network is told of the images of a batch of the data."""
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        """The denoising loss of each sample at a timestep of its own; in evaluation mode at uniform timesteps and without dropout."""
+        sampler = self.timesteps if self.training else UniformTimesteps(self.diffusion.steps)
+        t, weight = sampler.draw(rng)
+        x0, noise = batch.images, rng.normal("noise", *self.image_shape)
+        c = self.diffusion.at(t)
+        x_t = self.diffusion.noised(x0, noise, c)
+        output = self.network(x_t, c.times(x_t), *self._told(self.conditions(batch), rng), rng)
+        terms = losses(self.diffusion, output, x0=x0, x_t=x_t, noise=noise, t=t)
+        observed = {"t": t, "loss": terms["loss"].detach()} if isinstance(sampler, LossSecondMoment) else {}
+        return LossTerms(
+            loss=weight * terms["loss"],
+            logged={name: weight * term.detach() for name, term in terms.items()},
+            group=NUM_GROUPS * t // self.diffusion.steps,
+            observed=observed,
+        )
+
+    def _told(self, conditions: Conditions, rng: Rng) -> Conditions:
+        """The conditions of a training step: without some of the labels, where the model learns to go without."""
+        labels = conditions[-1]
+        if labels is None or not self.training or self.config.label_dropout == 0:
+            return conditions
+        dropped = rng.uniform("label-dropout").squeeze(-1) < self.config.label_dropout
+        return (*conditions[:-1], labels.masked_fill(dropped, NO_LABEL))
+
+    def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
+        """Records the losses for loss-aware timestep sampling."""
+        if isinstance(self.timesteps, LossSecondMoment) and terms:
+            self.timesteps.record(terms["t"], terms["loss"])
+
+    def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> Bound:
+        """The variational bound of the batch's images on the timesteps `steps` (see SamplingConfig), in bits per dimension."""
+        return bound(
+            self.diffusion.respaced(respaced_timesteps(steps, total=self.diffusion.steps)),
+            self.denoiser(self.conditions(batch)),
+            batch.images,
+            noise=lambda i: rng.normal(f"step/{i}", *self.image_shape),
+            hook=clipping(1.0 if clip else None),
+        )
+
+    def denoiser(self, conditions: Conditions) -> Denoiser:
+        """The network, told `conditions`."""
+        return lambda x, c: self.network(x, c.times(x), *conditions)
+
+    def trajectory(
+        self, rng: Rng, conditions: Conditions, settings: Config, *, guide: Guide | None = None, hook: ImageHook | None = None
+    ) -> Iterator[Step]:
+        """Every step from noise to one image for each index of `rng`, without gradients.
+
+        `settings` is a SamplingConfig; `hook` changes the x_0 that each step predicts, before it is clipped. The model must be in
+        evaluation mode. Raises ConfigError for steps that do not fit, and for guidance that there is nothing for.
+        """
+        if not isinstance(settings, SamplingConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of a diffusion sampler")
+        process = self.diffusion.respaced(respaced_timesteps(settings.steps, total=self.diffusion.steps))
+        guide = guide or self._own_guide(conditions, settings)
+        denoise = self.denoiser(conditions)
+        if guide.weak is not None:
+            denoise = extrapolated(self.diffusion, denoise, guide.weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
+        return self._steps(process, denoise, guide.score, rng, settings, hook)
+
+    def _own_guide(self, conditions: Conditions, settings: SamplingConfig) -> Guide:
+        """Without another model: the network itself, told no label; nothing at scale 1."""
+        if settings.guidance_scale == 1:
+            return Guide()
+        if self.config.label_dropout == 0:
+            raise ConfigError(
+                "guidance_scale",
+                f"got {settings.guidance_scale}, but this model was not trained with model.label_dropout, which classifier-free guidance "
+                "needs; give a guide, or 1",
+            )
+        labels = conditions[-1]
+        assert labels is not None, "a model with label dropout is conditional"
+        alone = self.denoiser((*conditions[:-1], torch.full_like(labels, NO_LABEL)))
+        return Guide(weak=lambda x, c: self.diffusion.split(alone(x, c))[0])
+
+    @torch.no_grad()
+    def _steps(
+        self,
+        process: GaussianDiffusion,
+        denoise: Denoiser,
+        score: Score | None,
+        rng: Rng,
+        settings: SamplingConfig,
+        hook: ImageHook | None,
+    ) -> Iterator[Step]:
+        hook = clipping(settings.threshold if settings.clip else None, hook)
+        x = rng.normal("initial", *self.image_shape)
+
+        def noise(i: int) -> Tensor:
+            return rng.normal(f"step/{i}", *self.image_shape)
+
+        if settings.sampler == "ancestral":
+            yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
+            return
+        predict = x0_predictor(process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
+        yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
+
+    def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
+        """The labels; raises ConfigError unless they fit the model."""
+        if self.num_classes is None:
+            if labels is not None:
+                raise ConfigError("labels", "this model was trained without labels; leave them out")
+            return None
+        return checked_labels(labels, count, num_classes=self.num_classes)
+
+
+def last_sample(steps: Iterator[Step]) -> Tensor:
+    """The images at the end of a trajectory, within [-1, 1]."""
+    image = None
+    for step in steps:
+        image = step.sample
+    assert image is not None, "a process has at least one step"
+    return image.clamp(-1, 1)
+
+
+def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Tensor:
+    """The labels, int64 (count,); raises ConfigError unless there is one from 0 to num_classes - 1 for each image."""
+    if labels is None:
+        raise ConfigError("labels", f"this model needs labels, from 0 to {num_classes - 1}")
+    if labels.shape != (count,):
+        raise ConfigError("labels", f"got {labels.numel()} for {count} images")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        wrong = next(label for label in labels.tolist() if not 0 <= label < num_classes)
+        raise ConfigError("labels", f"got {wrong}, expected 0 to {num_classes - 1}")
+    return labels.long()
