@@ -1,6 +1,6 @@
 """The names and descriptions of all recipes, read from their source without importing it (or PyTorch).
 
-A recipe is a function without arguments at the top of recipes/flows.py, gans.py or diffusion.py that is annotated
+A recipe is a function without arguments at the top of one of the modules FAMILIES that is annotated
 `-> RunConfig`; `adm_digits` is the recipe "adm-digits", and its docstring is its description.
 """
 
@@ -18,7 +18,8 @@ from triptych.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
-FAMILIES = ("flows", "gans", "diffusion")
+FAMILIES = ("flows", "gans", "diffusion", "classifiers", "upsamplers")
+"""Modules of recipes; the last two belong to the diffusion family, and are listed apart."""
 
 
 @dataclass(frozen=True)
