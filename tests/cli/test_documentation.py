@@ -64,7 +64,7 @@ def test_command(
         assert main([verb, *rest]) == 0
         assert "--train.total-images" in capsys.readouterr().out
     elif verb == "train":
-        options, config = train.configure(rest[0], rest[1:])
+        options, config = train.configure(train.base_of(rest[0]), rest[1:])
         assert options.run is not None and options.device is None
         assert config != load_recipe(rest[0]) or not any(argument.startswith("--train.") for argument in rest)
     elif "--help" not in rest:

@@ -32,6 +32,8 @@ def test_by_default_the_settings_of_the_run(fake_runs: FakeRuns, capsys: pytest.
         "weights": None,
         "device": None,
         "precision": "float32",
+        "guide": None,
+        "guide_with": None,
         "out": Path("runs/toy/samples.png"),
     }
     assert capsys.readouterr().out == "64 images in runs/toy/samples.png\n"
@@ -39,7 +41,8 @@ def test_by_default_the_settings_of_the_run(fake_runs: FakeRuns, capsys: pytest.
 
 def test_every_option(fake_runs: FakeRuns) -> None:
     options = "--count 10 --seed 3 --labels 3,7,cat --steps 50 --sampler ddim --eta 0.5 --batch-size 5 --checkpoint 512000"
-    asked = sampled(fake_runs, *options.split(), "--weights", "ema-0.999", "--device", "cpu", "--precision", "bf16", "--out", "a.npz")
+    options += " --weights ema-0.999 --device cpu --precision bf16 --guide runs/judge --guide-with runs/weak --out a.npz"
+    asked = sampled(fake_runs, *options.split())
     assert asked == {
         "count": 10,
         "seed": 3,
@@ -50,6 +53,8 @@ def test_every_option(fake_runs: FakeRuns) -> None:
         "weights": "ema-0.999",
         "device": "cpu",
         "precision": "bf16",
+        "guide": "runs/judge",
+        "guide_with": "runs/weak",
         "out": Path("a.npz"),
     }
 

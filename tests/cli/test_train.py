@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,22 @@ def test_a_missing_file(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "triptych: error: --config: there is no file 'none.toml'\n"
     assert main(["train", "toy", "--config"]) == 2
     assert capsys.readouterr().err.startswith("triptych: error: --config: the value is missing")
+
+
+def test_a_run_in_the_place_of_the_recipe_goes_on_with_its_own_settings(
+    fake_runs: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "mine"
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+    fake_runs.config = dataclasses.replace(toy_recipe(), train=dataclasses.replace(toy_recipe().train, seed=77))
+    assert main(["train", str(run), "--train.total-images", "200"]) == 0
+    (opened, _, _), (name, (config, directory), named) = fake_runs.calls
+    assert (opened, name, directory) == ("open_run", "train", run)
+    assert (config.train.seed, config.train.total_images) == (77, 200)
+    assert named == {"recipe": None, "init_from": None, "device": None}
+    assert main(["train", str(run), "--run", "elsewhere"]) == 2
+    assert f"--run: got 'elsewhere' beside the run '{run}'" in capsys.readouterr().err
 
 
 def test_only_the_first_process_prints(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, UserError
 
-USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--out FILE] [sampler settings]
+USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--guide CLASSIFIER_RUN] [--out FILE] [sampler settings]
 
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
 
@@ -32,6 +32,10 @@ class SampleOptions(Config):
     "Classes by number or name, separated by commas, taken in turn (3,7); None: all classes in turn."
     out: str | None = None
     "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
+    guide: str | None = None
+    "A run of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: no classifier."
+    guide_with: str | None = None
+    "A run of a weaker model (smaller, or less trained) that the sampler is led away from, by --guidance-scale; None: none."
     batch_size: int | None = None
     "Images drawn at once in each process; None: the run's batch size."
     checkpoint: str = "latest"
@@ -87,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
             device=options.device,
             precision=options.precision,
             out=out,
+            guide=options.guide,
+            guide_with=options.guide_with,
             progress=report,
         )
     runs.close_world()

@@ -101,6 +101,19 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class Guidable(Protocol):
+    """A sampler that another model may lead."""
+
+    def guided_by(self, classifier: Model) -> nn.Module:
+        """A Sampler: this model's, pushed to where `classifier` recognises the label. Raises ConfigError where the two do not fit."""
+        ...
+
+    def guided_with(self, weaker: Model) -> nn.Module:
+        """A Sampler: this model's, pushed away from what `weaker` does. Raises ConfigError where the two do not fit."""
+        ...
+
+
+@runtime_checkable
 class Likelihood(Protocol):
     """A model that knows how probable an image is."""
 
@@ -113,8 +126,16 @@ class Likelihood(Protocol):
 class Translator(Protocol):
     """A model that makes images of one kind from images of another."""
 
-    def translate(self, batch: Batch, rng: Rng) -> Tensor:
-        """The translation of each image of the batch: (b, c, h, w) in [-1, 1]."""
+    sampling: Config
+    "The default settings of its sampler; `triptych sample` takes them as flags."
+    input_size: int
+    "Height and width, in pixels, of the images that it takes; they have as many channels as those that it makes."
+
+    def translate(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+        """One image in [-1, 1] for each of the batch, (b, c, input_size, input_size): (b, c, h, w).
+
+        The batch has labels where the model is conditional; where it is not, it may have some that are not used.
+        """
         ...
 
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import Model
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import ImageHook
-from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, last_sample
+from triptych.diffusion.classifier import NoisyClassifier
+from triptych.diffusion.gaussian import Coefficients, ImageHook, NoiseConfig
+from triptych.diffusion.guidance import classifier_score, in_terms_of, retimed, same_noise
+from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, checked_labels, last_sample
 from triptych.diffusion.samplers import Step
 from triptych.diffusion.unet import UNet
 
@@ -66,3 +70,63 @@ class ADM(DiffusionModel):
         """Every step of `sample`, from noise to images; `hook` changes the x_0 that each predicts, before it is clipped."""
         conditions = (self.checked_labels(labels, len(rng)),)
         return self.trajectory(rng, conditions, self.sampling if settings is None else settings, guide=guide, hook=hook)
+
+    def guided_by(self, classifier: Model) -> GuidedADM:
+        """This model's sampler, led by a NoisyClassifier of the same images, noise and classes; ConfigError for any other."""
+        if not isinstance(classifier, NoisyClassifier):
+            raise ConfigError("guide", f"{type(classifier).__name__} is no classifier of noisy images; a weaker model goes to guide_with")
+        _require_same("guide", self, classifier.image_shape, classifier.process.config)
+        if self.num_classes not in (None, classifier.num_classes):
+            raise ConfigError("guide", f"it tells {classifier.num_classes} classes apart, this model has {self.num_classes}")
+        return GuidedADM(self, classifier)
+
+    def guided_with(self, weaker: Model) -> GuidedADM:
+        """This model's sampler, led away from a weaker ADM of the same images, noise and classes; ConfigError for any other."""
+        if not isinstance(weaker, ADM):
+            raise ConfigError("guide_with", f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to guide")
+        _require_same("guide_with", self, weaker.image_shape, weaker.diffusion.config)
+        if weaker.num_classes not in (None, self.num_classes):
+            own = "no" if self.num_classes is None else self.num_classes
+            raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {own}")
+        return GuidedADM(self, weaker)
+
+
+class GuidedADM(nn.Module):
+    """A sampler: an ADM, led by a classifier or away from a weaker ADM. An unconditional one learns the labels from its classifier."""
+
+    def __init__(self, model: ADM, guide: NoisyClassifier | ADM) -> None:
+        super().__init__()
+        self.model, self.guide, self.sampling = model, guide, model.sampling
+        self.num_classes = guide.num_classes if isinstance(guide, NoisyClassifier) else model.num_classes
+
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+        """See `ADM.sample`; `labels` are given where the model is conditional or led by a classifier."""
+        if self.num_classes is not None:
+            labels = checked_labels(labels, len(rng), num_classes=self.num_classes)
+        own = labels if self.num_classes is None or self.model.num_classes is not None else None
+        return last_sample(self.model.sample_progressive(rng, labels=own, settings=settings, guide=self._guide(labels, settings)))
+
+    def _guide(self, labels: Tensor | None, settings: Config) -> Guide:
+        assert isinstance(settings, SamplingConfig)
+        process, guide = self.model.diffusion, self.guide
+        if isinstance(guide, ADM):
+            other = guide.denoiser((labels if guide.num_classes is not None else None,))
+            return Guide(weak=in_terms_of(process, guide.diffusion, other))
+        assert labels is not None
+
+        def classify(x: Tensor, c: Coefficients) -> Tensor:
+            return guide.classify(x, retimed(c, process.config, guide.process.config))
+
+        return Guide(score=classifier_score(classify, labels, scale=settings.guidance_scale, interval=settings.guidance_interval))
+
+
+def _require_same(setting: str, model: ADM, image_shape: tuple[int, int, int], noise: NoiseConfig) -> None:
+    """Raises ConfigError, naming what differs, unless the guide knows images and noise levels as the model does."""
+    own = model.image_shape
+    if image_shape[1:] != own[1:]:
+        raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {own[1]}; give one trained at {own[1]}")
+    if image_shape[0] != own[0]:
+        raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {own[0]}")
+    if not same_noise(noise, model.diffusion.config):
+        theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (noise, model.diffusion.config))
+        raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")

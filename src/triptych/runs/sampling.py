@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.core.batch import DataSpec, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import enlarge, grid, save_png, to_uint8
-from triptych.core.model import Model, Sampler
+from triptych.core.model import Sampler, Translator
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
@@ -47,8 +47,18 @@ class Request:
     settings: Config
     precision: str
 
+    def images(self, model: nn.Module, part: range, device: torch.device) -> Tensor:
+        """The images of these indices: (b, c, h, w) in [-1, 1]. Raises ConfigError for a model that makes none of itself."""
+        index = torch.arange(part.start, part.stop, device=device)
+        rng = Rng(self.seed, ("sample",), index)
+        return require_sampler(model).sample(rng, labels=self.labels_of(part, device), settings=self.settings)
 
-def label_list(model: Model, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
+    def labels_of(self, part: range, device: torch.device) -> Tensor | None:
+        """The labels of these indices (b,), where there are labels."""
+        return None if self.labels is None else torch.from_numpy(self.labels[part.start : part.stop]).to(device)
+
+
+def label_list(model: nn.Module, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
     """A label for each of `count` images: `given` taken in turn (numbers or class names); None: all classes in turn.
 
     Raises ConfigError for labels of an unlabelled model and for unknown classes.
@@ -77,32 +87,31 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
     return label
 
 
-def require_sampler(model: Model) -> Sampler:
+def require_sampler(model: nn.Module) -> Sampler:
     """The model as a sampler; ConfigError where it is none."""
+    if isinstance(model, Translator):
+        raise ConfigError("model", f"{type(model).__name__} makes images from images of {model.input_size} pixels; give some by --base")
     if not isinstance(model, Sampler):
         raise ConfigError("model", f"{type(model).__name__} makes no samples")
     return model
 
 
 @torch.no_grad()
-def draw(model: Model, request: Request, *, indices: range, batch_size: int, device: torch.device) -> Iterator[tuple[range, np.ndarray]]:
+def draw(
+    model: nn.Module, request: Request, *, indices: range, batch_size: int, device: torch.device
+) -> Iterator[tuple[range, np.ndarray]]:
     """The images of `indices`, batch by batch: (their indices, uint8 (b, h, w, c))."""
-    sampler = require_sampler(model)
     training = model.training
     model.eval()
     for start in range(indices.start, indices.stop, batch_size):
         part = range(start, min(start + batch_size, indices.stop))
-        index = torch.arange(part.start, part.stop, device=device)
-        labels: Tensor | None = None
-        if request.labels is not None:
-            labels = torch.from_numpy(request.labels[part.start : part.stop]).to(device)
         with autocast(request.precision, device=device):
-            images = sampler.sample(Rng(request.seed, ("sample",), index), labels=labels, settings=request.settings)
+            images = request.images(model, part, device)
         yield part, to_uint8(images).numpy()
     model.train(training)
 
 
-def gather(model: Model, request: Request, *, batch_size: int, world: World) -> np.ndarray:
+def gather(model: nn.Module, request: Request, *, batch_size: int, world: World) -> np.ndarray:
     """All images, in every process: each draws its share."""
     own = share(request.count, rank=world.rank, world_size=world.size)
     parts = [images for _, images in draw(model, request, indices=own, batch_size=batch_size, device=world.device)]
@@ -154,7 +163,7 @@ class PartialSamples:
 
 def sample_to(
     out: Path,
-    model: Model,
+    model: nn.Module,
     request: Request,
     *,
     origin: dict[str, Any],
@@ -234,11 +243,10 @@ def write_samples(out: Path, samples: Samples) -> None:
             (out / "labels.json").write_text(json.dumps(labels, indent=0) + "\n", encoding="utf-8")
 
 
-def write_grid(path: Path, samples: Samples) -> None:
-    """Writes a PNG with all samples: a row is one round of the labels where there are 5 to 20 classes in turn."""
+def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:
+    """Writes a PNG with all samples: by default a row is one round of the labels where there are 5 to 20 classes in turn."""
     labels = samples.labels
-    columns = None
-    if labels is not None:
+    if labels is not None and columns is None:
         repeats = np.flatnonzero(labels[1:] == labels[0])
         period = int(repeats[0]) + 1 if len(repeats) else len(labels)
         columns = period if 5 <= period <= 20 else None

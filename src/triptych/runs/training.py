@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, UserError
-from triptych.core.model import Model, Sampler
+from triptych.core.model import Model, Sampler, Translator
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.source import Data, open_data
@@ -33,6 +34,7 @@ from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.run import Run, build, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
+from triptych.runs.translation import translated_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
 T = TypeVar("T")
@@ -70,8 +72,8 @@ def train(
     with ExitStack() as stack, stop_on_signals() as stop:
         start = _on_main(world, lambda: _start(config, directory, recipe, init_from, stack))
         data = open_data(start.config.data)
-        if start.stored is not None and start.stored.spec != data.spec:
-            raise ConfigError("data", f"the images are not those of this run: it has {start.stored.spec}, the data now gives {data.spec}")
+        if start.stored is not None:
+            _require_same_images(start.stored.spec, data.spec)
         model = build(start.config, data.spec)
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         if checkpoint is not None:
@@ -86,6 +88,13 @@ def train(
             _initialize(model, data, start.config, world)
         _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop)
     return open_run(run_dir)
+
+
+def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
+    """Raises ConfigError unless a run of `stored` can go on with the images of `found`; an imported run has classes without names."""
+    nameless = stored.num_classes is not None and stored.class_names is None
+    if found != stored and not (nameless and dataclasses.replace(found, class_names=None) == stored):
+        raise ConfigError("data", f"the images are not those of this run: it has {stored}, the data now gives {found}")
 
 
 def _on_main(world: World, act: Callable[[], T]) -> T:
@@ -183,7 +192,7 @@ def _loop(
         world=world,
         directory=directory,
         callables=Callables(
-            draw=loader.batches, validate=_validation(model, data, config, world), sample=_grid(model, data.spec, config, world)
+            draw=loader.batches, validate=_validation(model, data, config, world), sample=_grid(model, data, config, world)
         ),
         reporting=reporting,
     )
@@ -266,18 +275,24 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> An
     return validate
 
 
-def _grid(model: Model, spec: DataSpec, config: RunConfig, world: World) -> Any:
-    """The grid of samples for the loop; None for a model that makes none."""
+def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
+    """The grid of samples, or of translations of held-out images, for the loop; None for a model that makes none."""
     count = config.train.sample_count
-    if not isinstance(model, Sampler) or not count:
+    if not isinstance(model, Sampler | Translator) or not count:
         return None
-    request = Request(count, 0, label_list(model, spec, count=count, given=None), model.sampling, config.train.precision)
-    size = max(1, min(count, max(64, config.train.batch_size) // world.size))
+    write: Callable[[Path, np.ndarray], None]
+    if isinstance(model, Translator):
+        request, write = translated_grid(model, data, count=count, precision=config.train.precision)
+    else:
+        labels = label_list(model, data.spec, count=count, given=None)
+        request = Request(count, 0, labels, model.sampling, config.train.precision)
+        write = lambda path, images: write_grid(path, Samples(images, labels))  # noqa: E731
+    size = max(1, min(request.count, max(64, config.train.batch_size) // world.size))
 
     def sample(path: Path) -> None:
         images = gather(model, request, batch_size=size, world=world)
         if world.is_main:
-            write_grid(path, Samples(images, request.labels))
+            write(path, images)
 
     return sample
 
