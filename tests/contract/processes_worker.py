@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from tests.contract.shrink import BATCH, RECIPES, shrunk
-from triptych.core.model import Sampler
+from triptych.core.model import Sampler, Translator
 from triptych.runs import close_world, open_run, train
 
 
@@ -18,8 +20,13 @@ def main(folder: Path) -> None:
         train(replace(config, optim=replace(config.optim, warmup_images=0)), folder / name, device="cpu")
     for name in RECIPES:
         run = open_run(folder / name)
-        if isinstance(run.load(device="cpu"), Sampler):
+        model = run.load(device="cpu")
+        if isinstance(model, Sampler):
             run.sample(BATCH + 1, seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
+        elif isinstance(model, Translator):
+            small = np.arange((BATCH + 1) * model.input_size**2 * run.spec.channels, dtype=np.uint8)
+            small = small.reshape(BATCH + 1, model.input_size, model.input_size, run.spec.channels)
+            run.translate(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
     close_world()
 
 

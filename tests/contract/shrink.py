@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from triptych.core.model import ModelConfig
 from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.classifier import ClassifierConfig
+from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
@@ -38,8 +40,12 @@ def shrunk(name: str) -> RunConfig:
 
 
 def _shrunk_model(model: ModelConfig) -> ModelConfig:
-    if isinstance(model, ADMConfig):
+    if isinstance(model, ADMConfig | SuperResolutionConfig):
         heads = {"num_head_channels": 16} if model.network.num_head_channels else {"num_heads": 2}
         network = replace(model.network, num_channels=64, num_res_blocks=1, channel_mult=(1, 2), attention_resolutions=(4,), **heads)
-        return replace(model, network=network, sampling=replace(model.sampling, steps="4"))
+        size = {"small_size": 4} if isinstance(model, SuperResolutionConfig) else {}
+        return replace(model, network=network, sampling=replace(model.sampling, steps="4"), **size)
+    if isinstance(model, ClassifierConfig):
+        small = {"num_channels": 64, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (4,), "num_head_channels": 16}
+        return replace(model, network=replace(model.network, **small))
     raise TypeError(f"say in tests/contract/shrink.py how {type(model).__name__} is made small")

@@ -36,6 +36,9 @@ _REPLACED = ".old-"
 _SUPERSEDED = "superseded-"
 _RESERVED = ("format", "images_seen", "files")
 
+Wanted = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]] | None
+"""Which files of a checkpoint are wanted: their stems, or what gives them for the rest of its state.json; None: all."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -95,23 +98,24 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
     return target
 
 
-def load_checkpoint(path: Path, *, files: Collection[str] | None = None) -> Checkpoint:
-    """The checkpoint at `path`, on the CPU; only the `files` (stems) asked for, None: all.
+def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
+    """The checkpoint at `path`, on the CPU; only the `files` asked for.
 
     Raises CheckpointError that names the file when one is missing, damaged or of an unknown format.
     """
     state = _read_state(path)
     stems = [name.removesuffix(_SUFFIX) for name in state["files"]]
+    info = {name: value for name, value in state.items() if name not in _RESERVED}
+    files = files(info) if callable(files) else files
     unknown = sorted(set(files or ()) - set(stems))
     if unknown:
         raise CheckpointError(f"checkpoint {path} has no {unknown[0]}{_SUFFIX}; it has {', '.join(stems)}")
     wanted = [stem for stem in stems if files is None or stem in files]
     tensors = {stem: _read_tensors(path / (stem + _SUFFIX), state["files"][stem + _SUFFIX]) for stem in wanted}
-    info = {name: value for name, value in state.items() if name not in _RESERVED}
     return Checkpoint(state["images_seen"], tensors, info, {stem: state["files"][stem + _SUFFIX] for stem in stems})
 
 
-def load_newest(folder: Path, *, warn: Callable[[str], None], files: Collection[str] | None = None) -> Checkpoint | None:
+def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
     """The newest checkpoint that can be read, or None where none was ever written.
 
     Each unreadable one is reported through `warn`. Raises CheckpointError when there are checkpoints and none can be read.

@@ -85,21 +85,28 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made."""
-        info = checkpoint.info
+        if "imported" in checkpoint.info and "optimizer" not in checkpoint.files:
+            self._say("the weights were imported without an optimizer's state: the optimizer starts anew")
+        else:
+            self._restore_optimizers(checkpoint)
+        for average in self.averages:
+            stored = checkpoint.files.get(f"ema-{average.rate}")
+            if stored is not None:
+                average.load(stored)
+            elif "imported" in checkpoint.info:
+                self._say(f"the average of rate {average.rate} starts at the imported weights")
+            else:
+                self._say(f"warning: this run had no average of rate {average.rate}; it starts at the weights of now")
+        self.images_seen = self._saved_at = checkpoint.images_seen
+        self.best = checkpoint.info["best"]
+
+    def _restore_optimizers(self, checkpoint: Checkpoint) -> None:
         optimizer = checkpoint.files["optimizer"]
         for updater in self.updaters.values():
             prefix = f"{updater.name}:"
             own = {name.removeprefix(prefix): tensor for name, tensor in optimizer.items() if name.startswith(prefix)}
             load_optimizer_state(updater.optimizer, updater.parameters, own)
-            updater.scale.log2_scale = info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
-        for average in self.averages:
-            stored = checkpoint.files.get(f"ema-{average.rate}")
-            if stored is None:
-                self._say(f"warning: this run had no average of rate {average.rate}; it starts at the weights of now")
-            else:
-                average.load(stored)
-        self.images_seen = self._saved_at = checkpoint.images_seen
-        self.best = info["best"]
+            updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
 
     def save(self) -> None:
         """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,25 +14,23 @@ from triptych.core.model import NUM_GROUPS, LossTerms
 
 
 @dataclass
-class StepRecord:
-    """One optimizer step: for each term a row [sum, sums of the groups], and a row of the number of samples of each."""
+class TermSums:
+    """Sums of loss terms: for each term a row [sum, sums of the groups], and a row of the number of samples of each."""
 
-    phase: str
-    images: int
+    dtype: torch.dtype = torch.float32
     names: tuple[str, ...] = ()
     sums: Tensor | None = None
     counts: Tensor | None = None
-    gradient_norm: Tensor | None = None
 
     def add(self, terms: LossTerms) -> None:
         """Adds the samples of a microbatch."""
         logged = {"loss": terms.loss.detach(), **terms.logged}
-        values = torch.stack([value.float() for value in logged.values()])
+        values = torch.stack([value.to(self.dtype) for value in logged.values()])
         ones = torch.ones_like(values[:1])
         if terms.group is None:
-            member = torch.zeros(values.shape[1], NUM_GROUPS, device=values.device)
+            member = torch.zeros(values.shape[1], NUM_GROUPS, dtype=self.dtype, device=values.device)
         else:
-            member = (terms.group[:, None] == torch.arange(NUM_GROUPS, device=values.device)).float()
+            member = (terms.group[:, None] == torch.arange(NUM_GROUPS, device=values.device)).to(self.dtype)
         member = torch.cat((ones.T, member), dim=1)
         # A product with a zero would spread one bad value to every group.
         sums = torch.where(member.bool(), values[:, :, None], 0.0).sum(1)
@@ -42,9 +40,38 @@ class StepRecord:
         self.counts = counts if self.counts is None else self.counts + counts
 
     def flat(self) -> Tensor:
+        """All numbers as one vector, which `totals` reads."""
+        assert self.sums is not None and self.counts is not None
+        return torch.cat((self.sums.flatten(), self.counts))
+
+
+def totals(names: Sequence[str], numbers: Sequence[float]) -> Iterator[tuple[str, float, float]]:
+    """(name, sum, number of samples) of each term, and after it of its groups, as "name_q0" to "name_q3", that have samples."""
+    width = 1 + NUM_GROUPS
+    suffixes = ("", *(f"_q{group}" for group in range(NUM_GROUPS)))
+    for row, name in enumerate(names):
+        for suffix, total, count in zip(suffixes, numbers[row * width : (row + 1) * width], numbers[-width:], strict=True):
+            if count:
+                yield f"{name}{suffix}", total, count
+
+
+@dataclass
+class StepRecord:
+    """One optimizer step: its loss terms, and the norm of its gradient."""
+
+    phase: str
+    images: int
+    terms: TermSums = field(default_factory=TermSums)
+    gradient_norm: Tensor | None = None
+
+    def add(self, terms: LossTerms) -> None:
+        """Adds the samples of a microbatch."""
+        self.terms.add(terms)
+
+    def flat(self) -> Tensor:
         """All numbers of the record as one vector, the gradient norm last."""
-        assert self.sums is not None and self.counts is not None and self.gradient_norm is not None
-        return torch.cat((self.sums.flatten(), self.counts, self.gradient_norm.float().reshape(1)))
+        assert self.gradient_norm is not None
+        return torch.cat((self.terms.flat(), self.gradient_norm.float().reshape(1)))
 
 
 @dataclass
@@ -76,20 +103,15 @@ class Measurements:
             self._take(record, vector[:-1].tolist(), norm)
 
     def _take(self, record: StepRecord, numbers: list[float], norm: float) -> None:
-        width = 1 + NUM_GROUPS
-        counts = numbers[-width:]
-        for row, name in enumerate(record.names):
-            sums = numbers[row * width : (row + 1) * width]
-            if not math.isfinite(sums[0]):
+        for name, total, count in totals(record.terms.names, numbers):
+            if name in record.terms.names and not math.isfinite(total):
                 raise RunError(
                     f'phase "{record.phase}": the loss term "{name}" is not finite at {record.images} images seen; nothing after the '
                     "last checkpoint was saved; a lower --optim.learning-rate, --optim.clip-norm or --train.precision bf16 may help"
                 )
-            for suffix, total, count in zip(("", *(f"_q{g}" for g in range(NUM_GROUPS))), sums, counts, strict=True):
-                if count:
-                    key = f"{record.phase}/{name}{suffix}"
-                    self._sums[key] = self._sums.get(key, 0.0) + total
-                    self._counts[key] = self._counts.get(key, 0.0) + count
+            key = f"{record.phase}/{name}"
+            self._sums[key] = self._sums.get(key, 0.0) + total
+            self._counts[key] = self._counts.get(key, 0.0) + count
         if math.isfinite(norm):
             self._norms.setdefault(f"{record.phase}/gradient_norm", []).append(norm)
         elif not self.allow_overflow:

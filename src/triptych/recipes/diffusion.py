@@ -31,7 +31,7 @@ def adm_digits() -> RunConfig:
             # v weighs the noisy steps, which decide the shape, more than epsilon does: recognisable digits after half as many images.
             diffusion=GaussianConfig(schedule="cosine", mean="v", variance="fixed_small"),
             class_conditional=True,
-            sampling=SamplingConfig(sampler="ddim", steps=50),
+            sampling=SamplingConfig(sampler="ddim", steps=50, clip_guided=True),
         ),
         data=DataConfig(source="digits", image_size=16, flip=False),
         train=TrainConfig(
@@ -64,7 +64,7 @@ def adm_mnist() -> RunConfig:
             network=UNetConfig(num_channels=64, attention_resolutions=(14, 7), num_head_channels=32, resblock_updown=True, dropout=0.1),
             diffusion=GaussianConfig(schedule="cosine", variance="learned_range", loss="rescaled_mse"),
             class_conditional=True,
-            sampling=SamplingConfig(sampler="ddim", steps=50),
+            sampling=SamplingConfig(sampler="ddim", steps=50, clip_guided=True),
         ),
         data=DataConfig(source="mnist", image_size=28, flip=False),
         train=TrainConfig(total_images=3_000_000, batch_size=128, ema_rates=(0.999, 0.9999)),
@@ -194,7 +194,7 @@ def adm_photos64() -> RunConfig:
         model=ADMConfig(
             network=UNetConfig(attention_resolutions=(16, 8), num_head_channels=64, resblock_updown=True, dropout=0.1),
             diffusion=GaussianConfig(schedule="cosine", variance="learned_range"),
-            sampling=SamplingConfig(sampler="ddim", steps=50),
+            sampling=SamplingConfig(sampler="ddim", steps=50, clip_guided=True),
         ),
         data=DataConfig(image_size=64, labels="none", decode="reduced"),
         train=TrainConfig(total_images=10_000_000, batch_size=64, precision="bf16"),

@@ -1,0 +1,153 @@
+"""A classifier of noisy images, whose gradient guides a diffusion model.
+
+"Diffusion Models Beat GANs on Image Synthesis", Dhariwal and Nichol 2021, https://arxiv.org/abs/2105.05233, sections 4 and H. The
+encoder half of the U-Net gives log p(y | x_t, t). Parameter names and shapes are those of guided-diffusion's classifiers. What differs:
+the importance weights of loss-aware timesteps are applied, and the noise, timestep and dropout of a sample depend on it alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import config
+from triptych.core.errors import ConfigError
+from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
+from triptych.core.rng import Rng
+from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
+from triptych.diffusion.pooling import Pool, make_head
+from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
+from triptych.diffusion.unet import Encoder, EncoderConfig
+
+TOP = 5
+"""Accuracy is also counted among this many most probable classes, where there are more."""
+
+
+def _published_encoder() -> EncoderConfig:
+    return EncoderConfig(attention_resolutions=(32, 16, 8), num_head_channels=64, resblock_updown=True)
+
+
+@config
+class ClassifierConfig(ModelConfig):
+    """A classifier of noisy images."""
+
+    network: EncoderConfig = dataclasses.field(default_factory=_published_encoder)
+    "The encoder; attention pooling has heads of num_head_channels."
+    pool: Pool = "attention"
+    "From features to classes: attention, or a mean, over the last map; spatial and spatial_v2: two layers on the means of all maps."
+    noised: bool = True
+    "Train on noised images at sampled timesteps; false: on clean ones, at timestep 0."
+    noise: NoiseConfig = dataclasses.field(default_factory=NoiseConfig)
+    "How images become noise: as in the diffusion model that is to be guided."
+    timestep_sampler: Literal["uniform", "loss-second-moment"] = "uniform"
+    "Timesteps in training: all alike, or those with larger losses more often."
+
+    def __post_init__(self) -> None:
+        self.require(self.noised or self.timestep_sampler == "uniform", "timestep_sampler", "'uniform' where noised is false")
+
+    def build(self, spec: DataSpec) -> NoisyClassifier:
+        """The classifier of the images of `spec`; raises ConfigError without classes, or for a size that the network cannot take."""
+        return NoisyClassifier(self, spec)
+
+
+class ClassifierNetwork(Encoder):
+    """The logits of noisy images: an encoder and one of the heads of pooling.py (keys out.N)."""
+
+    def __init__(self, network: EncoderConfig, *, image_size: int, in_channels: int, num_classes: int, pool: Pool) -> None:
+        super().__init__(network, image_size=image_size, in_channels=in_channels)
+        widths = [*self.skips, self.plan.widths[-1]]
+        self.out = make_head(pool, self.plan, widths=widths, head_channels=network.num_head_channels, num_classes=num_classes)
+        self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
+
+    def forward(self, x: Tensor, t: Tensor, rng: Rng | None = None) -> Tensor:
+        """The logits (b, num_classes), float32, of images x (b, in_channels, h, w).
+
+        `t` (b,): original timesteps, integer, between two or rescaled. `rng` draws the dropout masks in training mode.
+        """
+        outputs, last = self._down(x, self._embed(t, None), rng)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.out([*outputs, last])
+
+
+class NoisyClassifier(Model):
+    """The model of a ClassifierConfig; `network` gives the logits, `process` the noise."""
+
+    phases = (Phase("classify", ("network",)),)
+    averaged = ("network",)
+    validated = ("classify",)
+
+    def __init__(self, config: ClassifierConfig, spec: DataSpec) -> None:
+        super().__init__()
+        self.config = config
+        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.num_classes = _num_classes(spec)
+        self.process = NoiseProcess(config.noise)
+        try:
+            self.network = ClassifierNetwork(
+                config.network,
+                image_size=spec.image_size,
+                in_channels=spec.channels,
+                num_classes=self.num_classes,
+                pool=config.pool,
+            )
+        except ConfigError as error:
+            raise error.inside("network") from None
+        loss_aware = config.timestep_sampler == "loss-second-moment"
+        self.timesteps = LossSecondMoment(config.noise.steps) if loss_aware else UniformTimesteps(config.noise.steps)
+
+    def classify(self, x: Tensor, c: Coefficients) -> Tensor:
+        """The logits (b, num_classes) of noisy images x_t (b, c, h, w) at the timesteps of the coefficients."""
+        return self.network(x, c.times(x))
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        """The cross entropy of each image, noised to a timestep of its own; in evaluation mode a uniform one, and without dropout.
+
+        The loss has the weight that makes its mean over drawn timesteps that over all of them. Accuracies have none: they are the
+        share of the images seen that were right, from 0 to 1 in every quartile.
+        """
+        assert batch.labels is not None, "the data of a classifier is labelled"
+        sampler = self.timesteps if self.training else UniformTimesteps(self.process.steps)
+        t, weight, x = self._noised(sampler, batch.images, rng)
+        logits = self.network(x, self.process.at(t).times(x), rng)
+        entropy = F.cross_entropy(logits, batch.labels, reduction="none")
+        return LossTerms(
+            loss=weight * entropy,
+            logged=accuracies(logits.detach(), batch.labels),
+            group=NUM_GROUPS * t // self.process.steps if self.config.noised else None,
+            observed={"t": t, "loss": entropy.detach()} if isinstance(sampler, LossSecondMoment) else {},
+        )
+
+    def _noised(self, sampler: LossSecondMoment | UniformTimesteps, images: Tensor, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
+        """The timesteps (b,), their weights (b,) and the images there."""
+        if not self.config.noised:
+            count = len(images)
+            return torch.zeros(count, dtype=torch.int64, device=images.device), torch.ones(count, device=images.device), images
+        t, weight = sampler.draw(rng)
+        return t, weight, self.process.noised(images, rng.normal("noise", *self.image_shape), self.process.at(t))
+
+    def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
+        """Records the losses for loss-aware timestep sampling."""
+        if isinstance(self.timesteps, LossSecondMoment) and terms:
+            self.timesteps.record(terms["t"], terms["loss"])
+
+
+def accuracies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Whether each label (b,) is the class of the largest logit, and one of the five largest where there are more classes: 0 or 1, (b,)."""
+    counts = (1, TOP) if logits.shape[1] > TOP else (1,)
+    # By topk's order, not by comparing with the label's logit: a network that says the same of all classes must not pass for right.
+    hits = logits.topk(counts[-1], dim=1).indices == labels[:, None]
+    return {f"accuracy@{k}": hits[:, :k].any(1).float() for k in counts}
+
+
+def _num_classes(spec: DataSpec) -> int:
+    if spec.num_classes is None:
+        raise ConfigError("", "a classifier learns classes, but the data has no labels; give labelled images, or another data.labels")
+    if spec.num_classes < 2:
+        raise ConfigError("", f"a classifier needs at least two classes, but the data has {spec.num_classes}")
+    return spec.num_classes
