@@ -105,6 +105,15 @@ class FakeRun:
         named.get("progress", lambda drawn: None)(given[0])
         return SimpleNamespace(images=None)
 
+    def inputs(self, *given: Any) -> SimpleNamespace:
+        self.runs.calls.append(("inputs", given, {}))
+        return SimpleNamespace(count=7)
+
+    def translate(self, *given: Any, **named: Any) -> SimpleNamespace:
+        self.runs.calls.append(("translate", given, named))
+        named.get("progress", lambda drawn: None)(7)
+        return SimpleNamespace(images=None, labels=None)
+
 
 @pytest.fixture
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:

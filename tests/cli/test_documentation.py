@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import sample, train
+from triptych.cli import evaluate, export, guided_diffusion, import_, sample, train
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
+from triptych.interop.flags import all_flags, parse_flags
 from triptych.recipes.catalogue import load_recipe, recipes
 
 from .conftest import FakeRuns
@@ -63,13 +64,50 @@ def test_command(
     elif "--help" in rest and verb == "train":
         assert main([verb, *rest]) == 0
         assert "--train.total-images" in capsys.readouterr().out
-    elif verb == "train":
-        options, config = train.configure(train.base_of(rest[0]), rest[1:])
-        assert options.run is not None and options.device is None
-        assert config != load_recipe(rest[0]) or not any(argument.startswith("--train.") for argument in rest)
     elif "--help" not in rest:
-        options, _ = sample.configure(rest[0], rest[1:], sampling=load_recipe("adm-digits").model.sampling)  # type: ignore[attr-defined]
-        assert options.out is not None
+        TAKEN[verb](rest)
+
+
+def train_takes(rest: list[str]) -> None:
+    run = rest[0].startswith("runs/")
+    base = train.Base(load_recipe("adm-digits"), None, Path(rest[0])) if run else train.base_of(rest[0])
+    options, config = train.configure(base, rest[1:])
+    assert (options.run is not None) != run and options.device is None
+    assert config != base.config or not any(argument.startswith("--train.") for argument in rest)
+
+
+def sample_takes(rest: list[str]) -> None:
+    options, _ = sample.configure(rest[0], rest[1:], sampling=load_recipe("adm-digits").model.sampling)  # type: ignore[attr-defined]
+    assert options.out is not None
+
+
+def evaluate_takes(rest: list[str]) -> None:
+    measured, _ = evaluate.configure(rest[0], rest[1:], data=load_recipe("adm-digits").data)
+    assert measured.metrics == ("bits-per-dim",)
+
+
+def import_takes(rest: list[str]) -> None:
+    options = import_.configure(rest)
+    parse_flags(options.flags or "", all_flags(options.program))  # type: ignore[arg-type]
+
+
+def export_takes(rest: list[str]) -> None:
+    options = export.configure(rest[0], rest[1:])
+    assert options.to is not None and options.out is not None
+
+
+def script_takes(rest: list[str]) -> None:
+    guided_diffusion.read(rest[0], rest[1:])
+
+
+TAKEN = {
+    "train": train_takes,
+    "sample": sample_takes,
+    "evaluate": evaluate_takes,
+    "import": import_takes,
+    "export": export_takes,
+    "guided-diffusion": script_takes,
+}
 
 
 def test_pages_have_commands() -> None:

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, UserError
 
+if TYPE_CHECKING:
+    from triptych.runs import Run
+
+_COUNT = 64
+
 USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--guide CLASSIFIER_RUN] [--out FILE] [sampler settings]
 
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
+An upsampler makes large images of the small ones that --base names: files, or a run that draws them.
 
   triptych sample RUN --help    list all options, with the settings of that run's sampler
 
@@ -24,14 +30,16 @@ example: triptych sample runs/digits --count 64 --labels 3,7 --out grid.png"""
 class SampleOptions(Config):
     """How many images, of what, from which weights, to where."""
 
-    count: int = 64
-    "Number of images."
+    count: int | None = None
+    "Number of images; None: 64, or as many as --base has where it is not a run."
     seed: int = 0
     "Seed of the noise."
     labels: str | None = None
-    "Classes by number or name, separated by commas, taken in turn (3,7); None: all classes in turn."
+    "Classes by number or name, separated by commas, taken in turn (3,7); None: all in turn, or those of --base."
     out: str | None = None
     "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
+    base: str | None = None
+    "The small images of an upsampler: a folder, .zip, .tar, .npz or .npy, or a run that draws them; None: the model needs none."
     guide: str | None = None
     "A run of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: no classifier."
     guide_with: str | None = None
@@ -48,7 +56,7 @@ class SampleOptions(Config):
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def __post_init__(self) -> None:
-        self.require(self.count >= 1, "count", "at least 1")
+        self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
@@ -57,6 +65,9 @@ class SampleOptions(Config):
             self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
         )
         self.require(self.labels is None or all(_split(self.labels)), "labels", "numbers or names of classes, separated by commas")
+        for name in ("guide", "guide_with"):
+            alone = self.base is None or getattr(self, name) is None
+            self.require(alone, name, "none beside --base: draw with it to an .npz first, and give that as --base")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -79,26 +90,36 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"{arguments[0]}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
     options, settings = configure(arguments[0], arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(arguments[0]) / "samples.png"
-    with _progress(options.count) as report:
-        run.sample(
-            options.count,
-            seed=options.seed,
-            labels=None if options.labels is None else [int(label) if label.isdecimal() else label for label in _split(options.labels)],
-            settings=settings,
-            batch_size=options.batch_size,
-            checkpoint=options.checkpoint,
-            weights=options.weights,
-            device=options.device,
-            precision=options.precision,
-            out=out,
-            guide=options.guide,
-            guide_with=options.guide_with,
-            progress=report,
-        )
+    count = _draw(run, options, settings, out)
     runs.close_world()
     if is_first_process():
-        print(f"{options.count} images in {out}")
+        print(f"{count} images in {out}")
     return 0
+
+
+def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
+    """Draws the images, and says how many."""
+    asked: dict[str, Any] = {
+        "seed": options.seed,
+        "labels": None if options.labels is None else [int(label) if label.isdecimal() else label for label in _split(options.labels)],
+        "settings": settings,
+        "batch_size": options.batch_size,
+        "checkpoint": options.checkpoint,
+        "weights": options.weights,
+        "device": options.device,
+        "precision": options.precision,
+        "out": out,
+    }
+    if options.base is None:
+        count = options.count or _COUNT
+        with _progress(count) as report:
+            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=report)
+        return count
+    inputs = run.inputs(options.base)
+    count = options.count or inputs.count
+    with _progress(count) as report:
+        run.translate(inputs, **asked, count=count, progress=report)
+    return count
 
 
 def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[SampleOptions, Config]:

@@ -66,8 +66,9 @@ def main(arguments: Sequence[str]) -> int:
         device=options.device,
     )
     runs.close_world()
-    if is_first_process():
-        print(f"draw from it: triptych sample {run.directory}")
+    if is_first_process() and hasattr(run_config.model, "sampling"):
+        small = " --base IMAGES" if hasattr(run_config.model, "small_size") else ""
+        print(f"draw from it: triptych sample {run.directory}{small}")
     return 0
 
 

@@ -117,8 +117,61 @@ class Guidable(Protocol):
 class Likelihood(Protocol):
     """A model that knows how probable an image is."""
 
-    def log_prob(self, images: Tensor, *, labels: Tensor | None, rng: Rng) -> Tensor:
-        """log p of each image (b, c, h, w), in nats: (b,). `rng` draws what the model needs (dequantization noise)."""
+    likelihood: Config
+    "The default settings of `log_prob`."
+
+    def log_prob(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+        """log P of each 8-bit image of the batch, in nats: (b,), so that its bits per dimension are -log P / (d ln 2).
+
+        A model of continuous images gives log p(image + u) + d log(2 / 255), u uniform within +-1/255 and drawn from `rng`; its mean
+        over u is at most log P. Without gradients; the model must be in evaluation mode.
+        """
+        ...
+
+
+class BoundTerms(Protocol):
+    """An upper bound on an image's bits per dimension, term by term; see `VariationalBound`."""
+
+    @property
+    def total(self) -> Tensor:
+        """(b,): the sum of `terms`, and `prior`."""
+        ...
+
+    @property
+    def prior(self) -> Tensor:
+        """(b,): what the last noise level still knows of the image."""
+        ...
+
+    @property
+    def terms(self) -> Tensor:
+        """(b, T), in the order of `timesteps`; like the two below."""
+        ...
+
+    @property
+    def x0_mse(self) -> Tensor:
+        """Mean squared error of the predicted image."""
+        ...
+
+    @property
+    def noise_mse(self) -> Tensor:
+        """Mean squared error of the noise that follows from it."""
+        ...
+
+    @property
+    def timesteps(self) -> tuple[int, ...]:
+        """The original timesteps, descending."""
+        ...
+
+
+@runtime_checkable
+class VariationalBound(Protocol):
+    """A model that bounds how improbable an image is."""
+
+    def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> BoundTerms:
+        """The bound on the bits per dimension of each 8-bit image of the batch, at `steps` of the timesteps (None: all).
+
+        `clip`: the image that each step predicts is clipped to [-1, 1]. The model must be in evaluation mode.
+        """
         ...
 
 
@@ -143,12 +196,18 @@ class Translator(Protocol):
 class Encoder(Protocol):
     """A model with latents that images go to and come back from."""
 
-    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng) -> list[Tensor]:
-        """The latents of images (b, c, h, w), each with its batch axis first."""
+    encoding: Config
+    "The default settings of the two ways; `triptych encode` takes them as flags."
+
+    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:
+        """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).
+
+        `labels`: (b,), exactly when the model is conditional. Without gradients; the model must be in evaluation mode.
+        """
         ...
 
-    def decode(self, latents: list[Tensor], *, labels: Tensor | None) -> Tensor:
-        """The images (b, c, h, w) of latents."""
+    def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config) -> Tensor:
+        """The images (b, c, h, w) in [-1, 1] of latents; raises ConfigError for latents of other shapes than the model's."""
         ...
 
 

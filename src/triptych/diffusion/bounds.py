@@ -90,6 +90,8 @@ class Bound:
     "Mean squared error of the predicted image."
     noise_mse: Tensor
     "Mean squared error of the noise that follows from it."
+    timesteps: tuple[int, ...]
+    "The original timesteps, in the order of `terms`."
 
 
 def prior_term(process: GaussianDiffusion, x0: Tensor) -> Tensor:
@@ -122,4 +124,5 @@ def bound(
         noise_mse.append(mean_of_samples((process.noise_from(moments.x0, x_t, c) - drawn) ** 2))
     prior = prior_term(process, x0)
     stacked = torch.stack(terms, dim=1)
-    return Bound(stacked.sum(1) + prior, prior, stacked, torch.stack(x0_mse, dim=1), torch.stack(noise_mse, dim=1))
+    x0_mses, noise_mses = torch.stack(x0_mse, dim=1), torch.stack(noise_mse, dim=1)
+    return Bound(stacked.sum(1) + prior, prior, stacked, x0_mses, noise_mses, process.kept[::-1])

@@ -24,8 +24,10 @@ from triptych.core.rng import Rng
 from triptych.diffusion.bounds import Bound, bound, losses
 from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
 from triptych.diffusion.guidance import extrapolated
+from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
+from triptych.diffusion.solvers import SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
 
@@ -38,9 +40,11 @@ class SamplingConfig(Config):
     """How images are drawn from the model."""
 
     sampler: SamplerName = "ancestral"
-    "Ancestral sampling (Ho et al. 2020), or DDIM (Song et al. 2021), better at few steps."
+    "Ancestral (Ho et al. 2020) or DDIM (Song et al. 2021); for 10 to 30 steps the solvers unipc, dpm++2m (-sde: with noise) and heun."
     steps: int | str | None = None
-    'Steps: a number, numbers by section "a,b,c", or "ddimN"; None: as many as in training.'
+    'Steps: a number, numbers by section "a,b,c", or "ddimN"; None: as many as in training. Solvers: a number; None: 20.'
+    spacing: Spacing | None = None
+    "Where the steps of a solver lie: evenly in timesteps, in log-snr, or as in edm (rho = 7); None: what suits it."
     eta: float = 0.0
     "Noise of DDIM, from 0 (none) to 1 (about that of ancestral sampling)."
     clip: bool = True
@@ -56,10 +60,22 @@ class SamplingConfig(Config):
 
     def __post_init__(self) -> None:
         self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
+        self.require(self.eta == 0 or self.sampler == "ddim", "eta", f"0 with sampler {self.sampler}; ddim alone has it")
+        solver = self.sampler in SOLVERS
+        self.require(solver or self.spacing is None, "spacing", f"None with sampler {self.sampler}, which goes by steps alone")
         self.require(self.threshold > 0, "threshold", "a positive number")
         self.require(self.guidance_scale >= 0, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
+
+    def check(self, diffusion: GaussianConfig) -> None:
+        """Raises ConfigError where the sampler or the steps do not fit the diffusion."""
+        if self.sampler not in SOLVERS:
+            respaced_timesteps(self.steps, total=diffusion.steps)
+            return
+        num_points(self.steps, total=diffusion.steps)
+        # Between two timesteps there is no step before.
+        self.require(diffusion.mean != "previous_x", "sampler", "ancestral or ddim with a model that predicts previous_x")
 
 
 @config
@@ -85,7 +101,7 @@ class DiffusionConfig(ModelConfig):
         self.require(0 <= self.label_dropout < 1, "label_dropout", "from 0 to below 1")
         self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
         try:
-            respaced_timesteps(self.sampling.steps, total=self.diffusion.steps)
+            self.sampling.check(self.diffusion)
         except ConfigError as error:
             raise error.inside("sampling") from None
 
@@ -110,6 +126,7 @@ class DiffusionModel(Model):
     phases = (Phase("denoise", ("network",)),)
     averaged = ("network",)
     validated = ("denoise",)
+    likelihood = FlowODEConfig()
     network: nn.Module
 
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
@@ -174,6 +191,18 @@ class DiffusionModel(Model):
             hook=clipping(1.0 if clip else None),
         )
 
+    def log_prob(self, batch: Batch, rng: Rng, *, settings: Config | None = None) -> Tensor:
+        """log P of each 8-bit image of the batch by the probability-flow ODE, in nats: (b,) in float64 (see core.model.Likelihood).
+
+        `settings` is a FlowODEConfig. Raises ConfigError where the network predicts previous_x, which has no meaning between timesteps.
+        """
+        settings = settings or self.likelihood
+        if not isinstance(settings, FlowODEConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of a probability-flow ODE")
+        if self.config.diffusion.mean == "previous_x":
+            raise ConfigError("likelihood", "got ode, but this model predicts previous_x, which has no flow between timesteps; use bound")
+        return log_prob(self.diffusion, self.denoiser(self.conditions(batch)), batch.images, rng, settings=settings)
+
     def denoiser(self, conditions: Conditions) -> Denoiser:
         """The network, told `conditions`."""
         return lambda x, c: self.network(x, c.times(x), *conditions)
@@ -184,11 +213,14 @@ class DiffusionModel(Model):
         """Every step from noise to one image for each index of `rng`, without gradients.
 
         `settings` is a SamplingConfig; `hook` changes the x_0 that each step predicts, before it is clipped. The model must be in
-        evaluation mode. Raises ConfigError for steps that do not fit, and for guidance that there is nothing for.
+        evaluation mode. Raises ConfigError for a sampler or steps that do not fit, and for guidance that there is nothing for.
         """
         if not isinstance(settings, SamplingConfig):
             raise TypeError(f"{type(settings).__name__} are not the settings of a diffusion sampler")
-        process = self.diffusion.respaced(respaced_timesteps(settings.steps, total=self.diffusion.steps))
+        settings.check(self.config.diffusion)
+        process = self.diffusion
+        if settings.sampler not in SOLVERS:
+            process = process.respaced(respaced_timesteps(settings.steps, total=process.steps))
         guide = guide or self._own_guide(conditions, settings)
         denoise = self.denoiser(conditions)
         if guide.weak is not None:
@@ -230,7 +262,12 @@ class DiffusionModel(Model):
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return
         predict = x0_predictor(process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
-        yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
+        if settings.sampler == "ddim":
+            yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
+            return
+        solver = SOLVERS[settings.sampler]
+        points = points_of(process, steps=num_points(settings.steps, total=process.steps), spacing=settings.spacing or solver.spacing)
+        yield from solver.steps(predict, x, points=points, noise=noise)
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
         """The labels; raises ConfigError unless they fit the model."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments
 
-SamplerName = Literal["ancestral", "ddim"]
+SamplerName = Literal["ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun"]
+"""The first two are below, the others in solvers.py."""
 Predictor = Callable[[Tensor, Coefficients], Tensor]
 """The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
 Score = Callable[[Tensor, Coefficients], Tensor | None]

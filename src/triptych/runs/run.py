@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,16 @@ from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.model import Guidable, Model, seeded_build
+from triptych.data.config import DataConfig
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
+from triptych.runs.encoding import Coder, Latents, require_encoder
+from triptych.runs.evaluation import Evaluation, Question, Split, evaluate
 from triptych.runs.sampling import Request, Samples, gather, label_list, require_sampler, sample_to
 from triptych.runs.translation import BASE_COUNT, Drawn, Pictures, Translation, open_pictures, require_fitting_base, require_translator
 from triptych.runs.weights import load_weights
@@ -99,8 +103,13 @@ class Run:
         return self._read(checkpoint, weights)[0]
 
     def _read(self, which: str, weights: str | None) -> tuple[dict[str, Tensor], dict[str, str | int]]:
-        chosen = self._weights_file(weights)
-        files = ("model",) if chosen == "model" else ("model", chosen)
+        chosen = "model"
+
+        def files(info: Mapping[str, Any]) -> set[str]:
+            nonlocal chosen
+            chosen = self._weights_file(weights, info)
+            return {"model", chosen}
+
         loaded = None
         if which == "latest":
             loaded = load_newest(self._paths.checkpoints, warn=lambda message: warnings.warn(message, stacklevel=2), files=files)
@@ -116,14 +125,17 @@ class Run:
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin
 
-    def _weights_file(self, weights: str | None) -> str:
+    def _weights_file(self, weights: str | None, info: Mapping[str, Any]) -> str:
+        """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights."""
         stems = [f"ema-{rate}" for rate in self.config.train.ema_rates]
+        if "imported" in info:  # without its average, if it has one: see interchange.py
+            stems = [stem for stem in stems if stem in info["imported"]["averages"]]
         if weights is None:
             return stems[0] if stems else "model"
         if weights == "raw":
             return "model"
         if weights not in stems:
-            raise ConfigError("weights", f'got "{weights}", expected one of raw, {", ".join(stems)}{nearest(weights, stems)}')
+            raise ConfigError("weights", f'got "{weights}", expected one of {", ".join(["raw", *stems])}{nearest(weights, stems)}')
         return weights
 
     def sample(
@@ -228,6 +240,85 @@ class Run:
             return Samples(gather(model, request, batch_size=size, world=world), kept)
         report = progress or (lambda drawn: None)
         return sample_to(Path(out), model, request, origin=origin | {"inputs": found}, batch_size=size, world=world, progress=report)
+
+    def evaluate(
+        self,
+        metrics: Sequence[str] = ("bits-per-dim",),
+        *,
+        settings: BitsPerDimConfig | None = None,
+        data: DataConfig | None = None,
+        split: Split | None = None,
+        count: int | None = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        checkpoint: str = "latest",
+        weights: str | None = None,
+        device: str | None = None,
+        precision: str = "float32",
+        out: str | Path | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Evaluation:
+        """What the metrics say of the model on images of `data` (None: the run's own), in every process; also written to `out`.
+
+        `split`, `count`: see Question. `out`: a .json, beside which goes an .npz; None: a name in the run's folder evaluations. An
+        interrupted call goes on where it was. `progress` is told how many images are done, and of how many, in this process.
+        Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written, RunError for infinities.
+        """
+        for name, value in (("count", count), ("batch_size", batch_size)):
+            if value is not None and value < 1:
+                raise ConfigError(name, f"got {value}, expected at least 1")
+        keep_freed_memory()
+        world = open_world(device)
+        model, origin = self._load(checkpoint, weights, world)
+        question = Question(tuple(metrics), settings or BitsPerDimConfig(), data or self.config.data, split, count, seed, precision)
+        return evaluate(
+            model,
+            question,
+            spec=self.spec,
+            origin=origin,
+            directory=self.directory,
+            out=None if out is None else Path(out),
+            batch_size=batch_size or min(64, self.config.train.microbatch or self.config.train.batch_size),
+            world=world,
+            progress=progress or (lambda done, total: None),
+        )
+
+    @property
+    def encoding(self) -> Config:
+        """The default settings of `coder`. Raises ConfigError where the model encodes no images."""
+        with torch.device("meta"):
+            return require_encoder(build(self.config, self.spec)).encoding
+
+    def coder(
+        self,
+        *,
+        settings: Config | None = None,
+        batch_size: int | None = None,
+        checkpoint: str = "latest",
+        weights: str | None = None,
+        device: str | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Coder:
+        """What turns images into latents and latents into images. `settings`: None for those of `encoding`.
+
+        `progress` is told how many images are done. Raises ConfigError where the model encodes no images, CheckpointError as `load` does.
+        """
+        if batch_size is not None and batch_size < 1:
+            raise ConfigError("batch_size", f"got {batch_size}, expected at least 1")
+        keep_freed_memory()
+        world = open_world(device)
+        model, _ = self._load(checkpoint, weights, world)
+        chosen = settings or require_encoder(model).encoding
+        size = batch_size or min(64, self.config.train.batch_size)
+        return Coder(model, self.spec, chosen, batch_size=size, world=world, progress=progress or (lambda done: None))
+
+    def encode(self, images: str | Path | np.ndarray, *, labels: Sequence[int | str] | None = None, device: str | None = None) -> Latents:
+        """The latents of images; see `Coder.encode`."""
+        return self.coder(device=device).encode(images, labels=labels)
+
+    def decode(self, latents: Latents | str | Path, *, labels: Sequence[int | str] | None = None, device: str | None = None) -> Samples:
+        """The images of latents; see `Coder.decode`."""
+        return self.coder(device=device).decode(latents, labels=labels)
 
     def _draws(
         self, count: int, *, seed: int, labels: Sequence[int | str] | None, precision: str, world: World

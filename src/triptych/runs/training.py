@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import secrets
 import time
 import warnings
@@ -32,6 +33,7 @@ from triptych.engine.signals import StopRequest, stop_on_signals
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
+from triptych.runs.interchange import untrained_import
 from triptych.runs.run import Run, build, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
 from triptych.runs.translation import translated_grid
@@ -123,7 +125,10 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
     stored = RunDocument.from_dict(directory.read_config())
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
-    notes = accept_changes(stored.config, config, directory=str(directory.root))
+    settled = stored.config
+    if untrained_import(directory):  # all but the model is still to be chosen
+        settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
+    notes = accept_changes(settled, config, directory=str(directory.root))
     if init_from is not None:
         notes.append("--init-from is not used: the run goes on from its own checkpoint")
     return _Start(config, recipe or stored.recipe, stored, notes)
@@ -280,13 +285,11 @@ def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
     count = config.train.sample_count
     if not isinstance(model, Sampler | Translator) or not count:
         return None
-    write: Callable[[Path, np.ndarray], None]
     if isinstance(model, Translator):
         request, write = translated_grid(model, data, count=count, precision=config.train.precision)
     else:
-        labels = label_list(model, data.spec, count=count, given=None)
-        request = Request(count, 0, labels, model.sampling, config.train.precision)
-        write = lambda path, images: write_grid(path, Samples(images, labels))  # noqa: E731
+        request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, config.train.precision)
+        write = functools.partial(_write_samples, labels=request.labels)
     size = max(1, min(request.count, max(64, config.train.batch_size) // world.size))
 
     def sample(path: Path) -> None:
@@ -295,6 +298,10 @@ def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
             write(path, images)
 
     return sample
+
+
+def _write_samples(path: Path, images: np.ndarray, *, labels: np.ndarray | None) -> None:
+    write_grid(path, Samples(images, labels))
 
 
 @contextmanager

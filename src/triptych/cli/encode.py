@@ -1,0 +1,146 @@
+"""`triptych encode`: images as a run's latents, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triptych.cli.processes import is_first_process
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triptych.runs.run import Run
+
+_USAGE_LINE = "triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
+
+USAGE = f"""usage: {_USAGE_LINE}
+
+Turns images into the latents of a trained run (for a diffusion model: the noise that DDIM draws them from), or latents into images.
+IMAGES is a folder, .zip, .tar, .npz or .npy.
+
+  triptych encode RUN --help    list all options, with the settings of that run's encoder
+
+example: triptych encode runs/digits images.npz --check --out latents.npz"""
+
+
+@config
+class EncodeOptions(Config):
+    """Which images, with which weights, to where."""
+
+    decode: bool = False
+    "From latents to images."
+    check: bool = False
+    "Decode the latents too, and print how far that is from the images."
+    count: int | None = None
+    "The first so many; None: all."
+    labels: str | None = None
+    "Classes by number or name, separated by commas, taken in turn (3,7); None: those of the images, also in decoding."
+    out: str | None = None
+    "FILE.npz of the latents (None: RUN/latents.npz); of images as for sample: .png, .npz or a folder (None: RUN/decoded.png)."
+    batch_size: int | None = None
+    "Images at once in each process; None: the run's batch size, at most 64."
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    device: str | None = None
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+
+    def __post_init__(self) -> None:
+        self.require(not (self.decode and self.check), "check", "no check with --decode; it goes with encoding")
+        self.require(self.count is None or self.count >= 1, "count", "at least 1")
+        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
+        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
+        self.require(named, "checkpoint", "latest, best or a number of images")
+        endings = ("", ".png", ".npz") if self.decode else (".npz",)
+        expected = "a name that ends with .png or .npz, or a folder" if self.decode else "a name that ends with .npz"
+        self.require(self.out is None or Path(self.out).suffix in endings, "out", expected)
+        self.require(self.labels is None or all(_split(self.labels)), "labels", "numbers or names of classes, separated by commas")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Encodes or decodes, and prints where the result is."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if not arguments or arguments[0].startswith("-"):
+        given = f"got {arguments[0]!r} where the run directory is expected" if arguments else "no run given"
+        raise ConfigError("", f"{given}; usage: {_USAGE_LINE}")
+    helped = not {"-h", "--help"}.isdisjoint(arguments)
+    if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
+        given = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
+        raise ConfigError("", f"{given}; usage: {_USAGE_LINE}")
+
+    from triptych import runs
+
+    run = runs.open_run(arguments[0])
+    flags = arguments[1:] if helped else arguments[2:]
+    options, settings = configure(arguments[0], flags, encoding=run.encoding)
+    line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
+    runs.close_world()
+    if is_first_process():
+        print(line)
+    return 0
+
+
+def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[EncodeOptions, Config]:
+    """The options, and the settings of the encoder: its defaults with the flags laid over them."""
+    from triptych.cli.settings import parse
+
+    return parse(
+        arguments,
+        prog=f"triptych encode {run} IMAGES",
+        description="Turns images into latents, and back with --decode. The options after --device are settings of the run's encoder.",
+        options=EncodeOptions(),
+        settings=encoding,
+    )
+
+
+def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> str:
+    out = Path(options.out) if options.out is not None else run.directory / "latents.npz"
+    with _progress() as report:
+        coder = run.coder(settings=settings, **_weights(options), batch_size=options.batch_size, progress=report)
+        pictures = coder.open(images)
+        latents = coder.encode(pictures, count=options.count, labels=_labels(options), out=out)
+        line = f"{len(latents)} images encoded in {out}"
+        if options.check:
+            line += f"; decoded they are {coder.error(pictures, latents):.2f} levels of 255 off on average"
+    return line
+
+
+def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) -> str:
+    out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
+    with _progress() as report:
+        coder = run.coder(settings=settings, **_weights(options), batch_size=options.batch_size, progress=report)
+        samples = coder.decode(latents, count=options.count, labels=_labels(options), out=out)
+    return f"{len(samples.images)} images in {out}"
+
+
+def _weights(options: EncodeOptions) -> dict[str, str | None]:
+    return {"checkpoint": options.checkpoint, "weights": options.weights, "device": options.device}
+
+
+def _labels(options: EncodeOptions) -> list[int | str] | None:
+    if options.labels is None:
+        return None
+    return [int(label) if label.isdecimal() else label for label in _split(options.labels)]
+
+
+def _split(labels: str) -> list[str]:
+    return [label.strip() for label in labels.split(",")]
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """A counter on a terminal, of the share of the first process; takes the number of images just done."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.completed} images"))
+    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
+        task = bar.add_task("coding", total=None)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,153 @@
+"""`triptych evaluate`: how good a trained run is, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
+
+from triptych.cli.processes import is_first_process
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.data.config import DataConfig
+
+if TYPE_CHECKING:
+    from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+    from triptych.runs import Evaluation
+
+USAGE = """usage: triptych evaluate RUN [--metrics bits-per-dim] [--split SPLIT] [--count N] [--out FILE.json] [settings of the metrics]
+
+Measures a trained run on images: its own held-out ones, or others (--data.path). The same command goes on after an interruption.
+
+  bits-per-dim    bits for each 8-bit value of the images, by the variational bound or by the probability-flow ODE
+
+  triptych evaluate RUN --help    list all options
+
+example: triptych evaluate runs/digits --likelihood ode --count 20"""
+
+
+@config
+class EvaluateOptions(Config):
+    """What is measured, on which images, with which weights, to where."""
+
+    data: DataConfig
+    "The images; those of the run where nothing is said. Never mirrored, always the centre crop."
+    metrics: tuple[str, ...] = ("bits-per-dim",)
+    "What is measured: bits-per-dim."
+    split: Literal["validation", "train", "all"] | None = None
+    "Held-out images, those of the training, or both; None: the held-out ones, or where there are none those of the training."
+    count: int | None = None
+    "Number of images, spread evenly over the split; None: all."
+    seed: int = 0
+    "Seed of the noise."
+    batch_size: int | None = None
+    "Images of a batch in each process; None: the run's microbatch or batch, at most 64."
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    "Arithmetic of the networks."
+    out: str | None = None
+    "FILE.json: the figures, with FILE.npz beside it for numbers by image and timestep; None: a name in RUN/evaluations."
+    device: str | None = None
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+
+    def __post_init__(self) -> None:
+        self.require(len(self.metrics) > 0, "metrics", "at least one")
+        self.require(self.count is None or self.count >= 1, "count", "at least 1")
+        self.require(self.seed >= 0, "seed", "0 or more")
+        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
+        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
+        self.require(named, "checkpoint", "latest, best or a number of images")
+        self.require(self.out is None or self.out.endswith(".json"), "out", "a name that ends with .json")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, and prints the figures and where they are."""
+    if not arguments:
+        raise ConfigError("", "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim]")
+    if arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if arguments[0].startswith("-"):
+        raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: triptych evaluate RUN [--count N]")
+
+    from triptych import runs
+
+    run = runs.open_run(arguments[0])
+    options, settings = configure(arguments[0], arguments[1:], data=run.config.data)
+    with _progress() as report:
+        evaluation = run.evaluate(
+            options.metrics,
+            settings=settings,
+            data=options.data,
+            split=options.split,
+            count=options.count,
+            seed=options.seed,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+            weights=options.weights,
+            device=options.device,
+            precision=options.precision,
+            out=options.out,
+            progress=report,
+        )
+    runs.close_world()
+    if is_first_process():
+        print(table(evaluation))
+    return 0
+
+
+def configure(run: str, arguments: Sequence[str], *, data: DataConfig) -> tuple[EvaluateOptions, BitsPerDimConfig]:
+    """The options, with the run's data where the flags do not say otherwise, and the settings of the metrics."""
+    from triptych.cli.settings import parse
+    from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+    from triptych.evaluation.catalogue import find_metric
+
+    options, settings = parse(
+        arguments,
+        prog=f"triptych evaluate {run}",
+        description="Measures the run on images. The options after --device are settings of the metrics.",
+        options=EvaluateOptions(data=data),
+        settings=BitsPerDimConfig(),
+    )
+    try:
+        for name in options.metrics:
+            find_metric(name)
+    except ConfigError as error:
+        raise ConfigError(f"--{error.setting}", error.reason) from None
+    return options, settings
+
+
+def table(evaluation: Evaluation) -> str:
+    """The figures of every metric, one a line, and what they were measured on."""
+    document, lines = evaluation.document, []
+    names = [(metric, name) for metric, figures in evaluation.figures.items() for name in figures if name != "standard_error"]
+    column = max(len(name) for _, name in names) + 4
+    for metric, name in names:
+        figures = evaluation.figures[metric]
+        first = name == next(iter(figures))
+        error = figures["standard_error"] if first else None
+        label = name if first else f"  {name}"
+        lines.append(f"{label:{column}}{figures[name]:.4f}" + (f" ± {error:.4f}" if error is not None else ""))
+    channels, height, width = document["shape"]
+    data, weights = document["data"], document["checkpoint"]
+    of = f"{document['images']} of {data['available']}" if document["images"] < data["available"] else f"{document['images']}"
+    dimensions = channels * height * width
+    lines.append(f"on {of} images (split {data['split']}) of {width}x{height}x{channels} = {dimensions} values, {document['seconds']} s")
+    lines.append(f"by {weights['weights']} at {weights['images']} images seen; written to {evaluation.out}")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, of the share of the first process; takes the number of images done, and of how many."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TextColumn("images, time left"), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
+        task = bar.add_task("evaluating", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

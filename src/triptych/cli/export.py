@@ -1,0 +1,82 @@
+"""`triptych export`: a run's weights for another program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+
+USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
+
+Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it, or diffusers, a folder.
+
+  triptych export RUN --help    list all options
+
+example: triptych export runs/photos --to diffusers --out photos-diffusers"""
+
+
+@config
+class ExportOptions(Config):
+    """Which weights, for what, to where."""
+
+    to: Literal["guided-diffusion", "diffusers"] | None = None
+    "The program that is to load them."
+    out: str | None = None
+    "guided-diffusion: a file that ends with .pt; diffusers: a folder."
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    drop_variance: bool = False
+    "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exports the weights, and prints where they are and how to use them."""
+    if not arguments:
+        raise ConfigError("", "no run given; usage: triptych export RUN --to PROGRAM --out PATH")
+    if arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if arguments[0].startswith("-"):
+        raise ConfigError(
+            "", f"got {arguments[0]!r} where the run directory is expected; usage: triptych export RUN --to PROGRAM --out PATH"
+        )
+    options = configure(arguments[0], arguments[1:])
+    for name in ("to", "out"):
+        if getattr(options, name) is None:
+            raise ConfigError(f"--{name}", "missing; usage: triptych export RUN --to PROGRAM --out PATH")
+    assert options.to is not None and options.out is not None
+
+    from triptych import runs
+
+    done = runs.export_run(
+        arguments[0],
+        options.to,
+        options.out,
+        checkpoint=options.checkpoint,
+        weights=options.weights,
+        drop_variance=options.drop_variance,
+    )
+    print(f"wrote {' and '.join(map(str, done.paths))}")
+    if done.flags is not None:
+        print(f"flags: {done.flags}")
+    for note in done.notes:
+        print(f"note: {note}")
+    return 0
+
+
+def configure(run: str, arguments: Sequence[str]) -> ExportOptions:
+    """The options."""
+    from triptych.cli.settings import parse
+
+    options, _ = parse(
+        arguments,
+        prog=f"triptych export {run}",
+        description="Writes the run's weights for another program.",
+        options=ExportOptions(),
+        settings=Config(),
+    )
+    return options

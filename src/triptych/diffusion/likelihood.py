@@ -1,0 +1,124 @@
+"""How probable images are, by the probability-flow ODE: the deterministic way from noise to images has a density.
+
+"Score-Based Generative Modeling through Stochastic Differential Equations", Song et al. 2021, https://arxiv.org/abs/2011.13456, section
+4.3 and appendix D; the divergence by random vectors: "FFJORD", Grathwohl et al. 2019, https://arxiv.org/abs/1810.01367.
+
+In l = log sigma, with sigma = sqrt(1 / abar - 1) and the x_0 that the network predicts at x_t, the ODE is
+
+    d x_t / d l = abar x_t - sqrt(abar) x_0(x_t),        d log p(x_t) / d l = -(abar d - sqrt(abar) tr(d x_0 / d x_t)).
+
+In the variable x_t / sqrt(abar) of Karras et al. (2022) it is the same path; this one stays bounded and is at rest where all is noise,
+so the many units of l up there cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.core.config import Config, config
+from triptych.core.rng import Rng
+from triptych.diffusion.gaussian import Denoiser, GaussianDiffusion
+
+BIN = 2 / 255
+"""Distance between neighbouring 8-bit values in [-1, 1]."""
+
+Trace = Callable[[Tensor, Tensor, int], Tensor]
+"""tr(d output / d x) of each sample, (b,), for output and x (b, c, h, w) of one graph, at the k-th evaluation."""
+
+
+@config
+class FlowODEConfig(Config):
+    """How the probability-flow ODE is integrated."""
+
+    steps: int = 50
+    "Steps of the Runge-Kutta method of order 4, of equal length in the log of the noise level; four network calls each."
+    probes: int | None = 1
+    "Random vectors for the divergence at each network call; None: the exact one, with a backward pass for each dimension."
+
+    def __post_init__(self) -> None:
+        self.require(self.steps >= 1, "steps", "at least 1")
+        self.require(self.probes is None or self.probes >= 1, "probes", "at least 1, or None for the exact divergence")
+
+
+def exact_trace(output: Tensor, x: Tensor, k: int) -> Tensor:
+    """The trace by a vector-Jacobian product for each dimension: (b,) in float64."""
+    flat = output.flatten(1)
+    diagonal = [torch.autograd.grad(flat[:, i].sum(), x, retain_graph=True)[0].flatten(1)[:, i] for i in range(flat.shape[1])]
+    return torch.stack(diagonal, dim=1).sum(1, dtype=torch.float64)
+
+
+def estimated_trace(rng: Rng, *, probes: int) -> Trace:
+    """The mean of v^T J v over `probes` vectors of independent signs (Hutchinson 1990), unbiased; new ones for every k."""
+
+    def trace(output: Tensor, x: Tensor, k: int) -> Tensor:
+        total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        for probe in range(probes):
+            signs = (2 * rng.integers(f"probe/{k}/{probe}", 2, *x.shape[1:]) - 1).to(output.dtype)
+            product = torch.autograd.grad(output, x, signs, retain_graph=probe + 1 < probes)[0]
+            total += (product * signs).flatten(1).sum(1, dtype=torch.float64)
+        return total / probes
+
+    return trace
+
+
+class _Flow:
+    """The right-hand side of the ODE; it counts its evaluations."""
+
+    def __init__(self, process: GaussianDiffusion, denoise: Denoiser, trace: Trace) -> None:
+        self._process, self._denoise, self._trace, self._calls = process, denoise, trace, 0
+
+    def __call__(self, x: Tensor, log_sigma: float) -> tuple[Tensor, Tensor]:
+        """d x / d log sigma, and its divergence (b,)."""
+        process, c = self._process, self._process.at_time(self._process.time_of(math.exp(log_sigma)))
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            x0 = process.x0_from(process.split(self._denoise(x, c))[0], x, c).to(x.dtype)
+            trace = self._trace(x0, x, self._calls)
+        self._calls += 1
+        return c.abar * x.detach() - c.sqrt_abar * x0.detach(), c.abar * x[0].numel() - c.sqrt_abar * trace
+
+
+@torch.no_grad()
+def log_density(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, *, steps: int, trace: Trace) -> Tensor:
+    """log p of each of the images (b, c, h, w), in nats: (b,) in float64. No graph outlives a network call.
+
+    p is the density of y = x / sqrt(abar) at t = 0, the least noise of the process, to which the ODE takes x_{T-1} from N(0, 1).
+    The error of the fixed grid falls with the fourth power of `steps`; the estimate is as noisy as `trace` is.
+    """
+    first, last = process.at_time(0), process.at_time(process.steps - 1)
+    grid = np.linspace(math.log(first.sigma), math.log(last.sigma), steps + 1).tolist()
+    flow, x, dimensions = _Flow(process, denoise, trace), images * first.sqrt_abar, images[0].numel()
+    total = torch.full((len(x),), 0.5 * dimensions * math.log(first.abar), dtype=torch.float64, device=x.device)
+    for here, there in pairwise(grid):
+        x, divergence = _runge_kutta_4(flow, x, here, there)
+        total += divergence
+    return total - 0.5 * (x.double() ** 2 + math.log(2 * math.pi)).flatten(1).sum(1)
+
+
+def _runge_kutta_4(flow: _Flow, x: Tensor, here: float, there: float) -> tuple[Tensor, Tensor]:
+    """x at `there`, and the integral of the divergence on the way."""
+    h, middle = there - here, (here + there) / 2
+    a, div_a = flow(x, here)
+    b, div_b = flow(x + h / 2 * a, middle)
+    c, div_c = flow(x + h / 2 * b, middle)
+    d, div_d = flow(x + h * c, there)
+    return x + h / 6 * (a + 2 * b + 2 * c + d), h / 6 * (div_a + 2 * div_b + 2 * div_c + div_d)
+
+
+def log_prob(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, rng: Rng, *, settings: FlowODEConfig) -> Tensor:
+    """log P of each 8-bit image in [-1, 1] (b, c, h, w), in nats: (b,) in float64.
+
+    For an image with uniform noise within the bins of its pixels added, so that the mean over that noise is at most log P (Theis et
+    al. 2016, arXiv 1511.01844). `rng` draws the noise, once, and the random vectors.
+    """
+    shape = images.shape[1:]
+    within = (rng.uniform("dequantization", *shape) - 0.5) * BIN
+    trace = exact_trace if settings.probes is None else estimated_trace(rng, probes=settings.probes)
+    density = log_density(process, denoise, images + within, steps=settings.steps, trace=trace)
+    return density + math.prod(shape) * math.log(BIN)

@@ -1,0 +1,198 @@
+"""Ways from noise to images in few network calls: solvers of the equations whose steps lie at any noise levels.
+
+"dpm++2m" and "dpm++2m-sde": DPM-Solver++(2M) of Lu et al. 2022, arXiv 2211.01095. "unipc": UniPC of Zhao et al. 2023, arXiv 2302.04867.
+"heun": Karras et al. 2022, arXiv 2206.00364, Algorithm 1 without churn.
+
+All of them follow the x_0 that the network predicts, between the points of `points_of`. The last point is the least noise that the
+process knows; the step that ends there returns the x_0 predicted at it. With alpha = sqrt(abar), s = sqrt(1 - abar), lambda =
+log(alpha / s) and h the difference of lambda between two points, the equation they solve is
+
+    x_t = s_t / s x + s_t * integral of exp(lambda) x_0(lambda) from lambda to lambda + h.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from triptych.core.errors import ConfigError
+from triptych.diffusion.gaussian import Coefficients, NoiseProcess
+from triptych.diffusion.samplers import Predictor, Step
+
+Spacing = Literal["timesteps", "log-snr", "edm"]
+
+DEFAULT_STEPS = 20
+LARGEST_SIGMA = 80.0
+"""Where the noise levels of "log-snr" and "edm" begin (Karras et al. 2022, Table 1): above it x_0 hardly depends on x."""
+RHO = 7.0
+"""Exponent of the EDM noise levels."""
+UNIPC_ORDER = 2
+"""Points that a predictor of UniPC goes by; its corrector adds the new one."""
+
+
+class Steps(Protocol):
+    """The steps of a solver."""
+
+    def __call__(self, predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+        """A step for each of the points from the noise x (b, c, h, w) at the first; `noise(i)` is the draw of the i-th step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Solver:
+    """A solver, and what is known of it; the tests hold it to that."""
+
+    steps: Steps
+    order: int
+    "Of convergence, between fixed noise levels; of the mean and the variance where the solver is stochastic."
+    spacing: Spacing
+    "What suits it."
+    calls: int = 1
+    "Network calls of a step; the last one has one."
+
+
+def points_of(process: NoiseProcess, *, steps: int, spacing: Spacing) -> list[Coefficients]:
+    """The `steps` points of a solver, from the last timestep of the process to the first.
+
+    "timesteps": evenly spread over the timesteps, between which they may lie. "log-snr": evenly in log(sigma). "edm": evenly in
+    sigma^(1/7) (Karras et al. 2022, Eq. 5). The last two count from sigma = 80 where the last timestep lies above it (that of the cosine
+    schedule has 20,000), and only their first point is the last timestep all the same.
+    """
+    if spacing == "timesteps":
+        return [process.at_time(t) for t in np.linspace(process.steps - 1, 0, steps).tolist()]
+    first, last = process.at_time(process.steps - 1), process.at_time(0)
+    high, low = min(first.sigma, LARGEST_SIGMA), last.sigma
+    if spacing == "log-snr":
+        sigmas = np.exp(np.linspace(math.log(high), math.log(low), steps))
+    else:
+        sigmas = np.linspace(high ** (1 / RHO), low ** (1 / RHO), steps) ** RHO
+    return [first, *(process.at_time(process.time_of(sigma)) for sigma in sigmas[1:].tolist())]
+
+
+def num_points(steps: int | str | None, *, total: int) -> int:
+    """The number of points that the setting "steps" asks for; None: 20. Raises ConfigError unless it is a number from 1 to `total`."""
+    if steps is None:
+        return min(DEFAULT_STEPS, total)
+    if not str(steps).isdecimal() or not 1 <= int(steps) <= total:
+        raise ConfigError("steps", f"got {steps!r}, expected a whole number from 1 to {total} with this sampler")
+    return int(steps)
+
+
+def _rise(c: Coefficients, following: Coefficients) -> float:
+    """h, by which lambda rises between two points."""
+    return math.log(c.sigma / following.sigma)
+
+
+def dpm_solver_2m(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+    """The steps of DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2), one network call each; it asks for no noise.
+
+    x_0 goes on along the line through the last two predictions; the first step has but one.
+    """
+    slope = _Slope()
+    for c, following in pairwise(points):
+        x0, h = predict(x, c), _rise(c, following)
+        x = following.sqrt_noise / c.sqrt_noise * x - following.sqrt_abar * math.expm1(-h) * slope.midway(x0, h)
+        yield Step(x, x0)
+    yield _last(predict, x, points)
+
+
+def dpm_solver_2m_sde(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+    """The steps of SDE-DPM-Solver++(2M) (Lu et al. 2022, section 5), one network call each and noise in all but the last."""
+    slope = _Slope()
+    for i, (c, following) in enumerate(pairwise(points)):
+        x0, h = predict(x, c), _rise(c, following)
+        kept = following.sqrt_noise / c.sqrt_noise * math.exp(-h)
+        drawn = following.sqrt_noise * math.sqrt(-math.expm1(-2 * h))
+        x = kept * x - following.sqrt_abar * math.expm1(-2 * h) * slope.midway(x0, h) + drawn * noise(i)
+        yield Step(x, x0)
+    yield _last(predict, x, points)
+
+
+class _Slope:
+    """The prediction of the step before, to go on from."""
+
+    def __init__(self) -> None:
+        self._before: tuple[Tensor, float] | None = None
+
+    def midway(self, x0: Tensor, h: float) -> Tensor:
+        """x_0 half a step h on, along the line through this prediction and the one before it; this one where it is the first."""
+        before, self._before = self._before, (x0, h)
+        return x0 if before is None else x0 + h / (2 * before[1]) * (x0 - before[0])
+
+
+def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step:
+    x0 = predict(x, points[-1])
+    return Step(x0, x0)
+
+
+def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+    """The steps of UniPC (Zhao et al. 2023, Algorithms 1 and 2, B_2, data prediction), one network call each; it asks for no noise.
+
+    The prediction at a new point also corrects the step that led there, so the corrector costs no call. `Step.sample` is what the
+    predictor gives.
+    """
+    known: list[tuple[Coefficients, Tensor]] = []  # the last points and what was predicted there, the newest first
+    corrected = x
+    for c, following in pairwise(points):
+        x0 = predict(x, c)
+        if known:
+            x = _unified(corrected, known[0], c, [(c, x0), *known[1:]])
+        known, corrected = [(c, x0), *known][:UNIPC_ORDER], x
+        x = _unified(corrected, known[0], following, known[1:])
+        yield Step(x, x0)
+    yield _last(predict, x, points)
+
+
+def _unified(x: Tensor, start: tuple[Coefficients, Tensor], end: Coefficients, others: Sequence[tuple[Coefficients, Tensor]]) -> Tensor:
+    """x at `end` from x at `start`, with x_0 as the polynomial of lambda through the predictions at `start` and the other points.
+
+    Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one other point: there they take a_1 = 1/2.
+    """
+    c, x0 = start
+    h = _rise(c, end)
+    places = [_rise(c, other) / h for other, _ in others]
+    moments = [-math.expm1(-h)]
+    for k in range(1, len(others) + 1):
+        moments.append(1 - k / h * moments[-1])  # h * integral of exp(h (u - 1)) u^k over 0..1, by parts
+    if len(others) == 1:
+        weights = [moments[0] / 2 / places[0]]
+    else:
+        weights = np.linalg.solve(np.vander(places, increasing=True).T * places, moments[1:]).tolist()
+    mixed = moments[0] * x0
+    for weight, (_, other) in zip(weights, others, strict=True):
+        mixed = mixed + weight * (other - x0)
+    return end.sqrt_noise / c.sqrt_noise * x + end.sqrt_abar * mixed
+
+
+def heun(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+    """The steps of Heun's method in x / sqrt(abar) over sigma (Karras et al. 2022, Algorithm 1); it asks for no noise.
+
+    Two network calls each, one in the last, and one in those that begin above sigma = 80: they are Euler's, for the trapezoid
+    magnifies an error of x_0 at the end of the step by the quotient of the two sigmas.
+    """
+    for c, following in pairwise(points):
+        x0, scaled = predict(x, c), x / c.sqrt_abar
+        change = following.sigma - c.sigma
+        slope = (scaled - x0) / c.sigma
+        ahead = scaled + change * slope
+        if c.sigma <= LARGEST_SIGMA:
+            there = (ahead - predict(ahead * following.sqrt_abar, following)) / following.sigma
+            ahead = scaled + change * (slope + there) / 2
+        x = ahead * following.sqrt_abar
+        yield Step(x, x0)
+    yield _last(predict, x, points)
+
+
+SOLVERS: dict[str, Solver] = {
+    "dpm++2m": Solver(dpm_solver_2m, order=2, spacing="log-snr"),
+    "dpm++2m-sde": Solver(dpm_solver_2m_sde, order=2, spacing="log-snr"),
+    "unipc": Solver(unipc, order=UNIPC_ORDER + 1, spacing="log-snr"),
+    "heun": Solver(heun, order=2, spacing="edm", calls=2),
+}
+"""By the name of the setting `sampler`."""

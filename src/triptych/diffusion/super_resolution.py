@@ -1,0 +1,87 @@
+"""Super-resolution: a diffusion model of large images, given small ones.
+
+"Diffusion Models Beat GANs on Image Synthesis", Dhariwal and Nichol 2021, https://arxiv.org/abs/2105.05233;
+"Image Super-Resolution via Iterative Refinement", Saharia et al. 2021, https://arxiv.org/abs/2104.07636. The U-Net sees the noisy large
+image beside the small one, enlarged. What differs from the published program: grey images and any sizes work, and label dropout and
+DDIM are there as in every model of the family.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.rng import Rng
+from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
+from triptych.diffusion.unet import UNet, UNetConfig
+
+
+@config
+class SuperResolutionConfig(DiffusionConfig):
+    """A diffusion model that makes large images of small ones."""
+
+    small_size: int
+    "Height and width of the small images, in pixels; the large ones have data.image_size."
+
+    def __post_init__(self) -> None:
+        DiffusionConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+        self.require(self.small_size >= 1, "small_size", "at least 1")
+
+    def build(self, spec: DataSpec) -> SuperResolution:
+        """The model for the large images of `spec`; raises ConfigError when they are unlabelled, or of a size that does not fit."""
+        if self.small_size >= spec.image_size:
+            raise ConfigError("small_size", f"got {self.small_size}, expected less than data.image_size, {spec.image_size}")
+        return SuperResolution(self, spec)
+
+
+class SuperResolutionUNet(UNet):
+    """The network eps(x_t, t, low_res, y): a U-Net that sees x_t and the enlarged small image, channel by channel."""
+
+    def __init__(self, network: UNetConfig, *, image_size: int, channels: int, out_channels: int, num_classes: int | None = None) -> None:
+        super().__init__(network, image_size=image_size, in_channels=2 * channels, out_channels=out_channels, num_classes=num_classes)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (it takes one condition more)
+        self, x: Tensor, t: Tensor, low_res: Tensor, y: Tensor | None = None, rng: Rng | None = None
+    ) -> Tensor:
+        """The output (b, out_channels, h, w) for noisy images x (b, c, h, w) and small ones (b, c, s, s); the rest as in `UNet`."""
+        large = F.interpolate(low_res, size=x.shape[2:], mode="bilinear", align_corners=False)
+        return super().forward(torch.cat((x, large.to(x.dtype)), dim=1), t, y, rng)
+
+
+class SuperResolution(DiffusionModel):
+    """The model of a SuperResolutionConfig: a Translator of small images into large ones."""
+
+    config: SuperResolutionConfig
+    network: SuperResolutionUNet
+
+    def __init__(self, config: SuperResolutionConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.sampling = config.sampling
+        self.input_size = config.small_size
+
+    def make_network(self, spec: DataSpec, *, out_channels: int) -> SuperResolutionUNet:
+        """The U-Net from x_t and the small image to what is predicted of x_t."""
+        network, size = self.config.network, spec.image_size
+        return SuperResolutionUNet(
+            network, image_size=size, channels=spec.channels, out_channels=out_channels, num_classes=self.num_classes
+        )
+
+    def conditions(self, batch: Batch) -> Conditions:
+        """The small images, by the mean over areas of the large ones, and the labels where the model is conditional."""
+        return F.interpolate(batch.images, size=self.input_size, mode="area"), None if self.num_classes is None else batch.labels
+
+    def translate(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+        """One large image for each small one of `batch` (b, c, s, s): (b, c, h, w) in [-1, 1].
+
+        Its labels are needed where the model is conditional, and not used elsewhere; `settings` is a SamplingConfig. The model must be
+        in evaluation mode. Raises ConfigError for images, labels or steps that do not fit.
+        """
+        wanted = (self.image_shape[0], self.input_size, self.input_size)
+        if tuple(batch.images.shape[1:]) != wanted:
+            raise ConfigError("images", f"got images of shape {tuple(batch.images.shape[1:])}, expected {wanted}")
+        labels = None if self.num_classes is None else self.checked_labels(batch.labels, len(batch))
+        return last_sample(self.trajectory(rng, (batch.images, labels), settings))

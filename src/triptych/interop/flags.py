@@ -1,0 +1,217 @@
+"""The flags of guided-diffusion and of improved-diffusion: their names, types and defaults, and a parser of their own words.
+
+guided-diffusion: https://github.com/openai/guided-diffusion. improved-diffusion, its ancestor, has fewer flags and some other defaults.
+Every flag takes a value: `--image_size 64 --class_cond True`.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from triptych.core.errors import ConfigError, nearest
+
+Program = Literal["guided-diffusion", "improved-diffusion"]
+"""Whose flags are meant."""
+Kind = Literal["diffusion", "classifier", "super-resolution"]
+"""What a network is."""
+Value = bool | int | float | str
+
+PROGRAMS: tuple[Program, ...] = get_args(Program)
+YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+LISTS = ("attention_resolutions", "classifier_attention_resolutions", "channel_mult")
+"""Flags whose text is a list of numbers, separated by commas."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag of the original; the type of its values is that of its default."""
+
+    name: str
+    default: Value
+    group: str
+    "diffusion, model, classifier or super-resolution; a command line has several groups."
+
+    @property
+    def type(self) -> type:
+        """bool, int, float or str."""
+        return type(self.default)
+
+
+def _flags(group: str, **defaults: Value) -> tuple[Flag, ...]:
+    return tuple(Flag(name, default, group) for name, default in defaults.items())
+
+
+DIFFUSION = _flags(
+    "diffusion",
+    learn_sigma=False,
+    diffusion_steps=1000,
+    noise_schedule="linear",
+    timestep_respacing="",
+    use_kl=False,
+    predict_xstart=False,
+    rescale_timesteps=False,
+    rescale_learned_sigmas=False,
+)
+MODEL = _flags(
+    "model",
+    image_size=64,
+    num_channels=128,
+    num_res_blocks=2,
+    num_heads=4,
+    num_heads_upsample=-1,
+    num_head_channels=-1,
+    attention_resolutions="16,8",
+    channel_mult="",
+    dropout=0.0,
+    class_cond=False,
+    use_checkpoint=False,
+    use_scale_shift_norm=True,
+    resblock_updown=False,
+    use_fp16=False,
+    use_new_attention_order=False,
+)
+CLASSIFIER = _flags(
+    "classifier",
+    image_size=64,
+    classifier_use_fp16=False,
+    classifier_width=128,
+    classifier_depth=2,
+    classifier_attention_resolutions="32,16,8",
+    classifier_use_scale_shift_norm=True,
+    classifier_resblock_updown=True,
+    classifier_pool="attention",
+)
+SUPER_RESOLUTION = _flags("super-resolution", large_size=256, small_size=64)
+
+_NOT_OF_UPSAMPLERS = ("image_size", "channel_mult", "use_new_attention_order")
+_NOT_IN_IMPROVED = ("num_head_channels", "channel_mult", "resblock_updown", "use_fp16", "use_new_attention_order")
+_IMPROVED_DEFAULTS: dict[str, Value] = {"rescale_timesteps": True, "rescale_learned_sigmas": True}
+
+
+@functools.cache
+def flag_table(kind: Kind, program: Program = "guided-diffusion") -> dict[str, Flag]:
+    """The flags by name that describe a network of that kind and its diffusion.
+
+    Raises ConfigError for a program that has no such networks.
+    """
+    if program not in PROGRAMS:
+        raise ConfigError("program", f"got {program!r}, expected {' or '.join(PROGRAMS)}{nearest(str(program), PROGRAMS)}")
+    if kind == "classifier":
+        if program == "improved-diffusion":
+            raise ConfigError("program", "improved-diffusion has no classifiers; guided-diffusion has")
+        return {flag.name: flag for flag in (*CLASSIFIER, *DIFFUSION)}
+    flags = {flag.name: flag for flag in (*MODEL, *DIFFUSION)}
+    if kind == "super-resolution":
+        flags = {name: flag for name, flag in flags.items() if name not in _NOT_OF_UPSAMPLERS} | {f.name: f for f in SUPER_RESOLUTION}
+    if program == "improved-diffusion":
+        flags = {name: replace(flag, default=_IMPROVED_DEFAULTS.get(name, flag.default)) for name, flag in flags.items()}
+        flags = {name: flag for name, flag in flags.items() if name not in _NOT_IN_IMPROVED}
+        flags["sigma_small"] = Flag("sigma_small", False, "diffusion")
+    return flags
+
+
+def all_flags(program: Program = "guided-diffusion") -> dict[str, Flag]:
+    """The flags of all kinds of networks, by name."""
+    kinds = get_args(Kind) if program != "improved-diffusion" else ("diffusion", "super-resolution")
+    return {name: flag for kind in kinds for name, flag in flag_table(kind, program).items()}
+
+
+def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[str, Value]:
+    """The values in a command line of the original, by flag; the last one counts where a flag is repeated.
+
+    Raises ConfigError for an unknown flag (with the nearest one), a missing value and a value of the wrong type.
+    """
+    if isinstance(words, str):
+        try:
+            words = shlex.split(words)
+        except ValueError as error:
+            raise ConfigError("flags", f"cannot read {words!r}: {error}") from None
+    values: dict[str, Value] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise ConfigError("flags", f"unexpected {word!r}; flags are given as --name value")
+        name, equals, text = word.removeprefix("--").partition("=")
+        flag = _known(name, known)
+        value = text if equals else next(rest, None)
+        if value is None:
+            raise ConfigError(f"--{name}", "the value is missing")
+        values[name] = _parsed(value, flag)
+    return values
+
+
+def checked_flags(values: Mapping[str, Any], known: Mapping[str, Flag]) -> dict[str, Value]:
+    """Python values by flag, each of its flag's type; a list of numbers may stand for the text of one ("1,2,2").
+
+    Raises ConfigError for an unknown flag and for a value of the wrong type.
+    """
+    checked: dict[str, Value] = {}
+    for name, value in values.items():
+        flag = _known(name, known)
+        if flag.type is str and name in (*LISTS, "timestep_respacing"):
+            if isinstance(value, list | tuple):
+                value = ",".join(map(str, value))
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                value = str(value)
+        if flag.type is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not flag.type:
+            raise ConfigError(f"--{name}", f"got {value!r}, expected {_expected(flag)}")
+        checked[name] = _parsed(value, flag) if isinstance(value, str) else value
+    return checked
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """The numbers of a text such as "1,2,2", whole ones as integers; raises ValueError for anything else. "": none."""
+    parts = [float(part) for part in text.split(",")] if text.strip() else []
+    return tuple(int(part) if part == int(part) else part for part in parts)
+
+
+def flag_text(value: Any) -> str:
+    """A value as it is written after its flag."""
+    if isinstance(value, tuple | list):
+        return ",".join(f"{number:g}" for number in value)
+    return str(value)
+
+
+def command_line(values: Mapping[str, Any]) -> str:
+    """The flags as they are given to the original's scripts; a value that is empty is left to its default."""
+    return " ".join(f"--{name} {flag_text(value)}" for name, value in values.items() if flag_text(value) != "")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names of flags, separated by commas."""
+    return ", ".join(f"--{name}" for name in names)
+
+
+def _known(name: str, known: Mapping[str, Flag]) -> Flag:
+    if name not in known:
+        raise ConfigError(f"--{name}", f"unknown flag{nearest(f'--{name}', (f'--{flag}' for flag in known))}")
+    return known[name]
+
+
+def _parsed(text: str, flag: Flag) -> Value:
+    """The value that a text means, of the flag's type."""
+    try:
+        if flag.type is bool:
+            return {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}[text.lower()]
+        if flag.name in LISTS:
+            if not all(number > 0 for number in numbers(text)) or (flag.name != "channel_mult" and not text.strip()):
+                raise ValueError
+            if flag.name != "channel_mult" and any(isinstance(number, float) for number in numbers(text)):
+                raise ValueError
+            return text
+        return flag.type(text)
+    except (ValueError, KeyError, OverflowError):
+        raise ConfigError(f"--{flag.name}", f"got {text!r}, expected {_expected(flag)}") from None
+
+
+def _expected(flag: Flag) -> str:
+    if flag.name in LISTS:
+        what = "numbers" if flag.name == "channel_mult" else "whole numbers"
+        return f"positive {what}, separated by commas"
+    return {bool: f"one of {', '.join(YES)} or of {', '.join(NO)}", int: "a whole number", float: "a number", str: "text"}[flag.type]

@@ -1,0 +1,312 @@
+"""Weights of guided-diffusion and improved-diffusion, in and out.
+
+    model = from_state_dict(torch.load("256x256_diffusion.pt", weights_only=True), {"image_size": 256, "class_cond": True, ...})
+    model.network(x, t, y)
+
+The names and shapes of our networks' parameters are the originals', so that weights go over as they are. What the files do not say
+comes from the flags, which are held against the shapes. Not to be seen in any shape, and so taken at their word: num_heads,
+num_heads_upsample, num_head_channels, use_new_attention_order, dropout, the image size of a network without attention pooling (as far
+as the levels fit), and all flags of the diffusion but learn_sigma.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import Model, ModelConfig
+from triptych.diffusion.adm import ADM, ADMConfig
+from triptych.diffusion.classifier import ClassifierConfig
+from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
+from triptych.diffusion.model import SamplingConfig
+from triptych.diffusion.super_resolution import SuperResolutionConfig
+from triptych.diffusion.unet import CHANNEL_MULT, Encoder, EncoderConfig, UNetConfig
+from triptych.interop.attention_rows import legacy_rows
+from triptych.interop.flags import Kind, Program, Value, all_flags, checked_flags, flag_table, flag_text, listed, numbers
+from triptych.interop.shapes import Shape, read_shape
+from triptych.interop.weight_files import checked_weights
+from triptych.nn.attention import SelfAttention
+
+CLASSIFIER_HEAD_CHANNELS = 64
+"""Channels of every attention head of the original's classifiers; no flag changes it."""
+NUM_CLASSES = 1000
+"""A constant of the originals; files with another number come from changed programs."""
+
+LEVELS: dict[Program, dict[Kind, dict[int, tuple[float, ...]]]] = {
+    "guided-diffusion": {
+        "diffusion": {size: CHANNEL_MULT[size] for size in (64, 128, 256, 512)},
+        "classifier": {size: CHANNEL_MULT[size] for size in (64, 128, 256, 512)},
+        "super-resolution": {64: CHANNEL_MULT[64], 256: CHANNEL_MULT[256], 512: CHANNEL_MULT[256]},
+    },
+    "improved-diffusion": {
+        "diffusion": {size: CHANNEL_MULT[size] for size in (32, 64, 256)},
+        "super-resolution": {64: CHANNEL_MULT[64], 256: CHANNEL_MULT[256]},
+    },
+}
+"""The originals' widths of the levels by image size, where no flag gives them."""
+_NOUNS = {"diffusion": "a diffusion model", "classifier": "a classifier", "super-resolution": "an upsampler"}
+_SETTINGS = {
+    "steps": "diffusion_steps",
+    "schedule": "noise_schedule",
+    "checkpoint": "use_checkpoint",
+    "scale_shift_norm": "use_scale_shift_norm",
+}
+
+
+@dataclass(frozen=True)
+class Described:
+    """A network that flags and weights agree upon: what builds it, and the images that it is for."""
+
+    config: ModelConfig
+    spec: DataSpec
+    flags: dict[str, Value]
+    "All flags of its kind, the defaults included."
+
+
+def from_state_dict(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program: Program = "guided-diffusion") -> Model:
+    """The model of a file's weights, in evaluation mode, with float32 copies of them.
+
+    Its `network(x, t, y)` takes original timesteps and gives the raw output; that of a classifier is `network(x, t)` and gives logits,
+    that of an upsampler `network(x, t, low_res, y)`. `flags`: the original's, by name, with Python values; an absent one has its default.
+    Raises ConfigError for flags that are unknown, wrong or missing as the shapes show, CheckpointError for weights of another network.
+    """
+    weights = checked_weights(weights, name="the dictionary")
+    found = describe(weights, flags, program=program)
+    return filled_model(found.config, found.spec, weights)
+
+
+def filled_model(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -> Model:
+    """The model of a configuration with the weights of a file, in evaluation mode.
+
+    Raises CheckpointError that names the first tensor that does not fit.
+    """
+    with torch.device("meta"):  # fresh weights would be thrown away
+        model = config.build(spec)
+    model.to_empty(device="cpu")
+    for buffer in model.buffers():
+        buffer.zero_()  # the history of loss-aware timesteps, which is empty at first
+    network = model.get_submodule("network")
+    _check_fit(network.state_dict(), weights)
+    network.load_state_dict(dict(weights))
+    return model.eval()
+
+
+@torch.no_grad()
+def to_state_dict(model: Model) -> dict[str, Tensor]:
+    """The weights of the model's network under the original's names: float32 copies, contiguous, on the CPU.
+
+    Those of classifiers and upsamplers have the rows of qkv in the legacy order, for the original has no flag for another one there.
+    """
+    network = cast(Encoder, model.get_submodule("network"))
+    state = {name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
+    if not isinstance(model, ADM):
+        for layer, module in network.named_modules():
+            if isinstance(module, SelfAttention):
+                for name in (f"{layer}.qkv.weight", f"{layer}.qkv.bias"):
+                    state[name] = legacy_rows(state[name], heads=module.heads, order=network.config.attention_order)
+    return state
+
+
+def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program: Program = "guided-diffusion") -> Described:
+    """What the weights and the flags make together; raises as `from_state_dict` does, all wrong and missing flags in one line."""
+    given = checked_flags(flags, all_flags(program))
+    depth = given.get("classifier_depth", flag_table("classifier")["classifier_depth"].default)
+    shape = read_shape(weights, depth=cast(int, depth))
+    table = flag_table(shape.kind, program)
+    own = own_flags(shape, given, program)
+    full = {name: flag.default for name, flag in table.items()} | own
+    wrong = disagreements(shape, own, program)
+    if wrong:
+        raise ConfigError("", "; ".join(wrong))
+    size = cast(int, full["large_size"] if shape.kind == "super-resolution" else full["image_size"])
+    spec = DataSpec(image_size=size, channels=shape.channels, num_classes=shape.num_classes)
+    try:
+        config = configuration_of(shape, full, size)
+        with torch.device("meta"):
+            config.build(spec)
+    except ConfigError as error:
+        name = error.setting.rpartition(".")[2]
+        name = _SETTINGS.get(name, name)
+        raise ConfigError(f"--{name}" if name in table else name, error.reason) from None
+    return Described(config, spec, full)
+
+
+def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dict[str, Value]:
+    """The given flags that describe this kind of network; those of the diffusion model that a classifier is for may stand beside its own.
+
+    Raises ConfigError for flags of another kind.
+    """
+    own = {name: value for name, value in given.items() if name in flag_table(shape.kind, program)}
+    others = [name for name in given if name not in own]
+    table = all_flags(program)
+    beside = {"classifier": "model", "diffusion": "classifier"}.get(shape.kind)
+    groups = {table[name].group for name in own if name != "image_size"}
+    together = any(group in groups for group in ("model", "classifier"))
+    strange = [name for name in others if table[name].group != beside or not together]
+    if strange:
+        reason = {"classifier": "it has no output_blocks", "diffusion": "it has output_blocks and takes single images"}
+        why = reason.get(shape.kind, "its first convolution takes two images")
+        if shape.kind == "super-resolution" and strange == ["image_size"]:
+            raise ConfigError("--image_size", "the file is an upsampler (its first convolution takes two images): give --large_size")
+        verb = "are flags" if len(strange) > 1 else "is a flag"
+        raise ConfigError("", f"{listed(strange)} {verb} of another kind of network: the file is {_NOUNS[shape.kind]} ({why})")
+    return own
+
+
+def disagreements(shape: Shape, given: Mapping[str, Value], program: Program = "guided-diffusion") -> list[str]:
+    """A line for each flag that is not what the shapes say: given wrongly, or missing where its default is wrong."""
+    table = flag_table(shape.kind, program)
+    full = {name: flag.default for name, flag in table.items()} | dict(given)
+    prefix = "classifier_" if shape.kind == "classifier" else ""
+    facts: dict[str, tuple[Value, str]] = {
+        "classifier_width" if prefix else "num_channels": (shape.num_channels, str(shape.num_channels)),
+        "classifier_depth" if prefix else "num_res_blocks": (shape.num_res_blocks, str(shape.num_res_blocks)),
+        f"{prefix}use_scale_shift_norm": (
+            shape.scale_shift_norm,
+            "embeddings that scale and shift" if shape.scale_shift_norm else "embeddings that are added",
+        ),
+    }
+    if shape.resblock_updown is not None:
+        what = "residual blocks" if shape.resblock_updown else "convolutions"
+        facts[f"{prefix}resblock_updown"] = (shape.resblock_updown, f"{what} that change the resolution")
+    if shape.pool is not None:
+        facts["classifier_pool"] = (shape.pool, f"{shape.pool} pooling")
+    else:
+        labels = "no label_emb.weight" if shape.num_classes is None else f"label_emb.weight for {shape.num_classes} classes"
+        facts["class_cond"] = (shape.num_classes is not None, labels)
+        outputs = shape.channels * (2 if shape.learns_variance else 1)
+        facts["learn_sigma"] = (shape.learns_variance, f"{outputs} output channels")
+    lines = [
+        _line(name, value, evidence, given, table, program) for name, (value, evidence) in facts.items() if full.get(name, False) != value
+    ]
+    return lines + _wrong_levels(shape, full, given, program)
+
+
+def _line(name: str, value: Value, evidence: str, given: Mapping[str, Value], table: Mapping[str, Any], program: Program) -> str:
+    if name not in table:
+        return f"the file has {evidence} (--{name} {value}), which {program} has no flag for"
+    if name in given:
+        return f"--{name}: the file has {evidence}, got {given[name]}"
+    default = table[name].default
+    ending = "" if isinstance(value, bool) else f", the default is {default}"
+    return f"--{name} {value} is missing: the file has {evidence}{ending}"
+
+
+def _wrong_levels(shape: Shape, full: Mapping[str, Value], given: Mapping[str, Value], program: Program) -> list[str]:
+    """The lines about the image size, the widths of the levels, and those with attention."""
+    name = "large_size" if shape.kind == "super-resolution" else "image_size"
+    size, has = cast(int, full[name]), flag_text(shape.channel_mult)
+    chosen = numbers(str(full.get("channel_mult", "")))
+    mult = chosen or LEVELS[program][shape.kind].get(size)
+    fits = mult is not None and tuple(int(m * shape.num_channels) for m in mult) == shape.widths
+    pooled = shape.pool_size is None or shape.image_size == size
+    if not fits and chosen:
+        return [f"--channel_mult: the file has {has}, got {full['channel_mult']}"]
+    if (mult is not None and not fits) or not pooled:
+        sizes = (shape.image_size,) if shape.pool_size is not None else shape.table_sizes
+        if pooled and not sizes:
+            return [f"--channel_mult {has} is missing: the file has it, the default for {size} pixels is {flag_text(mult)}"]
+        wanted = " or ".join(map(str, sizes))
+        got = f"got {size}" if name in given else f"the default is {size}"
+        evidence = f"its levels have the widths {has}" if pooled else f"its pooling takes {shape.pool_size}x{shape.pool_size}"
+        return [f"--{name}: the file is of {wanted} pixels ({evidence}), {got}"]
+    if mult is None and "channel_mult" in flag_table(shape.kind, program):
+        return [f"--channel_mult {has} is missing: the file has it, and images of {size} pixels have no default"]
+    return _wrong_attention(shape, full, given, size)
+
+
+def _wrong_attention(shape: Shape, full: Mapping[str, Value], given: Mapping[str, Value], size: int) -> list[str]:
+    name = "classifier_attention_resolutions" if shape.kind == "classifier" else "attention_resolutions"
+    levels = {level for level, _ in reached(str(full[name]), size, len(shape.widths))}
+    if levels == {level for level, there in enumerate(shape.attention) if there}:
+        return []
+    has = flag_text(shape.attention_resolutions(size)) or "none but that of the middle"
+    got = f"got {full[name]}" if name in given else f"the default is {full[name]}"
+    return [f"--{name}: the file has {has} (of {size} pixels), {got}"]
+
+
+def reached(text: str, size: int, levels: int) -> list[tuple[int, int]]:
+    """(level, its resolution) for each resolution of the flag that the network reaches; the original overlooks the others."""
+    factors = {2**level: level for level in range(levels)}
+    found = [factors.get(size // int(resolution)) for resolution in numbers(text)]
+    return [(level, size // 2**level) for level in dict.fromkeys(found) if level is not None]
+
+
+def configuration_of(shape: Shape, full: Mapping[str, Any], size: int) -> ModelConfig:
+    """The configuration of a network of `shape` and of all its flags, which agree with it, for images of `size` pixels.
+
+    Raises ConfigError, of our settings or of the original's flags.
+    """
+    if full["noise_schedule"] not in ("linear", "cosine"):
+        raise ConfigError("noise_schedule", f"got {full['noise_schedule']!r}, expected linear or cosine")
+    noise = {"steps": full["diffusion_steps"], "schedule": full["noise_schedule"], "rescale_timesteps": full["rescale_timesteps"]}
+    if shape.kind == "classifier":
+        encoder = EncoderConfig(
+            **_levels(shape, full["classifier_attention_resolutions"], size), num_head_channels=CLASSIFIER_HEAD_CHANNELS
+        )
+        return ClassifierConfig(network=encoder, pool=cast(Any, shape.pool), noise=NoiseConfig(**noise))
+    parts: dict[str, Any] = {
+        "network": _unet(shape, full, size),
+        "diffusion": GaussianConfig(
+            **noise,
+            mean="x0" if full["predict_xstart"] else "epsilon",
+            variance="learned_range" if full["learn_sigma"] else "fixed_small" if full.get("sigma_small") else "fixed_large",
+            loss="rescaled_kl" if full["use_kl"] else "rescaled_mse" if full["rescale_learned_sigmas"] else "mse",
+        ),
+        "class_conditional": full["class_cond"],
+    }
+    spacing = full["timestep_respacing"]
+    try:
+        parts["sampling"] = SamplingConfig(steps=int(spacing) if spacing.isdecimal() else spacing or None)
+        if shape.kind == "super-resolution":
+            return SuperResolutionConfig(**parts, small_size=full["small_size"])
+        return ADMConfig(**parts)
+    except ConfigError as error:
+        raise ConfigError("timestep_respacing", error.reason) if error.setting == "sampling.steps" else error from None
+
+
+def _levels(shape: Shape, attention: str, size: int) -> dict[str, Any]:
+    """The settings of an encoder that the shapes decide."""
+    published = CHANNEL_MULT.get(size) == shape.channel_mult and shape.kind != "super-resolution"
+    return {
+        "num_channels": shape.num_channels,
+        "num_res_blocks": shape.num_res_blocks,
+        "channel_mult": None if published else shape.channel_mult,
+        "attention_resolutions": tuple(resolution for _, resolution in reached(attention, size, len(shape.widths))),
+        "scale_shift_norm": shape.scale_shift_norm,
+        "resblock_updown": bool(shape.resblock_updown),
+    }
+
+
+def _unet(shape: Shape, full: Mapping[str, Any], size: int) -> UNetConfig:
+    head_channels = None if full.get("num_head_channels", -1) == -1 else full["num_head_channels"]
+    decoder_heads = full["num_heads_upsample"]
+    return UNetConfig(
+        **_levels(shape, full["attention_resolutions"], size),
+        num_heads=full["num_heads"],
+        num_head_channels=head_channels,
+        num_heads_upsample=None if decoder_heads == -1 or head_channels is not None else decoder_heads,
+        attention_order="new" if full.get("use_new_attention_order") else "legacy",
+        dropout=full["dropout"],
+        checkpoint=full["use_checkpoint"],
+    )
+
+
+def _check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError, naming the first tensor that is missing, of another shape or without a place."""
+    for name, tensor in own.items():
+        if name not in weights:
+            raise CheckpointError(f"the file is incomplete: it has no {name}")
+        if weights[name].shape != tensor.shape:
+            raise CheckpointError(f"{name} has shape {list(weights[name].shape)}, expected {list(tensor.shape)}")
+        if not weights[name].is_floating_point():
+            raise CheckpointError(f"{name} has type {weights[name].dtype}, expected floating point numbers")
+    for name in weights:
+        if name not in own:
+            raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")

@@ -1,0 +1,289 @@
+"""Measuring a trained model on images: on any number of processes, in pieces that survive an interruption."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from triptych import __version__
+from triptych.core.batch import Batch, DataSpec, share
+from triptych.core.errors import ConfigError, DataError, RunError
+from triptych.core.model import Model
+from triptych.core.rng import Rng
+from triptych.data.config import DataConfig
+from triptych.data.images import ImageSet
+from triptych.data.loader import evaluation_batches
+from triptych.data.source import open_data
+from triptych.engine.checkpoint import explain
+from triptych.engine.distributed import World
+from triptych.engine.precision import autocast
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+from triptych.evaluation.catalogue import find_metric
+from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
+from triptych.runs.pieces import Pieces, digest_of
+from triptych.runs.translation import renumbered
+
+FORMAT = 1
+Split = Literal["validation", "train", "all"]
+_KINDS = ("each", "summed", "same")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be measured. What a metric finds at an image depends on these and on the image's number alone."""
+
+    metrics: tuple[str, ...]
+    settings: BitsPerDimConfig
+    data: DataConfig
+    split: Split | None
+    "None: the held-out images, or those of the training where there are none."
+    count: int | None
+    "So many of the images, spread evenly over them; None: all."
+    seed: int
+    precision: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was measured, as it is in the files: `out` and, of the same name, an .npz."""
+
+    figures: dict[str, dict[str, float | None]]
+    "By metric; the first is the metric itself, the second its standard error over the images."
+    arrays: dict[str, np.ndarray]
+    "By image or by timestep; `image` has the numbers of the images within their split."
+    document: dict[str, Any]
+    "What `out` holds: the figures, the settings, the weights and the data."
+    out: Path
+
+
+class Chosen(ImageSet):
+    """Some of the images of sets that are put end to end, by their numbers there."""
+
+    def __init__(self, sets: Sequence[ImageSet], numbers: np.ndarray, *, labels: np.ndarray | None) -> None:
+        super().__init__(sets[0].config, channels=sets[0].channels, items=numbers, labels=labels)
+        self._sets = sets
+        self._ends = np.cumsum([len(images) for images in sets])
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Which images these are: int64 (n,)."""
+        return self._items
+
+    def part(self, items: range) -> Chosen:
+        """Some of these."""
+        chosen = slice(items.start, items.stop)
+        return Chosen(self._sets, self._items[chosen], labels=None if self.labels is None else self.labels[chosen])
+
+    def key(self, item: int) -> str:
+        images, number = self._place(int(self._items[item]))
+        return images.key(number)
+
+    def default_workers(self) -> int:
+        return max(images.default_workers() for images in self._sets)
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        places = [self._place(int(number)) for number in self._items[items]]
+        return np.concatenate([images.load(np.array([number])) for images, number in places])
+
+    def _place(self, number: int) -> tuple[ImageSet, int]:
+        k = int(np.searchsorted(self._ends, number, side="right"))
+        return self._sets[k], number - int(self._ends[k]) + len(self._sets[k])
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images that are to be looked at."""
+
+    chosen: Chosen
+    split: Split
+    available: int
+    "How many the split has."
+
+
+def open_images(question: Question, spec: DataSpec, *, conditional: bool) -> Images:
+    """The images that `question` asks for, as the model of a run on `spec` takes them, with its labels where it is `conditional`.
+
+    Raises ConfigError or DataError for images that do not fit the run, for a split that is not there, and for too large a count.
+    """
+    name = question.data.path or question.data.source
+    data = open_data(dataclasses.replace(question.data, channels=3 if spec.channels == 3 else 1))
+    if data.spec.image_size != spec.image_size:
+        raise ConfigError("data.image_size", f"got {data.spec.image_size}, but the run's images have {spec.image_size} pixels")
+    split = question.split or ("train" if data.validation is None else "validation")
+    if split == "validation" and data.validation is None:
+        raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
+    wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
+    sets = [images for images in wanted if images is not None]
+    available = sum(map(len, sets))
+    count = available if question.count is None else question.count
+    if count > available:
+        raise ConfigError("count", f"got {count}, but there are {available} images (split {split})")
+    numbers = np.arange(count, dtype=np.int64) * available // count
+    labels = _labels(sets, data.spec, spec, name=name)[numbers] if conditional else None
+    return Images(Chosen(sets, numbers, labels=labels), split, available)
+
+
+def _labels(sets: Sequence[ImageSet], theirs: DataSpec, ours: DataSpec, *, name: str) -> np.ndarray:
+    found = [images.labels for images in sets if images.labels is not None]
+    if not found:
+        raise ConfigError("data.labels", f"this run's model is told the class of each image, but {name} has no labels")
+    return renumbered(theirs, ours, name=name, some=True)[np.concatenate(found)]
+
+
+def evaluate(
+    model: Model,
+    question: Question,
+    *,
+    spec: DataSpec,
+    origin: Mapping[str, str | int],
+    directory: Path,
+    out: Path | None,
+    batch_size: int,
+    world: World,
+    progress: Callable[[int, int], None],
+) -> Evaluation:
+    """What `question` asks of the model, in every process; written by the main one. An interrupted call goes on where it was.
+
+    `origin` names the weights. `out`: a .json; None: a name in the folder evaluations of the run's `directory`. `progress` is told how
+    many of this process's images are done, and how many there are.
+    """
+    if out is not None and out.suffix != ".json":
+        raise ConfigError("out", f"got {str(out)!r}, expected a name that ends with .json")
+    model.requires_grad_(False)
+    metrics = {name: find_metric(name).make(model, question.settings) for name in question.metrics}
+    images = open_images(question, spec, conditional=getattr(model, "num_classes", None) is not None)
+    if question.split is None and images.split == "train" and world.is_main:
+        warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
+    document = _asked(question, metrics, images, spec, origin)
+    if out is None:
+        out = directory / "evaluations" / f"{'+'.join(metrics)}-{origin['images']:09d}-{digest_of(document)[:6]}.json"
+    started = time.monotonic()
+    with _explained(out):
+        pieces = Pieces.of(out, identity=document)
+        own = share(len(images.chosen), rank=world.rank, world_size=world.size)
+        missing = list(pieces.missing(own))
+        done = len(own) - sum(map(len, missing))
+        progress(done, len(own))
+        for stretch in missing:
+            for items, batch in _batches(images.chosen, stretch, batch_size=batch_size, world=world):
+                measured = {name: _measure(metric, name, batch, question, world) for name, metric in metrics.items()}
+                pieces.save(items, _flat(measured))
+                done += len(items)
+                progress(done, len(own))
+        world.barrier()
+        findings = {name: metric.conclude(_collected(pieces, name)) for name, metric in metrics.items()}
+        world.barrier()
+        took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
+        result = _result(document, findings, images.chosen.numbers, took, out)
+        if world.is_main:
+            _write(result)
+            pieces.remove()
+    return result
+
+
+def _asked(
+    question: Question, metrics: Mapping[str, ImageMetric], images: Images, spec: DataSpec, origin: Mapping[str, str | int]
+) -> dict[str, Any]:
+    """All that the answer depends on, for JSON."""
+    loading = ("workers", "flip", "crop")  # of training: without effect here
+    data = {name: value for name, value in question.data.to_dict().items() if name not in loading}
+    return {
+        "triptych": __version__,
+        "checkpoint": dict(origin),
+        "metrics": {name: metric.settings for name, metric in metrics.items()},
+        "seed": question.seed,
+        "precision": question.precision,
+        "data": data | {"split": images.split, "available": images.available},
+        "images": len(images.chosen),
+        "shape": [spec.channels, spec.image_size, spec.image_size],
+    }
+
+
+def _batches(chosen: Chosen, items: range, *, batch_size: int, world: World) -> Iterator[tuple[range, Batch]]:
+    """The batches of some of the images; `index` holds the images' numbers in their split."""
+    part = chosen.part(items)
+    for raw in evaluation_batches(part, batch_size=batch_size, workers=chosen.config.workers):
+        first = items.start + int(raw.index[0])
+        numbered = dataclasses.replace(raw, index=torch.from_numpy(part.numbers[raw.index.numpy()]))
+        yield range(first, first + len(raw)), numbered.to(world.device)
+
+
+def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question, world: World) -> Measured:
+    with autocast(question.precision, device=world.device):
+        measured = metric.measure(batch, Rng(question.seed, ("evaluate", name), batch.index))
+    for values in measured.each.values():
+        wrong = ~values.isfinite()
+        if wrong.any():
+            k = int(wrong.nonzero()[0])
+            raise RunError(f"{name}: image {int(batch.index[k])} gives {float(values[k])}; try precision float32, or more steps")
+    return measured
+
+
+def _flat(measured: Mapping[str, Measured]) -> dict[str, np.ndarray]:
+    return {
+        f"{metric}/{kind}/{name}": values.cpu().numpy()
+        for metric, found in measured.items()
+        for kind in _KINDS
+        for name, values in getattr(found, kind).items()
+    }
+
+
+def _collected(pieces: Pieces, metric: str) -> Collected:
+    """What the pieces hold of a metric: the values of all images in order, the sums added up."""
+    each: dict[str, list[np.ndarray]] = {}
+    summed: dict[str, np.ndarray] = {}
+    same: dict[str, np.ndarray] = {}
+    for _, arrays in pieces.read():
+        for key, values in arrays.items():
+            of, kind, name = key.split("/")
+            if of != metric:
+                continue
+            if kind == "each":
+                each.setdefault(name, []).append(values)
+            elif kind == "summed":
+                summed[name] = summed.get(name, 0.0) + values
+            else:
+                same[name] = values
+    return Collected({name: np.concatenate(parts) for name, parts in each.items()}, summed, same)
+
+
+def _result(document: dict[str, Any], findings: Mapping[str, Findings], numbers: np.ndarray, took: dict[str, Any], out: Path) -> Evaluation:
+    figures = {name: found.figures for name, found in findings.items()}
+    arrays = {"image": numbers}
+    for found in findings.values():
+        arrays |= found.arrays
+    asked = document["metrics"]
+    metrics = {name: {"settings": asked[name], **figures[name]} for name in figures}
+    whole = {"format": FORMAT, **document, "metrics": metrics, **took, "arrays": out.with_suffix(".npz").name}
+    return Evaluation(figures, arrays, whole, out)
+
+
+def _write(result: Evaluation) -> None:
+    """Writes the arrays, and then the figures, each whole or not at all."""
+    out = result.out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    temporary = out.with_name(f".{out.name}")
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **result.arrays)  # pyright: ignore[reportArgumentType]
+    temporary.replace(out.with_suffix(".npz"))
+    temporary.write_text(json.dumps(result.document, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(out)
+
+
+@contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    """Within it an error of the disk is a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {explain(error)}; what was measured is kept, and the same command goes on") from error

@@ -1,0 +1,77 @@
+"""Finished pieces of long work on many items, in a hidden folder beside its output, until all are there.
+
+The folder's name is a hash of what was asked for, so that pieces of something else are not taken up. A piece is written whole or not
+at all; those of several processes go into one folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def digest_of(identity: Any) -> str:
+    """Twelve letters for what JSON can hold."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of one output."""
+
+    folder: Path
+
+    @staticmethod
+    def of(out: Path, *, identity: Any) -> Pieces:
+        """The pieces of the output `out` where `identity`, which JSON can hold, was asked for."""
+        return Pieces(out.parent / f".{out.name}.partial-{digest_of(identity)}")
+
+    def missing(self, items: range) -> Iterator[range]:
+        """The stretches of `items` that are not there yet."""
+        position = items.start
+        for there in self._there():
+            if there.start >= items.stop:
+                break
+            if position < there.start:
+                yield range(position, there.start)
+            position = max(position, there.stop)
+        if position < items.stop:
+            yield range(position, items.stop)
+
+    def save(self, items: range, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a piece."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(items)
+        temporary = path.with_name(f".{path.name}")
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
+        temporary.replace(path)
+
+    def read(self) -> Iterator[tuple[range, dict[str, np.ndarray]]]:
+        """Every piece with its items, in order; no item comes twice."""
+        for items in self._there():
+            with np.load(self._path(items), allow_pickle=False) as arrays:
+                yield items, dict(arrays)
+
+    def remove(self) -> None:
+        """Deletes the pieces."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _path(self, items: range) -> Path:
+        return self.folder / f"{items.start:09d}-{items.stop:09d}.npz"
+
+    def _there(self) -> Iterator[range]:
+        """The items of each piece, ascending; a piece that overlaps the one before (the same was asked for twice at once) is left out."""
+        found = sorted(tuple(map(int, path.stem.split("-"))) for path in self.folder.glob("[0-9]*-*.npz"))
+        covered = 0
+        for start, stop in found:
+            if start >= covered:
+                yield range(start, stop)
+                covered = stop

@@ -1,0 +1,160 @@
+"""`triptych evaluate`: what is handed to the Python API, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.shrink import BATCH, shrunk
+from triptych.cli.main import main
+from triptych.data.config import DataConfig
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+from triptych.runs.evaluation import Evaluation
+
+from .conftest import FakeRun, FakeRuns, toy_recipe
+
+DOCUMENT = {
+    "images": 20,
+    "shape": [1, 16, 16],
+    "seconds": 4.5,
+    "data": {"split": "validation", "available": 90},
+    "checkpoint": {"images": 50048, "weights": "ema-0.999", "hash": "0"},
+}
+
+
+@pytest.fixture
+def fake(fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    def evaluate(self: FakeRun, *given: Any, **named: Any) -> Evaluation:
+        self.runs.calls.append(("evaluate", given, named))
+        named["progress"](5, 20)
+        figures: dict[str, dict[str, float | None]] = {"bits-per-dim": {"bits_per_dim": 2.83384, "standard_error": 0.04401, "prior": 0.0}}
+        return Evaluation(figures, {}, DOCUMENT, Path("runs/toy/evaluations/a.json"))
+
+    monkeypatch.setattr(FakeRun, "evaluate", evaluate, raising=False)
+    return fake_runs
+
+
+def asked(fake: FakeRuns, *arguments: str) -> dict[str, Any]:
+    assert main(["evaluate", "runs/toy", *arguments]) == 0
+    (opened, (directory,), _), (name, (metrics,), named) = fake.calls
+    assert (opened, directory, name) == ("open_run", "runs/toy", "evaluate")
+    named.pop("progress")
+    return {"metrics": metrics, **named}
+
+
+def test_by_default_the_images_of_the_run(fake: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(fake) == {
+        "metrics": ("bits-per-dim",),
+        "settings": BitsPerDimConfig(),
+        "data": toy_recipe().data,
+        "split": None,
+        "count": None,
+        "seed": 0,
+        "batch_size": None,
+        "checkpoint": "latest",
+        "weights": None,
+        "device": None,
+        "precision": "float32",
+        "out": None,
+    }
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
+        "bits_per_dim    2.8338 ± 0.0440",
+        "  prior         0.0000",
+        "on 20 of 90 images (split validation) of 16x16x1 = 256 values, 4.5 s",
+        "by ema-0.999 at 50048 images seen; written to runs/toy/evaluations/a.json",
+    ]
+    assert printed.err == ""
+
+
+def test_every_option(fake: FakeRuns) -> None:
+    options = "--metrics bits-per-dim --split all --count 10 --seed 3 --batch-size 5 --checkpoint 512000 --weights raw --device cpu"
+    settings = "--precision bf16 --out a.json --likelihood ode --steps 20 --no-clip --probes None --data.path images --data.source auto"
+    assert asked(fake, *options.split(), *settings.split()) == {
+        "metrics": ("bits-per-dim",),
+        "settings": BitsPerDimConfig(likelihood="ode", steps=20, clip=False, probes=None),
+        "data": DataConfig(source="auto", path="images", image_size=16),
+        "split": "all",
+        "count": 10,
+        "seed": 3,
+        "batch_size": 5,
+        "checkpoint": "512000",
+        "weights": "raw",
+        "device": "cpu",
+        "precision": "bf16",
+        "out": "a.json",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("--metrics fid", '--metrics: unknown metric "fid" (there is bits-per-dim)'),
+        ("--metrics bits-per-dims", '--metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"? (there is bits-per-dim)'),
+        ("--metrics", "--metrics: got (), expected at least one"),
+        ("--count 0", "--count: got 0, expected at least 1"),
+        ("--split test", "--split: got 'test', expected one of validation, train, all or None"),
+        ("--likelihood od", "--likelihood: got 'od', expected one of bound, ode or None; did you mean \"ode\"?"),
+        ("--likelihood ode --steps ddim25", "--steps: got 'ddim25', expected a number, with likelihood ode"),
+        ("--probes 0", "--probes: got 0, expected at least 1, or None for the exact divergence"),
+        ("--out a.npz", "--out: got 'a.npz', expected a name that ends with .json"),
+        ("--data.pth x", '--data.pth: unknown setting; did you mean "--data.path"?'),
+        ("--checkpoint newest", "--checkpoint: got 'newest', expected latest, best or a number of images"),
+        ("--batch-size 0", "--batch-size: got 0, expected at least 1"),
+        ("--seed -1", "--seed: got -1, expected 0 or more"),
+    ],
+)
+def test_mistakes(arguments: str, line: str, fake: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "runs/toy", *arguments.split()]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+    assert [name for name, _, _ in fake.calls] == ["open_run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim]"),
+        (["--count"], "got '--count' where the run directory is expected; usage: triptych evaluate RUN [--count N]"),
+    ],
+)
+def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", *arguments]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+def test_help(fake: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "--help"]) == 0
+    assert "bits-per-dim" in capsys.readouterr().out
+    assert main(["evaluate", "runs/toy", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in ("--metrics", "--likelihood", "--steps", "--data.path", "--split"))
+
+
+def test_a_trained_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from triptych.runs import train
+
+    run = tmp_path / "run"
+    train(shrunk("adm-digits").updated({"train": {"total_images": BATCH}}), run, device="cpu")
+    capsys.readouterr()
+    flags = ["--count", "3", "--batch-size", "2", "--device", "cpu", "--out", str(tmp_path / "a.json")]
+    assert main(["evaluate", str(run), *flags, "--likelihood", "ode", "--steps", "2"]) == 0
+    printed = capsys.readouterr()
+    value = json.loads((tmp_path / "a.json").read_text())["metrics"]["bits-per-dim"]
+    assert printed.out.startswith(f"bits_per_dim    {value['bits_per_dim']:.4f} ± {value['standard_error']:.4f}\n  log_prob ")
+    assert printed.err == ""
+    assert main(["evaluate", str(run), *flags, "--likelihood", "ode", "--steps", "2", "--count", "1"]) == 0
+    assert "±" not in capsys.readouterr().out  # one image has no standard error
+
+
+def test_a_run_without_a_likelihood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from triptych.runs import train
+
+    train(replace(shrunk("classifier-digits")).updated({"train": {"total_images": BATCH}}), tmp_path / "run", device="cpu")
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu"]) == 2
+    line = "metrics: bits-per-dim needs a model that knows how probable an image is; NoisyClassifier does not"
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"

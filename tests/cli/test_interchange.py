@@ -1,0 +1,133 @@
+"""`triptych import` and `triptych export`: what they print, and what they refuse in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.interop.networks import diffusion_weights
+from triptych.cli import export, import_
+from triptych.cli.main import main
+
+FLAGS = (
+    "--image_size 16 --num_channels 32 --num_res_blocks 1 --channel_mult 1,2 --attention_resolutions 8 --num_heads 2 "
+    "--resblock_updown True --learn_sigma True --class_cond True --timestep_respacing 2"
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """model.pt in the present folder, a small network that knows ten classes."""
+    monkeypatch.chdir(tmp_path)
+    torch.save(diffusion_weights(classes=10), "model.pt")
+    return "model.pt"
+
+
+def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(arguments) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("triptych: error: ") and shown.count("\n") == 1
+    return shown.removeprefix("triptych: error: ").rstrip("\n")
+
+
+def test_in_and_out(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import", "guided-diffusion", file, "--run", "runs/net", "--flags", FLAGS]) == 0
+    assert capsys.readouterr().out == "runs/net: ADM, 16x16, 10 classes\ndraw from it: triptych sample runs/net\n"
+    assert main(["sample", "runs/net", "--count", "2", "--labels", "7", "--out", "a.png", "--device", "cpu"]) == 0
+    assert (tmp_path / "a.png").exists()
+    capsys.readouterr()
+    assert main(["export", "runs/net", "--to", "guided-diffusion", "--out", "b.pt"]) == 0
+    wrote, flags, *notes = capsys.readouterr().out.splitlines()
+    assert wrote == "wrote b.pt and b.flags.txt" and flags == f"flags: {Path('b.flags.txt').read_text().strip()}"
+    assert [note[:40] for note in notes] == ["note: the model has 10 classes: set the ", "note: to sample as this run does: --times"[:40]]
+    assert main(["export", "runs/net", "--to", "diffusers", "--out", "folder", "--drop-variance"]) == 0
+    assert capsys.readouterr().out.startswith("wrote folder\nnote: DDPMPipeline gives no class labels")
+    assert main(["import", "guided-diffusion", "b.pt", f"--flags={flags.removeprefix('flags: ')}", "--run=runs/back"]) == 0
+
+
+def test_training_goes_on_from_it(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS])
+    short = "--train.total-images 4 --train.batch-size 4 --train.sample-count 0 --data.validation-fraction 0 --data.workers 0 --device cpu"
+    assert main(["train", "net", "--data.source", "digits", *short.split()]) == 0
+    assert sorted(path.name for path in (tmp_path / "net/checkpoints").iterdir()) == ["000000000", "000000004"]
+    assert "draw from it: triptych sample net" in capsys.readouterr().out
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["import", "--help"], ["import", "guided-diffusion", "-h"], ["export", "--help"], ["export", "runs/net", "--help"]):
+        assert main(arguments) == 0
+        shown = capsys.readouterr().out
+        assert f"usage: triptych {arguments[0]}" in shown and ("--flags" if arguments[0] == "import" else "--to") in shown
+    assert main(["import"]) == 2
+    assert "usage: triptych import PROGRAM FILE --run DIR" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("guided-diffusion", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
+        (
+            "guided-difusion a.pt --run r",
+            "unknown program 'guided-difusion', expected guided-diffusion or improved-diffusion; did you mean",
+        ),
+        ("guided-diffusion a.pt b.pt --run r", "unexpected 'b.pt'; usage: triptych import PROGRAM FILE --run DIR"),
+        ("guided-diffusion a.pt", "--run: missing: the directory of the new run"),
+        ("guided-diffusion a.pt --run", "--run: the value is missing"),
+        ("guided-diffusion a.pt --rum r", '--rum: unknown option; did you mean "--run"?'),
+        ("guided-diffusion a.pt --run r", "there is no file a.pt"),
+        ("guided-diffusion . --run r", ". is a folder; give a file of weights (.pt)"),
+        ("guided-diffusion model.pt --run r", "--flags: missing, for model.pt is not a published file: give the flags that it was trained"),
+        ("guided-diffusion model.pt --run r --flags=--num_chanels=3", '--num_chanels: unknown flag; did you mean "--num_channels"?'),
+        ("guided-diffusion model.pt --run r --flags=--image_size=16", "--num_channels 32 is missing: the file has 32, the default is 128;"),
+        ("guided-diffusion text.pt --run r", "text.pt is damaged, or not a file of PyTorch's weights"),
+        ("guided-diffusion code.pt --run r", "code.pt holds more than tensors: to read it, code that it names would have to be run"),
+        ("guided-diffusion list.pt --run r", "list.pt holds a list, expected tensors by name (a state dict)"),
+        ("guided-diffusion opt000003.pt --run r", "opt000003.pt is the state of an optimizer (opt*.pt), expected weights"),
+        ("improved-diffusion model.pt --run r --ema model.pt --flags=--image_size=16", "--num_channels 32 is missing"),
+    ],
+)
+def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("text.pt").write_text("hello")
+    layer = torch.nn.Linear(2, 2)
+    torch.save(layer, "code.pt")
+    torch.save([1], "list.pt")
+    torch.save(torch.optim.AdamW(layer.parameters()).state_dict(), "opt000003.pt")
+    assert failed(["import", *arguments.split()], capsys).startswith(line)
+    assert not Path("r").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("", "no run given; usage: triptych export RUN --to PROGRAM --out PATH"),
+        ("--to diffusers", "got '--to' where the run directory is expected"),
+        ("net --out a.pt", "--to: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
+        ("net --to diffusers", "--out: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
+        (
+            "net --to difusers --out a",
+            "--to: got 'difusers', expected one of guided-diffusion, diffusers or None; did you mean \"diffusers\"?",
+        ),
+        ("net --to guided-diffusion --out a.bin", "out: got 'a.bin', expected the name of a file that ends with .pt"),
+        ("net --to guided-diffusion --out a.pt --drop-variance", "drop_variance: guided-diffusion makes no use of it"),
+        ("net --to diffusers --out .", "out: . is there and is no earlier export; choose another, or remove it"),
+        ("net --to diffusers --out a --weights ema-0.5", 'weights: got "ema-0.5", expected one of raw'),
+        ("net --to diffusers --out a --checkpoint 3", 'no checkpoint "3" in net; there are latest, best, 0'),
+        ("none --to diffusers --out a", "no run in none: there is no config.json"),
+    ],
+)
+def test_mistakes_of_export(arguments: str, line: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS])
+    assert failed(["export", *arguments.split()], capsys).startswith(line)
+    assert not Path("a").exists() and not Path("a.pt").exists()
+
+
+def test_options_are_read_as_they_are_given() -> None:
+    words = ["improved-diffusion", "--flags", "--image_size 64", "m.pt", "--run", "r", "--ema", "e.pt"]
+    options = import_.configure(words)
+    assert (options.program, options.file, options.run) == ("improved-diffusion", "m.pt", "r")
+    assert (options.flags, options.ema) == ("--image_size 64", "e.pt")
+    chosen = export.configure("r", ["--to", "diffusers", "--out", "o", "--weights", "raw", "--checkpoint", "best", "--drop-variance"])
+    assert (chosen.to, chosen.out, chosen.weights, chosen.checkpoint, chosen.drop_variance) == ("diffusers", "o", "raw", "best", True)

@@ -1,0 +1,180 @@
+"""The layout of diffusers: written without it, and tried with it where it is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.diffusion import recorded
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError
+from triptych.diffusion.adm import ADM, ADMConfig
+from triptych.diffusion.classifier import ClassifierConfig
+from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.model import SamplingConfig
+from triptych.diffusion.samplers import ancestral_step, clipping
+from triptych.diffusion.unet import EncoderConfig, UNetConfig
+from triptych.interop.diffusers import to_diffusers, write_diffusers
+
+SPEC = DataSpec(image_size=16, channels=3, num_classes=10)
+X, T, Y = recorded.array("x", (2, 3, 16, 16), 1.0), torch.tensor([5, 700]), torch.tensor([1, 9])
+
+
+def made(spec: DataSpec = SPEC, *, conditional: bool = True, diffusion: GaussianConfig | None = None, **network: Any) -> ADM:
+    settings: dict[str, Any] = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2, 2), "attention_resolutions": (8,)}
+    config = ADMConfig(
+        network=UNetConfig(**(settings | {"num_head_channels": 16} | network)),
+        diffusion=diffusion or GaussianConfig(schedule="cosine", variance="learned_range"),
+        class_conditional=conditional,
+    )
+    model = config.build(spec).eval()
+    model.network.load_state_dict(recorded.weights({name: tensor.shape for name, tensor in model.network.state_dict().items()}))
+    return model.requires_grad_(False)
+
+
+NETWORKS: list[tuple[bool, dict[str, Any]]] = [
+    (True, {"attention_order": "legacy", "resblock_updown": True}),
+    (False, {"attention_order": "new", "resblock_updown": True, "attention_resolutions": (16, 8, 4), "num_res_blocks": 2}),
+    (True, {"attention_order": "new", "resblock_updown": False, "scale_shift_norm": False}),
+    (False, {"attention_order": "legacy", "resblock_updown": False, "attention_resolutions": (4,)}),
+    (True, {"num_head_channels": None, "num_heads": 1, "attention_resolutions": ()}),
+    (False, {"num_head_channels": None, "num_heads": 4, "attention_resolutions": (8, 4)}),
+    (False, {"num_head_channels": None, "num_heads": 1, "channel_mult": (1, 2, 3), "attention_resolutions": (8,)}),
+    (True, {"channel_mult": (1,), "attention_resolutions": (16,)}),
+]
+
+
+@pytest.mark.parametrize(("conditional", "network"), NETWORKS)
+def test_outputs(conditional: bool, network: dict[str, Any], tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    model = made(conditional=conditional, **network)
+    write_diffusers(to_diffusers(model), tmp_path / "out")
+    theirs, loading = diffusers.UNet2DModel.from_pretrained(tmp_path / "out", subfolder="unet", output_loading_info=True)
+    assert not any(loading.values()), loading
+    y = Y if conditional else None
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(X, T, class_labels=y).sample, model.network(X, T, y), atol=1e-5, rtol=0)
+
+
+def test_without_the_variance(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    model = made(conditional=False)
+    write_diffusers(to_diffusers(model, drop_variance=True), tmp_path / "out")
+    pipeline = diffusers.DDIMPipeline.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        torch.testing.assert_close(pipeline.unet(X, T).sample, model.network(X, T)[:, :3], atol=1e-5, rtol=0)
+    assert pipeline.scheduler.config.variance_type == "fixed_large"
+
+
+@pytest.mark.parametrize(
+    ("diffusion", "sampling"),
+    [
+        (GaussianConfig(schedule="cosine", variance="learned_range"), SamplingConfig()),
+        (GaussianConfig(variance="fixed_large"), SamplingConfig(clip=False)),
+        (GaussianConfig(steps=100, schedule="cosine", mean="v", variance="fixed_small"), SamplingConfig(threshold=0.5)),
+        (GaussianConfig(steps=4, betas=(0.1, 0.2, 0.3, 0.4), mean="x0", variance="fixed_large"), SamplingConfig()),
+    ],
+)
+def test_a_step_of_the_scheduler(diffusion: GaussianConfig, sampling: SamplingConfig, tmp_path: Path) -> None:
+    """The step of the DDPM scheduler is ours: its table, its parametrization, its clipping and its variance."""
+    diffusers = pytest.importorskip("diffusers")
+    model = made(conditional=False, diffusion=diffusion)
+    model.config = ADMConfig(network=model.config.network, diffusion=diffusion, sampling=sampling)
+    write_diffusers(to_diffusers(model), tmp_path / "out")
+    pipeline = diffusers.DDPMPipeline.from_pretrained(tmp_path / "out")
+    scheduler, process = pipeline.scheduler, model.diffusion
+    scheduler.set_timesteps(diffusion.steps)
+    for step in (diffusion.steps - 2, diffusion.steps // 3, 0):
+        output = recorded.array(f"output/{step}", (2, model.network.out_channels, 16, 16), 0.5)
+        c = process.at_step(step)
+        drawn = torch.randn(X.shape, generator=torch.Generator().manual_seed(7)) if step else torch.zeros_like(X)
+        moments = process.moments(output, X, c, clipping(sampling.threshold if sampling.clip else None))
+        theirs = scheduler.step(output, torch.tensor(step), X, generator=torch.Generator().manual_seed(7)).prev_sample
+        torch.testing.assert_close(theirs, ancestral_step(moments, c, drawn), atol=2e-4, rtol=1e-3)
+
+
+def test_a_pipeline_draws(tmp_path: Path) -> None:
+    diffusers = pytest.importorskip("diffusers")
+    write_diffusers(to_diffusers(made(conditional=False)), tmp_path / "out")
+    pipeline = diffusers.DDPMPipeline.from_pretrained(tmp_path / "out")
+    pipeline.set_progress_bar_config(disable=True)
+    assert pipeline(batch_size=2, num_inference_steps=3, output_type="np").images.shape == (2, 16, 16, 3)
+    assert torch.equal(pipeline.scheduler.timesteps, torch.tensor([999, 500, 0])), "spread over all of them, as ours are"
+
+
+def test_the_folder(tmp_path: Path) -> None:
+    out, model = tmp_path / "out", made()
+    write_diffusers(to_diffusers(model), out)
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    weights = "unet/diffusion_pytorch_model.safetensors"
+    assert files == {"model_index.json", "unet/config.json", weights, "scheduler/scheduler_config.json"}
+    assert json.loads((out / "model_index.json").read_text())["unet"] == ["diffusers", "UNet2DModel"]
+    unet = json.loads((out / "unet/config.json").read_text())
+    assert unet["down_block_types"] == ["DownBlock2D", "AttnDownBlock2D", "DownBlock2D"]
+    assert unet["up_block_types"] == ["UpBlock2D", "AttnUpBlock2D", "UpBlock2D"]
+    assert (unet["block_out_channels"], unet["attention_head_dim"], unet["num_class_embeds"]) == ([32, 64, 64], 16, 10)
+    tensors = load_file(out / weights)
+    assert sum(tensor.numel() for tensor in tensors.values()) == sum(p.numel() for p in model.parameters())
+    first = model.network.state_dict()["input_blocks.0.0.weight"]
+    assert torch.equal(tensors["conv_in.weight"], first)
+
+
+def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -> None:
+    layout = to_diffusers(made())
+    write_diffusers(layout, tmp_path / "out")
+    write_diffusers(layout, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    (tmp_path / "mine").mkdir()
+    write_diffusers(layout, tmp_path / "mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/thesis.txt").write_text("")
+    for name in ("other", "other/thesis.txt"):
+        with pytest.raises(ConfigError, match=f"out: .*{name} is there and is no earlier export; choose another, or remove it"):
+            write_diffusers(layout, tmp_path / name)
+    assert (tmp_path / "other/thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("network", "line"),
+    [
+        ({"conv_resample": False}, "model.network.conv_resample: false"),
+        ({"channel_mult": (2, 2)}, "model.network.channel_mult: its first number is not 1 (the timestep is embedded in 32 numbers"),
+        ({"num_head_channels": None, "num_heads": 2, "channel_mult": (1, 2, 3)}, "model.network.num_heads: heads of several widths"),
+        ({"num_head_channels": None, "num_heads": 2, "num_heads_upsample": 4}, "model.network.num_heads: heads of several widths"),
+    ],
+)
+def test_networks_that_it_cannot_express(network: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        to_diffusers(made(**network))
+    assert str(raised.value).startswith(f"diffusers cannot express this model: {line}")
+
+
+def test_other_things_that_it_cannot_express() -> None:
+    with pytest.raises(ConfigError, match=r"model\.diffusion\.mean: previous_x \(its schedulers know epsilon, x0, v\)"):
+        to_diffusers(made(diffusion=GaussianConfig(mean="previous_x")))
+    learned = made(diffusion=GaussianConfig(variance="learned"))
+    with pytest.raises(ConfigError, match=r"model\.diffusion\.variance: learned \(its schedulers want the variance, not its logarithm"):
+        to_diffusers(learned)
+    assert to_diffusers(learned, drop_variance=True).scheduler["variance_type"] == "fixed_large"
+    with pytest.raises(ConfigError, match="drop_variance: this model learns no variance"):
+        to_diffusers(made(diffusion=GaussianConfig()), drop_variance=True)
+    classifier = ClassifierConfig(network=EncoderConfig(num_channels=32, num_head_channels=32, channel_mult=(1,), attention_resolutions=()))
+    with pytest.raises(ConfigError, match="diffusers cannot express this model: its UNet2DModel has no counterpart of NoisyClassifier"):
+        to_diffusers(classifier.build(SPEC))
+
+
+def test_notes() -> None:
+    conditional = to_diffusers(made())
+    assert "DDPMPipeline gives no class labels" in conditional.notes[0] and "for the variance" in conditional.notes[1]
+    assert conditional.index is not None
+    rescaled = to_diffusers(made(conditional=False, diffusion=GaussianConfig(steps=4000, schedule="cosine", rescale_timesteps=True)))
+    assert rescaled.index is None, "a pipeline would draw nonsense from it without a word"
+    assert rescaled.notes == [
+        "the network takes t * 1000 / 4000, which no scheduler gives: there is no model_index.json; call UNet2DModel with that"
+    ]
+    assert to_diffusers(made(conditional=False), drop_variance=True).notes == []

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from triptych.core.errors import CheckpointError
+from triptych.interop.weight_files import read_weights, write_weights
+
+WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2).half()}
+
+
+class Unknown:
+    """Something that only its own code could make again."""
+
+
+class Harmful:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        read_weights(path)
+    assert "\n" not in str(raised.value)
+    return str(raised.value).replace(str(path), "FILE")
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_both_formats(archive: bool, tmp_path: Path) -> None:
+    torch.save(WEIGHTS, tmp_path / "a.pt", _use_new_zipfile_serialization=archive)
+    read = read_weights(tmp_path / "a.pt")
+    assert read.keys() == WEIGHTS.keys() and all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())
+
+
+def test_written(tmp_path: Path) -> None:
+    write_weights(WEIGHTS, tmp_path / "new/a.pt")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.pt"]
+    read = torch.load(tmp_path / "new/a.pt", weights_only=True)
+    assert list(read) == list(WEIGHTS) and all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())
+
+
+def test_parameters_are_read_as_tensors(tmp_path: Path) -> None:
+    torch.save({"a": torch.nn.Parameter(torch.ones(2))}, tmp_path / "a.pt")
+    assert not read_weights(tmp_path / "a.pt")["a"].requires_grad
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none.pt") == "there is no file FILE"
+    assert refused(tmp_path) == "FILE is a folder; give a file of weights (.pt)"
+    file, damaged = tmp_path / "a.pt", "FILE is damaged, or not a file of PyTorch's weights"
+    for content in (b"", b"hello", bytes(range(256)) * 20):
+        file.write_bytes(content)
+        assert refused(file) == damaged
+    for archive in (True, False):
+        torch.save({"a": torch.ones(5000)}, file, _use_new_zipfile_serialization=archive)
+        file.write_bytes(file.read_bytes()[:-3000])
+        assert refused(file) == damaged
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_nothing_in_a_file_is_run(archive: bool, tmp_path: Path) -> None:
+    file, code = tmp_path / "a.pt", "FILE holds more than tensors: to read it, code that it names would have to be run"
+    torch.save({"a": Unknown()}, file, _use_new_zipfile_serialization=archive)
+    assert refused(file) == code
+    torch.save(torch.nn.Linear(2, 2), file, _use_new_zipfile_serialization=archive)
+    assert refused(file) == code
+    torch.save({"a": Harmful(tmp_path / "made")}, file, _use_new_zipfile_serialization=archive)
+    assert refused(file) == code
+    file.write_bytes(pickle.dumps(Harmful(tmp_path / "made")))
+    refused(file)
+    assert not (tmp_path / "made").exists()
+
+
+def test_content_of_another_kind(tmp_path: Path) -> None:
+    file = tmp_path / "a.pt"
+    for content, line in (
+        ([1, 2], "FILE holds a list, expected tensors by name (a state dict)"),
+        (torch.ones(2), "FILE holds a Tensor, expected tensors by name (a state dict)"),
+        ({}, "FILE is empty, expected tensors by name (a state dict)"),
+        ({"step": 3}, "FILE holds a int under 'step', expected tensors by name"),
+        (
+            {"model": WEIGHTS},
+            "FILE holds a dict under 'model', expected tensors by name (a state dict inside another dictionary: save that one alone)",
+        ),
+        ({1: torch.ones(1)}, "FILE holds a Tensor under 1, expected tensors by name"),
+    ):
+        torch.save(content, file)
+        assert refused(file) == line
+    layer = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    torch.save(optimizer.state_dict(), file)
+    assert refused(file) == "FILE is the state of an optimizer (opt*.pt), expected weights (model*.pt or ema_*.pt)"
