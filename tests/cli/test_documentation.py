@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import evaluate, export, guided_diffusion, import_, sample, train
+from triptych.cli import encode, evaluate, export, guided_diffusion, import_, sample, train
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
+from triptych.diffusion.adm import EncodingConfig
 from triptych.interop.flags import all_flags, parse_flags
 from triptych.recipes.catalogue import load_recipe, recipes
 
@@ -86,6 +87,11 @@ def evaluate_takes(rest: list[str]) -> None:
     assert measured.metrics == ("bits-per-dim",)
 
 
+def encode_takes(rest: list[str]) -> None:
+    options, _ = encode.configure(rest[0], rest[2:], encoding=EncodingConfig())
+    assert options.out is not None
+
+
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
     parse_flags(options.flags or "", all_flags(options.program))  # type: ignore[arg-type]
@@ -104,6 +110,7 @@ TAKEN = {
     "train": train_takes,
     "sample": sample_takes,
     "evaluate": evaluate_takes,
+    "encode": encode_takes,
     "import": import_takes,
     "export": export_takes,
     "guided-diffusion": script_takes,

@@ -20,6 +20,7 @@ from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
+from triptych.interop.attention_rows import legacy_rows, split_rows
 from triptych.interop.guided_diffusion import from_state_dict, to_state_dict
 from triptych.interop.original_flags import flag_line, original_flags
 from triptych.nn.attention import SelfAttention
@@ -200,6 +201,18 @@ def test_notes() -> None:
     assert few.endswith("to 7, and out_channels in create_classifier")
     (dropout,) = original_flags(CLASSIFIER.updated({"network": {"dropout": 0.1}}), SPEC).notes
     assert dropout == "the original trains classifiers without dropout"
+
+
+def test_rows_of_both_orders() -> None:
+    """Row h 3c + j c + r of the legacy order is row j H c + h c + r of the new one: of part j, head h, channel r."""
+    heads, width = 3, 4
+    legacy = torch.tensor([[100 * j + 10 * h + r] for h in range(heads) for j in range(3) for r in range(width)])
+    new = torch.tensor([[100 * j + 10 * h + r] for j in range(3) for h in range(heads) for r in range(width)])
+    parts = torch.tensor([[[100 * j + 10 * h + r] for h in range(heads) for r in range(width)] for j in range(3)])
+    assert torch.equal(torch.stack(split_rows(legacy, heads=heads, order="legacy")), parts)
+    assert torch.equal(torch.stack(split_rows(new, heads=heads, order="new")), parts)
+    assert torch.equal(legacy_rows(new, heads=heads, order="new"), legacy)
+    assert torch.equal(legacy_rows(legacy, heads=heads, order="legacy"), legacy)
 
 
 def test_attention_has_a_row_order_of_its_own() -> None:

@@ -148,6 +148,13 @@ def test_improved_diffusion() -> None:
     assert "unknown flag" in refused(weights, flags | {"channel_mult": "1,2,2,2"}, program="improved-diffusion")
     updown = refused(diffusion_weights(outputs=3, classes=None), {"image_size": 16} | flags, program="improved-diffusion")
     assert "residual blocks that change the resolution (--resblock_updown True), which improved-diffusion has no flag for" in updown
+    narrow = {"image_size": 64, "num_channels": 32, "num_res_blocks": 1, "attention_resolutions": "32"}
+    line = refused(
+        diffusion_weights(outputs=3, classes=None, size=64, attention_resolutions=(32,), resblock_updown=False),
+        narrow,
+        program="improved-diffusion",
+    )
+    assert line == "the file has levels of the widths 1,2, for which improved-diffusion has no flag"
     assert "improved-diffusion has no classifiers" in refused(classifier_weights(), {"image_size": 16}, program="improved-diffusion")
 
 
@@ -236,7 +243,23 @@ def test_flags_of_another_kind() -> None:
     assert refused(diffusion_weights(), CLASSIFIER).startswith(
         "--classifier_width, --classifier_depth, --classifier_attention_resolutions are flags of another kind of network"
     )
-    assert refused(upsampler_weights(), UPSAMPLER | {"image_size": 64}).startswith("--image_size: the file is an upsampler")
+    assert refused(upsampler_weights(), UPSAMPLER | {"image_size": 16}).startswith("--image_size: the file is an upsampler")
+
+
+def test_networks_of_changed_programs() -> None:
+    """Levels and an order of attention that the original's upsamplers and classifiers have no flag for may be told by those it has."""
+    mult = {"channel_mult": (1, 2), "attention_resolutions": (32,), "resblock_updown": False}
+    weights = diffusion_weights(channels=6, size=64, **mult)
+    flags = UPSAMPLER | {"attention_resolutions": "32", "channel_mult": "1,2", "use_new_attention_order": True, "image_size": 64}
+    model = from_state_dict(weights, flags)
+    assert isinstance(model, SuperResolution)
+    assert (model.config.network.channel_mult, model.config.network.attention_order) == ((1, 2), "new")
+    assert refused(weights, flags | {"channel_mult": "1,1"}) == "--channel_mult: the file has 1,2, got 1,1"
+    assert refused(weights, flags | {"image_size": 32}).startswith("--image_size: the file is an upsampler")
+    narrow = classifier_weights(size=64, channel_mult=(1, 2), attention_resolutions=(32,))
+    own = CLASSIFIER | {"image_size": 64, "classifier_attention_resolutions": "32"}
+    assert isinstance(from_state_dict(narrow, own | {"channel_mult": "1,2"}), NoisyClassifier)
+    assert refused(narrow, own | {"channel_mult": "1,3"}).startswith("--channel_mult 1,2 is missing")
 
 
 def test_files_of_something_else() -> None:

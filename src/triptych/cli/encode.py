@@ -12,7 +12,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from triptych.runs.run import Run
+    from triptych.runs import Coder, Run
 
 _USAGE_LINE = "triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
 
@@ -50,7 +50,7 @@ class EncodeOptions(Config):
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def __post_init__(self) -> None:
-        self.require(not (self.decode and self.check), "check", "no check with --decode; it goes with encoding")
+        self.require(not (self.decode and self.check), "check", "False with --decode; it goes with encoding")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
@@ -102,7 +102,7 @@ def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[
 def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> str:
     out = Path(options.out) if options.out is not None else run.directory / "latents.npz"
     with _progress() as report:
-        coder = run.coder(settings=settings, **_weights(options), batch_size=options.batch_size, progress=report)
+        coder = _coder(run, options, settings, report)
         pictures = coder.open(images)
         latents = coder.encode(pictures, count=options.count, labels=_labels(options), out=out)
         line = f"{len(latents)} images encoded in {out}"
@@ -114,13 +114,20 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
 def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) -> str:
     out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
     with _progress() as report:
-        coder = run.coder(settings=settings, **_weights(options), batch_size=options.batch_size, progress=report)
+        coder = _coder(run, options, settings, report)
         samples = coder.decode(latents, count=options.count, labels=_labels(options), out=out)
     return f"{len(samples.images)} images in {out}"
 
 
-def _weights(options: EncodeOptions) -> dict[str, str | None]:
-    return {"checkpoint": options.checkpoint, "weights": options.weights, "device": options.device}
+def _coder(run: Run, options: EncodeOptions, settings: Config, report: Callable[[int], None]) -> Coder:
+    return run.coder(
+        settings=settings,
+        batch_size=options.batch_size,
+        checkpoint=options.checkpoint,
+        weights=options.weights,
+        device=options.device,
+        progress=report,
+    )
 
 
 def _labels(options: EncodeOptions) -> list[int | str] | None:

@@ -33,9 +33,9 @@ class ImportOptions(Config):
 
 def main(arguments: Sequence[str]) -> int:
     """Imports the weights, and prints what they are and how to draw from them."""
-    if not arguments or any(argument in ("-h", "--help") for argument in arguments):
+    if any(argument in ("-h", "--help") for argument in arguments):
         print(USAGE)
-        return 0 if arguments else 2
+        return 0
     options = configure(arguments)
 
     from triptych import runs
@@ -77,7 +77,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
     if loose and loose[0] not in PROGRAMS:
         raise ConfigError("", f"unknown program {loose[0]!r}, expected {' or '.join(PROGRAMS)}{nearest(loose[0], PROGRAMS)}")
     if len(loose) != 2:
-        what = "no file given" if len(loose) < 2 else f"unexpected {loose[2]!r}"
+        what = "no program and file given" if not loose else "no file given" if len(loose) < 2 else f"unexpected {loose[2]!r}"
         raise ConfigError("", f"{what}; {usage}")
     if "run" not in named:
         raise ConfigError("--run", f"missing: the directory of the new run; {usage}")

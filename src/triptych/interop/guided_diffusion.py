@@ -142,13 +142,19 @@ def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dic
 
     Raises ConfigError for flags of another kind.
     """
-    own = {name: value for name, value in given.items() if name in flag_table(shape.kind, program)}
+    own = {
+        name: value
+        for name, value in given.items()
+        if name in flag_table(shape.kind, program) or _is_of_changed_program(name, given, shape)
+    }
     others = [name for name in given if name not in own]
     table = all_flags(program)
     beside = {"classifier": "model", "diffusion": "classifier"}.get(shape.kind)
     groups = {table[name].group for name in own if name != "image_size"}
     together = any(group in groups for group in ("model", "classifier"))
     strange = [name for name in others if table[name].group != beside or not together]
+    if shape.kind == "super-resolution" and given.get("image_size") == given.get("large_size"):
+        strange = [name for name in strange if name != "image_size"]
     if strange:
         reason = {"classifier": "it has no output_blocks", "diffusion": "it has output_blocks and takes single images"}
         why = reason.get(shape.kind, "its first convolution takes two images")
@@ -157,6 +163,18 @@ def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dic
         verb = "are flags" if len(strange) > 1 else "is a flag"
         raise ConfigError("", f"{listed(strange)} {verb} of another kind of network: the file is {_NOUNS[shape.kind]} ({why})")
     return own
+
+
+def _is_of_changed_program(name: str, given: Mapping[str, Value], shape: Shape) -> bool:
+    """Whether a flag, which the original's networks of that kind lack, says how the file's own differs from them."""
+    if shape.kind == "super-resolution":
+        return name in ("channel_mult", "use_new_attention_order") and given[name] != ""
+    fits = name == "channel_mult" and _widths(numbers(str(given[name])), shape) == shape.widths
+    return shape.kind == "classifier" and fits  # else it is that of the model beside it
+
+
+def _widths(mult: tuple[float, ...], shape: Shape) -> tuple[int, ...]:
+    return tuple(int(part * shape.num_channels) for part in mult)
 
 
 def disagreements(shape: Shape, given: Mapping[str, Value], program: Program = "guided-diffusion") -> list[str]:
@@ -204,13 +222,16 @@ def _wrong_levels(shape: Shape, full: Mapping[str, Value], given: Mapping[str, V
     size, has = cast(int, full[name]), flag_text(shape.channel_mult)
     chosen = numbers(str(full.get("channel_mult", "")))
     mult = chosen or LEVELS[program][shape.kind].get(size)
-    fits = mult is not None and tuple(int(m * shape.num_channels) for m in mult) == shape.widths
+    fits = mult is not None and _widths(mult, shape) == shape.widths
     pooled = shape.pool_size is None or shape.image_size == size
     if not fits and chosen:
         return [f"--channel_mult: the file has {has}, got {full['channel_mult']}"]
     if (mult is not None and not fits) or not pooled:
-        sizes = (shape.image_size,) if shape.pool_size is not None else shape.table_sizes
-        if pooled and not sizes:
+        known = (shape.image_size,) if shape.pool_size is not None else shape.table_sizes
+        sizes = [other for other in known if other != size]
+        if not sizes and "channel_mult" not in flag_table(shape.kind, program) and program == "improved-diffusion":
+            return [f"the file has levels of the widths {has}, for which improved-diffusion has no flag"]
+        if not sizes:
             return [f"--channel_mult {has} is missing: the file has it, the default for {size} pixels is {flag_text(mult)}"]
         wanted = " or ".join(map(str, sizes))
         got = f"got {size}" if name in given else f"the default is {size}"

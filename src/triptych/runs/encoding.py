@@ -120,6 +120,8 @@ class Coder:
         """The images, of the model's size. Raises DataError for what cannot be used."""
         if isinstance(images, Pictures):
             return images
+        if not isinstance(images, np.ndarray) and not Path(images).expanduser().exists():
+            raise DataError(f"{images}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
         return open_pictures(images, size=self.spec.image_size, channels=self.spec.channels)
 
     @torch.no_grad()

@@ -1,0 +1,220 @@
+"""`triptych encode` and what it stands on, `Run.coder`: files, labels, batches, refusals; on a small run that has learnt nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.contract.shrink import BATCH, shrunk
+from triptych.cli.main import main
+from triptych.core.config import Config
+from triptych.core.errors import DataError
+from triptych.diffusion.adm import EncodingConfig
+from triptych.runs import Latents, Run, train
+from triptych.runs.encoding import Coder, read_latents, write_latents
+
+FAST = ("--steps", "4", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = shrunk("adm-digits")
+    config = replace(config, train=replace(config.train, total_images=BATCH))
+    return train(config, tmp_path_factory.mktemp("runs") / "digits", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def unconditional(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = shrunk("adm-digits").updated({"model": {"class_conditional": False}, "train": {"total_images": BATCH}})
+    return train(config, tmp_path_factory.mktemp("runs") / "plain", device="cpu")
+
+
+def pixels(count: int = 5) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, 8, 8, 1), dtype=np.uint8)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Five labelled images."""
+    np.savez(tmp_path / "images.npz", arr_0=pixels(), arr_1=np.array([3, 1, 4, 1, 5]))
+    return tmp_path / "images.npz"
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["encode", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["encode", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("triptych: error: ")
+
+
+def test_there_and_back(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory, latents = str(run.directory), tmp_path / "deep" / "latents.npz"
+    line = shown(capsys, directory, str(images), "--out", str(latents), "--check", *FAST)
+    assert line.startswith(f"5 images encoded in {latents}; decoded they are ")
+    with np.load(latents) as file:
+        assert sorted(file) == ["arr_0", "labels"]
+        assert file["arr_0"].dtype == np.float32 and file["arr_0"].shape == (5, 1, 8, 8)
+        assert file["labels"].tolist() == [3, 1, 4, 1, 5]
+    out = tmp_path / "back.npz"
+    assert shown(capsys, directory, str(latents), "--decode", "--out", str(out), *FAST) == f"5 images in {out}\n"
+    with np.load(out) as file:
+        back, labels = file["arr_0"], file["arr_1"]
+    assert labels.tolist() == [3, 1, 4, 1, 5]
+    # 8-bit images are cut, by half a level on average, where --check compares before that.
+    told = float(line.split("decoded they are ")[1].split(" ")[0])
+    assert np.abs(back.astype(float) - pixels()).mean() == pytest.approx(told, abs=0.6)
+
+
+def test_every_kind_of_output(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(run.directory)
+    shown(capsys, directory, str(images), "--count", "3", *FAST)
+    assert len(read_latents(run.directory / "latents.npz")) == 3
+    for out in ("grid.png", "folder"):
+        shown(capsys, directory, str(run.directory / "latents.npz"), "--decode", "--count", "2", "--out", str(tmp_path / out), *FAST)
+    assert len(list((tmp_path / "folder").glob("*.png"))) == 2
+    assert Image.open(tmp_path / "grid.png").size[0] > 16
+    shown(capsys, directory, str(run.directory / "latents.npz"), "--decode", *FAST)
+    assert (run.directory / "decoded.png").is_file()
+
+
+def test_the_steps_of_the_encoder_are_used(run: Run) -> None:
+    few, many = (run.coder(settings=EncodingConfig(steps=steps), device="cpu").encode(pixels(2), labels=[1]) for steps in (3, 9))
+    assert not np.array_equal(few.arrays[0], many.arrays[0])
+    assert isinstance(run.encoding, Config) and run.encoding == EncodingConfig()
+
+
+def coder(run: Run, *, batch_size: int | None = None) -> Coder:
+    return run.coder(settings=EncodingConfig(steps=4), batch_size=batch_size, device="cpu")
+
+
+def test_batches_make_no_difference(run: Run) -> None:
+    done: list[int] = []
+    parts = run.coder(settings=EncodingConfig(steps=4), batch_size=2, device="cpu", progress=done.append)
+    split, whole = parts.encode(pixels(), labels=[3, 7]), coder(run).encode(pixels(), labels=[3, 7])
+    assert done == [2, 2, 1]
+    assert whole.labels is not None and whole.labels.tolist() == [3, 7, 3, 7, 3]
+    np.testing.assert_allclose(split.arrays[0], whole.arrays[0], atol=1e-4, rtol=1e-4)
+    decoded = [made.decode(whole).images.astype(int) for made in (parts, coder(run))]
+    assert np.abs(decoded[0] - decoded[1]).max() <= 1
+
+
+def test_error_is_the_mean_difference_in_levels(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = coder(run)
+    given = np.full((2, 8, 8, 1), 100, dtype=np.uint8)
+    off = torch.full((2, 1, 8, 8), 103.25 / 127.5 - 1)
+    off[1] = 99.25 / 127.5 - 1
+    monkeypatch.setattr(made._encoder, "decode", lambda latents, **_: off)
+    assert made.error(given, Latents((np.zeros((2, 1, 8, 8), dtype=np.float32),), np.array([1, 2]))) == pytest.approx(2.0, abs=1e-5)
+
+
+def test_run_encode_and_decode(run: Run) -> None:
+    latents = run.encode(pixels(1), labels=["7"], device="cpu")
+    samples = run.decode(latents, device="cpu")
+    assert samples.images.dtype == np.uint8 and samples.images.shape == (1, 8, 8, 1)
+    assert samples.labels is not None and samples.labels.tolist() == [7]
+    assert run.decode(latents, labels=[2], device="cpu").labels == np.array([2])
+
+
+def test_labels_of_a_folder_go_by_name(run: Run, tmp_path: Path) -> None:
+    for name in ("3", "7"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        Image.fromarray(pixels(1)[0, ..., 0]).save(tmp_path / "folder" / name / "a.png")
+    labels = coder(run).encode(tmp_path / "folder").labels
+    assert labels is not None and labels.tolist() == [3, 7]
+
+
+def test_an_unconditional_model_takes_images_with_and_without_labels(unconditional: Run, images: Path) -> None:
+    made = coder(unconditional)
+    with_labels, without = made.encode(images), made.encode(pixels())
+    np.testing.assert_array_equal(with_labels.arrays[0], without.arrays[0])
+    assert without.labels is None
+    assert made.decode(with_labels).images.shape == (5, 8, 8, 1)
+
+
+def test_files_hold_several_levels(tmp_path: Path) -> None:
+    levels = tuple(np.full((2, k + 1), k, dtype=np.float32) for k in range(12))
+    write_latents(tmp_path / "latents.npz", Latents(levels, None))
+    back = read_latents(tmp_path / "latents.npz")
+    assert back.labels is None and [array.shape for array in back.arrays] == [(2, k + 1) for k in range(12)]
+    assert [array[0, 0] for array in back.first(1).arrays] == list(range(12)) and len(back.first(1)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["latents.npz"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"arr_0": np.zeros((2, 3), np.uint8)}, "holds arr_0 (uint8), expected latents"),
+        ({"latent_1": np.zeros((2, 3), np.float32)}, "holds latent_1 (float32), expected latents"),
+        ({"arr_0": np.zeros((2, 3), np.float32), "arr_1": np.zeros(2, np.int64)}, "arr_1 (int64), expected latents"),
+        ({"arr_0": np.zeros((2, 3), np.float32), "labels": np.zeros(3, np.int64)}, "not of one length"),
+        ({"arr_0": np.zeros((2, 3), np.float32), "labels": np.zeros(2, np.float32)}, "labels are not whole numbers"),
+    ],
+)
+def test_other_files_are_refused(arrays: dict[str, np.ndarray], words: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(DataError) as caught:
+        read_latents(tmp_path / "other.npz")
+    assert words in str(caught.value) and "other.npz" in str(caught.value)
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    for name, content in (("a.npz", b"PK\x03\x04 cut short"), ("b.npz", b"text"), ("c.npz", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=name):
+            read_latents(tmp_path / name)
+
+
+def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory, given = str(run.directory), str(images)
+    np.save(tmp_path / "plain.npy", pixels())
+    write_latents(tmp_path / "bare.npz", Latents((np.zeros((2, 1, 8, 8), np.float32),), None))
+    write_latents(tmp_path / "wide.npz", Latents((np.zeros((2, 1, 9, 9), np.float32),), np.array([1, 2])))
+    usage = "usage: triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
+    for arguments, line in (
+        ((), f"no run given; {usage}"),
+        (("--decode",), f"got '--decode' where the run directory is expected; {usage}"),
+        ((directory,), f"no images given; {usage}"),
+        ((directory, "--check"), f"got '--check' where the images are expected; {usage}"),
+        ((directory, "none.npz"), "none.npz: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
+        ((directory, "none.npz", "--decode"), "none.npz: there is no such file; expected an .npz of latents"),
+        ((directory, given, "--out", "a.png"), "--out: got 'a.png', expected a name that ends with .npz"),
+        ((directory, given, "--decode", "--out", "a.jpg"), "--out: got 'a.jpg', expected a name that ends with .png or .npz, or a folder"),
+        ((directory, given, "--decode", "--check"), "--check: got True, expected False with --decode; it goes with encoding"),
+        ((directory, given, "--count", "9", *FAST), "count: got 9, expected 1 to 5, the images that are there"),
+        ((directory, given, "--step", "9"), '--step: unknown setting; did you mean "--steps"?'),
+        ((directory, given, "--labels", "11", *FAST), "labels: got 11, expected 0 to 9"),
+        (
+            (directory, str(tmp_path / "plain.npy"), *FAST),
+            "labels: {}/plain.npy has none, but this model needs one for each image, from 0 to 9",
+        ),
+        (
+            (directory, str(tmp_path / "bare.npz"), "--decode", *FAST),
+            "labels: the latents have none, but this model needs one for each, from 0 to 9",
+        ),
+        (
+            (directory, str(tmp_path / "wide.npz"), "--decode", *FAST),
+            "latents: got the shapes [(1, 9, 9)] of a sample, expected [(1, 8, 8)]",
+        ),
+    ):
+        assert refused(capsys, *arguments) == line.replace("{}", str(tmp_path))
+
+
+def test_a_model_that_is_no_encoder(run: Run, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delattr("triptych.diffusion.adm.ADM.encode")
+    assert refused(capsys, str(run.directory), str(images), *FAST) == "model: ADM encodes no images"
+
+
+def test_help(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage: triptych encode RUN IMAGES" in shown(capsys, "--help")
+    for arguments in (("--help",), ("images", "--help")):
+        page = shown(capsys, str(run.directory), *arguments)
+        assert "--check" in page and "--steps" in page
