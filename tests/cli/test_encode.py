@@ -107,6 +107,21 @@ def test_batches_make_no_difference(run: Run) -> None:
     assert np.abs(decoded[0] - decoded[1]).max() <= 1
 
 
+def test_each_image_has_its_own_label_in_every_batch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, told = coder(run, batch_size=2), []
+
+    def noted(given: object, *, labels: torch.Tensor, **_: object) -> list[torch.Tensor]:
+        told.extend(labels.tolist())
+        return [torch.zeros(len(labels), 1, 8, 8)]
+
+    monkeypatch.setattr(made._encoder, "encode", noted)
+    monkeypatch.setattr(made._encoder, "decode", lambda given, **named: noted(given, **named)[0])
+    latents = made.encode(pixels(), labels=[3, 7, 1])
+    made.decode(latents)
+    made.decode(latents, labels=[2, 4])
+    assert told == [3, 7, 1, 3, 7] * 2 + [2, 4, 2, 4, 2]
+
+
 def test_error_is_the_mean_difference_in_levels(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     made = coder(run)
     given = np.full((2, 8, 8, 1), 100, dtype=np.uint8)

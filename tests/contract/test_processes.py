@@ -31,9 +31,10 @@ def test_two_processes_train_as_one(folders, name):
     fresh = build(one.config, one.spec).state_dict()
     weights, other = one.tensors(weights="raw"), two.tensors(weights="raw")
     for key, tensor in weights.items():
-        # Rounding moves a step of Adam by far less than the step itself.
+        # Rounding moves a step of Adam by far less than the step itself, but where a gradient is next to nothing: there its sign may
+        # turn. One such element of 64 is worth 1/40 of a bias's movement (seen in classifier-imagenet64); other noise would be worth all.
         moved = (tensor - fresh[key]).double().norm()
-        assert (other[key] - tensor).double().norm() <= 1e-2 * moved + 1e-7, key
+        assert (other[key] - tensor).double().norm() <= 5e-2 * moved + 1e-7, key
     lines = [read_metrics(run.directory / "metrics.jsonl") for run in (one, two)]
     names, other_names = ([name for line in part for name in line if "/loss" in name] for part in lines)  # by group too, and validation's
     losses, other_losses = ([line[name] for line in part for name in line if "/loss" in name] for part in lines)

@@ -11,7 +11,7 @@ from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
 from triptych.engine.distributed import close_world, open_world
 
 
-def main(folder: Path, microbatch: int | None) -> None:
+def train_toys(folder: Path, microbatch: int | None) -> None:
     world = open_world("cpu")
     for kind in (Denoiser, Pair):
         loop = make_loop(seeded(kind), folder / kind.__name__, world=world, batch_size=7, total_images=7 * 4, microbatch=microbatch)
@@ -33,8 +33,8 @@ def main(folder: Path, microbatch: int | None) -> None:
         loop._step = watched
         run(loop)
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
-    close_world()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) or None)
+    train_toys(Path(sys.argv[1]), int(sys.argv[2]) or None)
+    close_world()

@@ -6,6 +6,7 @@ Under torchrun the processes form a group (NCCL on CUDA, gloo on CPU); without i
 from __future__ import annotations
 
 import datetime
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ _TIMEOUT = datetime.timedelta(minutes=30)  # the longest that one process may wr
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run. `control` is a gloo group for host values; None where there is one process."""
+    """The processes of a run. `control` is the group for host values; None: that of all processes, which can carry them."""
 
     rank: int
     size: int
@@ -82,7 +83,7 @@ def open_world(device: str | None = None) -> World:
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_TIMEOUT)
-    control = dist.new_group(backend="gloo", timeout=_TIMEOUT)
+    control = dist.new_group(backend="gloo", timeout=_TIMEOUT) if chosen.type == "cuda" else None  # NCCL carries no host values
     return World(dist.get_rank(), dist.get_world_size(), chosen, control)
 
 
@@ -90,6 +91,8 @@ def close_world() -> None:
     """Leaves the group of processes, where this is one of several; call it once, at the normal end of the program."""
     if dist.is_initialized():
         dist.destroy_process_group()
+        # The threads of a gloo group end with its last reference. One that still lets go of a tensor while Python shuts down aborts it.
+        gc.collect()
 
 
 def _device(name: str, local_rank: int) -> torch.device:
