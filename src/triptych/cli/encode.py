@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triptych.cli.arguments import label_values, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -53,12 +54,11 @@ class EncodeOptions(Config):
         self.require(not (self.decode and self.check), "check", "False with --decode; it goes with encoding")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
-        self.require(named, "checkpoint", "latest, best or a number of images")
+        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         endings = ("", ".png", ".npz") if self.decode else (".npz",)
         expected = "a name that ends with .png or .npz, or a folder" if self.decode else "a name that ends with .npz"
         self.require(self.out is None or Path(self.out).suffix in endings, "out", expected)
-        self.require(self.labels is None or all(_split(self.labels)), "labels", "numbers or names of classes, separated by commas")
+        self.require(self.labels is None or all(separated(self.labels)), "labels", "numbers or names of classes, separated by commas")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,9 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if not arguments or arguments[0].startswith("-"):
-        given = f"got {arguments[0]!r} where the run directory is expected" if arguments else "no run given"
-        raise ConfigError("", f"{given}; usage: {_USAGE_LINE}")
+    directory = run_argument(arguments, usage=_USAGE_LINE)
     helped = not {"-h", "--help"}.isdisjoint(arguments)
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
         given = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
@@ -76,9 +74,9 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych import runs
 
-    run = runs.open_run(arguments[0])
+    run = runs.open_run(directory)
     flags = arguments[1:] if helped else arguments[2:]
-    options, settings = configure(arguments[0], flags, encoding=run.encoding)
+    options, settings = configure(directory, flags, encoding=run.encoding)
     line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     runs.close_world()
     if is_first_process():
@@ -104,7 +102,7 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
     with _progress() as report:
         coder = _coder(run, options, settings, report)
         pictures = coder.open(images)
-        latents = coder.encode(pictures, count=options.count, labels=_labels(options), out=out)
+        latents = coder.encode(pictures, count=options.count, labels=label_values(options.labels), out=out)
         line = f"{len(latents)} images encoded in {out}"
         if options.check:
             line += f"; decoded they are {coder.error(pictures, latents):.2f} levels of 255 off on average"
@@ -115,7 +113,7 @@ def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) ->
     out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
     with _progress() as report:
         coder = _coder(run, options, settings, report)
-        samples = coder.decode(latents, count=options.count, labels=_labels(options), out=out)
+        samples = coder.decode(latents, count=options.count, labels=label_values(options.labels), out=out)
     return f"{len(samples.images)} images in {out}"
 
 
@@ -128,16 +126,6 @@ def _coder(run: Run, options: EncodeOptions, settings: Config, report: Callable[
         device=options.device,
         progress=report,
     )
-
-
-def _labels(options: EncodeOptions) -> list[int | str] | None:
-    if options.labels is None:
-        return None
-    return [int(label) if label.isdecimal() else label for label in _split(options.labels)]
-
-
-def _split(labels: str) -> list[str]:
-    return [label.strip() for label in labels.split(",")]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from triptych.cli.arguments import names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -58,25 +59,21 @@ class EvaluateOptions(Config):
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
-        self.require(named, "checkpoint", "latest, best or a number of images")
+        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         self.require(self.out is None or self.out.endswith(".json"), "out", "a name that ends with .json")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measures, and prints the figures and where they are."""
-    if not arguments:
-        raise ConfigError("", "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim]")
-    if arguments[0] in ("-h", "--help"):
+    if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if arguments[0].startswith("-"):
-        raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: triptych evaluate RUN [--count N]")
+    directory = run_argument(arguments, usage="triptych evaluate RUN [--metrics bits-per-dim] [--count N]")
 
     from triptych import runs
 
-    run = runs.open_run(arguments[0])
-    options, settings = configure(arguments[0], arguments[1:], data=run.config.data)
+    run = runs.open_run(directory)
+    options, settings = configure(directory, arguments[1:], data=run.config.data)
     with _progress() as report:
         evaluation = run.evaluate(
             options.metrics,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from triptych.cli.arguments import run_argument
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
@@ -35,16 +36,11 @@ class ExportOptions(Config):
 
 def main(arguments: Sequence[str]) -> int:
     """Exports the weights, and prints where they are and how to use them."""
-    if not arguments:
-        raise ConfigError("", "no run given; usage: triptych export RUN --to PROGRAM --out PATH")
-    if arguments[0] in ("-h", "--help"):
+    if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if arguments[0].startswith("-"):
-        raise ConfigError(
-            "", f"got {arguments[0]!r} where the run directory is expected; usage: triptych export RUN --to PROGRAM --out PATH"
-        )
-    options = configure(arguments[0], arguments[1:])
+    directory = run_argument(arguments, usage="triptych export RUN --to PROGRAM --out PATH")
+    options = configure(directory, arguments[1:])
     for name in ("to", "out"):
         if getattr(options, name) is None:
             raise ConfigError(f"--{name}", "missing; usage: triptych export RUN --to PROGRAM --out PATH")
@@ -53,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     from triptych import runs
 
     done = runs.export_run(
-        arguments[0],
+        directory,
         options.to,
         options.out,
         checkpoint=options.checkpoint,

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from triptych.cli.arguments import label_values, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError, UserError
+from triptych.core.errors import UserError
 
 if TYPE_CHECKING:
     from triptych.runs import Run
@@ -59,12 +60,11 @@ class SampleOptions(Config):
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
-        self.require(named, "checkpoint", "latest, best or a number of images")
+        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         self.require(
             self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
         )
-        self.require(self.labels is None or all(_split(self.labels)), "labels", "numbers or names of classes, separated by commas")
+        self.require(self.labels is None or all(separated(self.labels)), "labels", "numbers or names of classes, separated by commas")
         for name in ("guide", "guide_with"):
             alone = self.base is None or getattr(self, name) is None
             self.require(alone, name, "none beside --base: draw with it to an .npz first, and give that as --base")
@@ -72,24 +72,19 @@ class SampleOptions(Config):
 
 def main(arguments: Sequence[str]) -> int:
     """Draws the images and prints where they are."""
-    if not arguments:
-        raise ConfigError("", "no run given; usage: triptych sample RUN [--out FILE]")
-    if arguments[0] in ("-h", "--help"):
+    if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
-    if arguments[0].startswith("-"):
-        raise ConfigError(
-            "", f"got {arguments[0]!r} where the run directory is expected; usage: triptych sample RUN [--count N] [--out FILE]"
-        )
+    directory = run_argument(arguments, usage="triptych sample RUN [--count N] [--out FILE]")
 
     from triptych import runs
 
-    run = runs.open_run(arguments[0])
+    run = runs.open_run(directory)
     sampling = getattr(run.config.model, "sampling", None)
     if not isinstance(sampling, Config):
-        raise UserError(f"{arguments[0]}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
-    options, settings = configure(arguments[0], arguments[1:], sampling=sampling)
-    out = Path(options.out) if options.out is not None else Path(arguments[0]) / "samples.png"
+        raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
+    options, settings = configure(directory, arguments[1:], sampling=sampling)
+    out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
     count = _draw(run, options, settings, out)
     runs.close_world()
     if is_first_process():
@@ -101,7 +96,7 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     """Draws the images, and says how many."""
     asked: dict[str, Any] = {
         "seed": options.seed,
-        "labels": None if options.labels is None else [int(label) if label.isdecimal() else label for label in _split(options.labels)],
+        "labels": label_values(options.labels),
         "settings": settings,
         "batch_size": options.batch_size,
         "checkpoint": options.checkpoint,
@@ -148,7 +143,3 @@ def _progress(count: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
         task = bar.add_task("sampling", total=len(share(count, rank=0, world_size=num_processes())))
         yield lambda drawn: bar.advance(task, drawn)
-
-
-def _split(labels: str) -> list[str]:
-    return [label.strip() for label in labels.split(",")]

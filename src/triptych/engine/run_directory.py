@@ -16,7 +16,8 @@ from triptych.core.errors import CheckpointError, nearest
 from triptych.engine.checkpoint import explain, sync, write_synced
 
 FORMAT = 1
-_OWN = {"checkpoints", "samples", "evaluations", "metrics.jsonl", "log.txt", "tensorboard", "profile", "report.html", "wandb", "wandb_id.txt"}
+_OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
+_OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
 
