@@ -117,8 +117,11 @@ def test_mistakes(arguments: str, line: str, fake: FakeRuns, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ([], "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim]"),
-        (["--count"], "got '--count' where the run directory is expected; usage: triptych evaluate RUN [--count N]"),
+        ([], "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim] [--count N]"),
+        (
+            ["--count"],
+            "got '--count' where the run directory is expected; usage: triptych evaluate RUN [--metrics bits-per-dim] [--count N]",
+        ),
     ],
 )
 def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

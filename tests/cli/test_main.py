@@ -49,7 +49,7 @@ def test_version() -> None:
         (["--verion"], 'unknown option "--verion" (triptych --help lists the commands)'),
         (["train"], "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)"),
         (["train", "--run", "x"], "got '--run' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
-        (["sample"], "no run given; usage: triptych sample RUN [--out FILE]"),
+        (["sample"], "no run given; usage: triptych sample RUN [--count N] [--out FILE]"),
         (["recipes", "a", "b"], "got 'a b', expected the name of one recipe or nothing"),
     ],
 )
