@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -94,6 +95,8 @@ def test_loss_aware_timesteps() -> None:
     terms = made.loss(made.phases[0], images, rng)
     assert torch.equal(terms.observed["t"], t)
     torch.testing.assert_close(terms.loss.detach(), weights * terms.observed["loss"])
+    torch.testing.assert_close(terms.logged["vb"], weights * terms.observed["loss"])
+    assert terms.group is not None and terms.group.tolist() == t.tolist()  # of four timesteps each is a quartile
     assert not torch.allclose(weights, torch.ones(6))
     assert {"timesteps.history", "timesteps.count"} <= set(made.state_dict())
     assert all(torch.equal(value, before[name]) for name, value in made.network.state_dict().items())
@@ -147,6 +150,9 @@ def test_every_step_has_its_own_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Rng, "normal", spy)
     sampled(model().eval(), 2, steps=4)
     assert names == ["initial", "step/0", "step/1", "step/2"]
+    names.clear()
+    model().eval().bound(*batch(2), steps=3)
+    assert names == ["step/0", "step/1", "step/2"]
 
 
 def test_progressive_sampling() -> None:
@@ -186,6 +192,16 @@ def test_bound_of_images() -> None:
     torch.testing.assert_close(result.total, result.terms.sum(1) + result.prior)
     part = made.bound(images[2:4], rng[2:4], steps=10)
     torch.testing.assert_close(part.total, result.total[2:4], atol=1e-3, rtol=1e-4)
+    assert result.x0_mse.max() <= 4 < made.bound(images, rng, steps=10, clip=False).x0_mse.max()
+
+
+def test_the_bound_where_the_last_noise_level_still_knows_the_image() -> None:
+    made, (images, rng) = model(diffusion=GaussianConfig(steps=4, betas=(0.1,) * 4)).eval(), batch()
+    result, abar = made.bound(images, rng), 0.9**4
+    kl = 0.5 * (abar * images.images**2 - abar - math.log(1 - abar))
+    torch.testing.assert_close(result.prior, kl.mean((1, 2, 3)) / math.log(2))
+    torch.testing.assert_close(result.total, result.terms.sum(1) + result.prior)
+    assert (result.prior > 0.05).all()
 
 
 # Configuration.

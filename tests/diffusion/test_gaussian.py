@@ -220,3 +220,5 @@ def test_bound_terms() -> None:
             assert terms[i].item() == pytest.approx((0.1 * one.posterior_x0) ** 2 / (2 * one.variance_small) / math.log(2), rel=1e-3)
         else:
             assert bound_term(chain, chain.moments(x0, x_t, c), x0=x0, x_t=x_t, coefficients=c)[i] < terms[i]
+            mass = discretized_gaussian_log_likelihood(x0[i], x0[i] + 0.1, one.log_variance_small)
+            assert terms[i].item() == pytest.approx(-float(mass.mean()) / math.log(2), rel=1e-4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig, NoisyClassifier
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, NoiseConfig
-from triptych.diffusion.guidance import classifier_score, extrapolated, in_terms_of
-from triptych.diffusion.model import SamplingConfig
-from triptych.diffusion.samplers import ancestral_steps, ddim_steps, x0_predictor
+from triptych.diffusion.guidance import classifier_score, extrapolated, in_terms_of, same_noise, within
+from triptych.diffusion.model import Guide, SamplingConfig
+from triptych.diffusion.samplers import SamplerName, ancestral_steps, ddim_steps, x0_predictor
+from triptych.diffusion.solvers import SOLVERS
 from triptych.diffusion.unet import NO_LABEL, EncoderConfig, UNetConfig
 
 with np.load(recorded.GOLDEN / "guidance.npz") as file:
@@ -147,6 +148,12 @@ def test_the_interval_of_a_classifier() -> None:
     torch.testing.assert_close(score(x, inside), 2 * doubled)
 
 
+def test_the_interval_has_its_upper_end_and_not_its_lower_one() -> None:
+    process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
+    low, middle, high = (process.at_step(step) for step in (200, 400, 600))
+    assert [within((low.sigma, high.sigma), c) for c in (low, middle, high)] == [False, True, True]
+
+
 def test_another_parametrization_says_the_same() -> None:
     """eps of a model that predicts v and counts time otherwise."""
     plain, other = GaussianConfig(steps=500), GaussianConfig(steps=500, mean="v", variance="learned_range", rescale_timesteps=True)
@@ -224,6 +231,7 @@ def test_a_guide_that_does_not_fit_is_refused_by_name() -> None:
         (classifier(DataSpec(image_size=8, channels=3, num_classes=3)), r"guide: its images have 3 channel\(s\), this model's 1"),
         (classifier(DataSpec(image_size=8, channels=1, num_classes=4)), "guide: it tells 4 classes apart, this model has 3"),
         (classifier(schedule="linear"), "guide: its noise schedule is 50 steps linear, this model's 50 steps cosine"),
+        (classifier(betas=(0.05,) * 50), "guide: its noise schedule is 50 steps of a table, this model's 50 steps cosine"),
         (classifier(steps=60), "guide: its noise schedule is 60 steps cosine, this model's 50 steps cosine"),
         (adm(), "guide: ADM is no classifier of noisy images"),
     ):
@@ -238,6 +246,77 @@ def test_a_guide_that_does_not_fit_is_refused_by_name() -> None:
             plain.guided_with(weaker)
     with pytest.raises(ConfigError, match="guide_with: it has 3 classes, this model has no"):
         adm(class_conditional=False).guided_with(adm())
+
+
+def test_the_same_noise_said_otherwise() -> None:
+    config = NoiseConfig(steps=50, schedule="cosine", rescale_timesteps=True)
+    assert same_noise(config, GaussianConfig(steps=50, betas=tuple(config.table().tolist())))
+
+
+@pytest.mark.parametrize("sampler", get_args(SamplerName))
+def test_every_sampler_goes_by_the_classifier(sampler: SamplerName) -> None:
+    """At the sample's own noise levels, in the classifier's time; from sigma = 80 on in a solver's long steps."""
+    plain, guide = adm(class_conditional=False), classifier(rescale_timesteps=True)
+    led, classify, asked = plain.guided_by(guide).eval(), guide.classify, []
+
+    def spy(x: Tensor, c: Coefficients) -> Tensor:
+        asked.append((c.sigma, c.time))
+        return classify(x, c)
+
+    guide.classify = spy  # type: ignore[method-assign]
+    settings: dict[str, Any] = {"sampler": sampler, "steps": 6}
+    unguided = sampled(plain, labels=None, **settings)
+    guided = sampled(led, labels=[0, 1, 2, 0], guidance_scale=20.0, **settings)
+    assert (guided - unguided).abs().max() > 1e-3
+    assert all(time == pytest.approx(20 * plain.diffusion.time_of(sigma), abs=1e-6) for sigma, time in asked)
+    assert (max(asked)[0] > 80) == (sampler not in SOLVERS) and len(asked) == (9 if sampler == "heun" else 5 + (sampler not in SOLVERS))
+    inside = [entry for entry in asked if 0.1 < entry[0] <= 2.0]
+    asked.clear()
+    assert not torch.equal(sampled(led, labels=[0, 1, 2, 0], guidance_scale=20.0, guidance_interval=(0.1, 2.0), **settings), guided)
+    assert asked == inside and inside
+
+
+@pytest.mark.parametrize("sampler", sorted(SOLVERS))
+def test_a_score_of_pure_noise_does_not_throw_a_solver_out(sampler: SamplerName) -> None:
+    """x_0 moves by sigma^2 / sqrt(1 + sigma^2) times the score: 20,000 times, where the cosine schedule ends and no image is left."""
+    process, _, labels, rng = mixture(64)
+    exact = classifier_score(responsibilities, labels, scale=1.0)
+    plain = adm(class_conditional=False, diffusion=process.config)
+    plain.diffusion, plain.network = process, MixtureNetwork(process)  # type: ignore[assignment]
+
+    def score(x: Tensor, c: Coefficients) -> Tensor | None:
+        gradient = exact(x, c)
+        assert gradient is not None
+        return gradient + (0.02 if c.sigma > 80 else 0.0)  # a network is never exactly right
+
+    settings = SamplingConfig(sampler=sampler, steps=20, guidance_scale=1.0, clip=False)
+    plain.image_shape = (1, 1, 1)
+    steps = list(plain.sample_progressive(rng, settings=settings, guide=Guide(score=score)))
+    assert max(float(step.sample.std()) for step in steps) < 1.5
+    for label in (0, 1):
+        values = steps[-1].sample[labels == label]
+        assert float(values.mean()) == pytest.approx(float(CENTRES[label]), abs=0.08)
+
+
+class MixtureNetwork(nn.Module):
+    """epsilon of the mixture at the network's times."""
+
+    def __init__(self, process: GaussianDiffusion) -> None:
+        super().__init__()
+        self.process = process
+
+    def forward(self, x: Tensor, t: Tensor, labels: None) -> Tensor:
+        return class_denoiser(None)(x.double(), self.process.at_time(float(t[0]))).float()
+
+
+def test_clipping_after_the_shift() -> None:
+    led, labels, rng = adm(class_conditional=False).guided_by(classifier()).eval(), torch.tensor([0, 1, 2, 0]), Rng(9, (), torch.arange(4))
+    largest = []
+    for again in (False, True):
+        settings = SamplingConfig(sampler="ddim", steps=5, guidance_scale=20.0, clip_guided=again)
+        steps = led.model.sample_progressive(rng, settings=settings, guide=led._guide(labels, settings))
+        largest.append(max(float(step.x0.abs().max()) for step in steps))
+    assert largest[0] > 1.01 and largest[1] <= 1
 
 
 def test_away_from_a_weaker_model() -> None:
@@ -272,11 +351,25 @@ def test_classifier_free_guidance() -> None:
     torch.testing.assert_close(first.x0, expected.detach(), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("sampler", get_args(SamplerName))
+def test_every_sampler_goes_without_classifier(sampler: SamplerName) -> None:
+    """With a learned variance, which has no part in it; and inside the interval alone."""
+    made = adm(label_dropout=0.1, diffusion=GaussianConfig(steps=50, schedule="cosine", variance="learned_range"))
+    labels, settings = [0, 1, 2, 0], {"sampler": sampler, "steps": 5}
+    plain, guided = (sampled(made, labels=labels, guidance_scale=scale, **settings) for scale in (1.0, 3.0))
+    assert (guided - plain).abs().max() > 1e-3
+    assert torch.equal(sampled(made, labels=labels, guidance_scale=3.0, guidance_interval=(1e5, 1e6), **settings), plain)
+
+
 def test_guidance_that_there_is_nothing_for() -> None:
     with pytest.raises(ConfigError, match=r"guidance_scale: got 2\.0, but this model was not trained with model\.label_dropout"):
         sampled(adm(), labels=[0, 1, 2, 0], guidance_scale=2.0)
     with pytest.raises(ConfigError, match="label_dropout: got 0.1, expected 0 where class_conditional is false"):
         adm(class_conditional=False, label_dropout=0.1)
+    # The grids of the training would fail, hours later.
+    with pytest.raises(ConfigError, match=r"sampling\.guidance_scale: got 2\.0, expected 1 in a model without label_dropout"):
+        adm(sampling=SamplingConfig(guidance_scale=2.0))
+    assert adm(label_dropout=0.1, sampling=SamplingConfig(guidance_scale=2.0)).sampling.guidance_scale == 2.0
     for name, value, message in (("guidance_scale", -1.0, "0 or more"), ("guidance_interval", (2.0, 1.0), "the smaller one first")):
         with pytest.raises(ConfigError, match=message):
             SamplingConfig(**{name: value})  # type: ignore[arg-type]
@@ -291,6 +384,8 @@ def test_a_network_told_no_label_does_not_see_the_table_of_classes() -> None:
     after = network(x, t, torch.tensor([NO_LABEL, 1]))
     torch.testing.assert_close(after[0], before[0])
     assert (after[1] - before[1]).abs().max() > 1e-3
+    first, second = (network(x, t, torch.tensor([label, label])) for label in (0, 1))
+    assert ((first - second).abs().amax((1, 2, 3)) > 1e-4).all(), "the first class is no less a class than the others"
     (network(x, t, torch.tensor([NO_LABEL, 1])) ** 2).sum().backward()
     assert network.label_emb.weight.grad is not None
     assert network.label_emb.weight.grad[1].any() and not network.label_emb.weight.grad[[0, 2]].any()

@@ -148,6 +148,18 @@ def test_the_signs_are_new_at_every_call() -> None:
     assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0][0], drawn[0][1])
 
 
+def test_every_network_call_has_a_number_of_its_own() -> None:
+    """So that the errors of the estimates do not add up."""
+    process, numbers = GaussianDiffusion(GaussianConfig(schedule="cosine")), []
+
+    def trace(output: Tensor, x: Tensor, k: int) -> Tensor:
+        numbers.append(k)
+        return torch.zeros(len(x), dtype=torch.float64)
+
+    log_density(process, gaussian_denoiser(process), pictures(), steps=3, trace=trace)
+    assert numbers == list(range(12))
+
+
 # Models.
 
 SPEC = DataSpec(image_size=4, channels=1, num_classes=3)

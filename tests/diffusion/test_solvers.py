@@ -59,6 +59,12 @@ def levels(count: int, *, high: float = 5.0, low: float = 0.1) -> list[Coefficie
     return [at_sigma(math.exp(-value)) for value in lambdas.tolist()]
 
 
+def uneven_levels(pairs: int) -> list[Coefficients]:
+    """Points from sigma = 5 to 0.1 by turns a long step and one of half its length, so that what came before is no guide to a step."""
+    lambdas = np.concatenate(([0.0], np.cumsum(np.tile([2.0, 1.0], pairs)))) / (3 * pairs) * math.log(50) - math.log(5)
+    return [at_sigma(math.exp(-value)) for value in lambdas.tolist()]
+
+
 def at_sigma(sigma: float) -> Coefficients:
     """The coefficients at any noise level, without a schedule."""
     abar = 1 / (1 + sigma**2)
@@ -98,6 +104,30 @@ def test_order_of_convergence(name: str) -> None:
         steps = solve(name, x, points)
         errors.append(float((steps[-2].sample - exact(x, points[0], points[-1])).abs().max()))
     assert all(order - 0.25 < found < order + 0.5 for found in orders(errors)), (errors, orders(errors))
+
+
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_order_of_convergence_in_steps_that_jump(name: str) -> None:
+    x, order = normal(), SOLVERS[name].order
+    errors = []
+    for pairs in (20, 40, 80):
+        points = uneven_levels(pairs)
+        errors.append(float((solve(name, x, points)[-2].sample - exact(x, points[0], points[-1])).abs().max()))
+    assert all(order - 0.25 < found < order + 0.5 for found in orders(errors)), (errors, orders(errors))
+
+
+def test_unipc_by_hand() -> None:
+    """Its first two steps, from the paper's formulas: with one other point, a_1 = 1/2 of B_2(h) = e^h - 1."""
+    points, predicted = uneven_levels(1), iter([0.3, -0.2, 0.7])
+    x = torch.tensor([1.5], dtype=torch.float64)
+    steps = list(SOLVERS["unipc"].steps(lambda x, c: torch.full_like(x, next(predicted)), x, points=points, noise=no_noise))
+    (a, b, c), (m0, m1) = points, (0.3, -0.2)
+    h1, h2 = (math.log(before.sigma / after.sigma) for before, after in pairwise(points))
+    first = b.sqrt_noise / a.sqrt_noise * x - b.sqrt_abar * math.expm1(-h1) * m0
+    corrected = first - b.sqrt_abar * math.expm1(-h1) / 2 * (m1 - m0)
+    second = c.sqrt_noise / b.sqrt_noise * corrected - c.sqrt_abar * math.expm1(-h2) * (m1 + (m0 - m1) / (-h1 / h2) / 2)
+    torch.testing.assert_close(steps[0].sample, first)
+    torch.testing.assert_close(steps[1].sample, second)
 
 
 def linear_moments(name: str, points: Sequence[Coefficients]) -> tuple[float, float]:

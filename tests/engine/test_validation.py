@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.engine.toys import Denoiser, Pair, draw, seeded
-from triptych.core.batch import RawBatch
+from triptych.core.batch import Batch, RawBatch
+from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.validation import validation_loss
@@ -77,6 +78,17 @@ def test_two_processes_find_what_one_does() -> None:
     validate(model, held_out(21, batch_size=10, ranks=2, rank=0), First(0, 2, torch.device("cpu")))
     both = validate(model, held_out(21, batch_size=10, ranks=2, rank=1), _Second(1, 2, torch.device("cpu"), other=heard[0]))
     assert both == pytest.approx(validate(model, held_out(21, batch_size=7)), rel=1e-6)
+
+
+def test_the_loss_is_that_of_evaluation_mode() -> None:
+    class Spy(Denoiser):
+        def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+            modes.append((self.training, torch.is_grad_enabled()))
+            return super().loss(phase, batch, rng)
+
+    modes: list[tuple[bool, bool]] = []
+    validate(Spy(), held_out(9, batch_size=4))
+    assert modes == [(False, False)] * 3
 
 
 def test_terms_without_groups() -> None:

@@ -123,6 +123,8 @@ def test_the_settings_of_a_likelihood() -> None:
         (Silent(), {}, "metrics: bits-per-dim needs a model that knows how probable an image is; Silent does not"),
         (Uniform(), {"likelihood": "bound"}, "likelihood: got bound, but Uniform has no variational bound; leave it out"),
         (Uniform(), {"steps": 5}, "steps: unknown setting of Config"),
+        (Uniform(), {"likelihood": "ode"}, "likelihood: got ode, but Uniform has no such likelihood; leave it out"),
+        (Integrated(), {"steps": "ddim25"}, "steps: got 'ddim25', expected a number, with the likelihood of Integrated"),
     ],
 )
 def test_what_a_model_does_not_have(model: Model, settings: dict[str, str | int], message: str) -> None:

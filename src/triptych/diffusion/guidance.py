@@ -42,6 +42,11 @@ def classifier_score(
     return score
 
 
+def up_to(score: Score, sigma: float) -> Score:
+    """`score` at noise levels of at most `sigma`; above, nothing to add."""
+    return lambda x, c: score(x, c) if c.sigma <= sigma else None
+
+
 def extrapolated(
     process: GaussianDiffusion, strong: Denoiser, weak: Denoiser, *, scale: float, interval: Interval | None = None
 ) -> Denoiser:

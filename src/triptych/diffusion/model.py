@@ -23,11 +23,11 @@ from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.diffusion.bounds import Bound, bound, losses
 from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
-from triptych.diffusion.guidance import extrapolated
+from triptych.diffusion.guidance import extrapolated, up_to
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
-from triptych.diffusion.solvers import SOLVERS, Spacing, num_points, points_of
+from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
 
@@ -102,6 +102,10 @@ class DiffusionConfig(ModelConfig):
         self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
         try:
             self.sampling.check(self.diffusion)
+            alone = self.sampling.guidance_scale == 1 or self.label_dropout > 0
+            self.sampling.require(
+                alone, "guidance_scale", "1 in a model without label_dropout; the scale of a guide is given when sampling"
+            )
         except ConfigError as error:
             raise error.inside("sampling") from None
 
@@ -173,7 +177,7 @@ class DiffusionModel(Model):
         labels = conditions[-1]
         if labels is None or not self.training or self.config.label_dropout == 0:
             return conditions
-        dropped = rng.uniform("label-dropout").squeeze(-1) < self.config.label_dropout
+        dropped = rng.uniform("label-dropout") < self.config.label_dropout
         return (*conditions[:-1], labels.masked_fill(dropped, NO_LABEL))
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
@@ -261,6 +265,9 @@ class DiffusionModel(Model):
         if settings.sampler == "ancestral":
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return
+        if settings.sampler in SOLVERS and score is not None:
+            # Above it no class can be seen, and what a network says of it all the same would move x_0 by sigma times as much.
+            score = up_to(score, LARGEST_SIGMA)
         predict = x0_predictor(process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
         if settings.sampler == "ddim":
             yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)

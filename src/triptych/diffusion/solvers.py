@@ -29,7 +29,9 @@ Spacing = Literal["timesteps", "log-snr", "edm"]
 
 DEFAULT_STEPS = 20
 LARGEST_SIGMA = 80.0
-"""Where the noise levels of "log-snr" and "edm" begin (Karras et al. 2022, Table 1): above it x_0 hardly depends on x."""
+"""Where the noise levels of "log-snr" and "edm" begin (Karras et al. 2022, Table 1).
+
+Above it x_0 hardly depends on x, and no score is asked for."""
 RHO = 7.0
 """Exponent of the EDM noise levels."""
 UNIPC_ORDER = 2

@@ -44,11 +44,12 @@ def bits_per_dim(model: Model, settings: BitsPerDimConfig) -> ImageMetric:
         raise ConfigError("metrics", f"bits-per-dim needs a model that knows how probable an image is; {name} does not")
     if settings.likelihood == "bound" and not bounded:
         raise ConfigError("likelihood", f"got bound, but {name} has no variational bound; leave it out")
-    if settings.likelihood == "ode" and not known:
+    if settings.likelihood == "ode" and not (isinstance(model, Likelihood) and hasattr(model.likelihood, "probes")):
         raise ConfigError("likelihood", f"got ode, but {name} has no such likelihood; leave it out")
     if isinstance(model, VariationalBound) and settings.likelihood != "ode":
         return BoundMetric(model, settings)
     assert isinstance(model, Likelihood)
+    settings.require(settings.steps is None or str(settings.steps).isdecimal(), "steps", f"a number, with the likelihood of {name}")
     changes: dict[str, Any] = {} if settings.steps is None else {"steps": int(settings.steps)}
     if settings.likelihood == "ode":
         changes["probes"] = settings.probes
