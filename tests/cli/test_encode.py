@@ -204,20 +204,24 @@ def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.Capture
         ((directory, given, "--out", "a.png"), "--out: got 'a.png', expected a name that ends with .npz"),
         ((directory, given, "--decode", "--out", "a.jpg"), "--out: got 'a.jpg', expected a name that ends with .png or .npz, or a folder"),
         ((directory, given, "--decode", "--check"), "--check: got True, expected False with --decode; it goes with encoding"),
-        ((directory, given, "--count", "9", *FAST), "count: got 9, expected 1 to 5, the images that are there"),
+        ((directory, given, "--count", "9", *FAST), "--count: got 9, expected 1 to 5, the images that are there"),
         ((directory, given, "--step", "9"), '--step: unknown setting; did you mean "--steps"?'),
-        ((directory, given, "--labels", "11", *FAST), "labels: got 11, expected 0 to 9"),
+        ((directory, given, "--labels", "11", *FAST), "--labels: got 11, expected 0 to 9"),
         (
             (directory, str(tmp_path / "plain.npy"), *FAST),
-            "labels: {}/plain.npy has none, but this model needs one for each image, from 0 to 9",
+            "--labels: {}/plain.npy has none, but this model needs one for each image, from 0 to 9",
         ),
         (
             (directory, str(tmp_path / "bare.npz"), "--decode", *FAST),
-            "labels: the latents have none, but this model needs one for each, from 0 to 9",
+            "--labels: the latents have none, but this model needs one for each, from 0 to 9",
         ),
         (
             (directory, str(tmp_path / "wide.npz"), "--decode", *FAST),
             "latents: got the shapes [(1, 9, 9)] of a sample, expected [(1, 8, 8)]",
+        ),
+        (
+            (directory, given, "--out", given + "/l.npz", *FAST),
+            "cannot write {}/images.npz/l.npz: {}/images.npz is a file; choose another --out",
         ),
     ):
         assert refused(capsys, *arguments) == line.replace("{}", str(tmp_path))
@@ -233,3 +237,17 @@ def test_help(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (("--help",), ("images", "--help")):
         page = shown(capsys, str(run.directory), *arguments)
         assert "--check" in page and "--steps" in page
+
+
+@pytest.mark.parametrize("latents", [np.float32(3), np.zeros((0, 1, 8, 8), np.float32), np.full((2, 1, 8, 8), np.nan, np.float32)])
+def test_latents_that_are_none(latents: np.ndarray, tmp_path: Path) -> None:
+    np.savez(tmp_path / "l.npz", arr_0=latents)
+    with pytest.raises(DataError, match=r"l\.npz: holds no latents, or values that are not finite"):
+        read_latents(tmp_path / "l.npz")
+
+
+def test_no_advice_to_unpickle(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"text")
+    with pytest.raises(DataError) as caught:
+        read_latents(tmp_path / "a.npz")
+    assert str(caught.value) == f"{tmp_path / 'a.npz'}: is damaged, or no .npz of latents"

@@ -159,5 +159,5 @@ def test_a_run_without_a_likelihood(tmp_path: Path, capsys: pytest.CaptureFixtur
     train(replace(shrunk("classifier-digits")).updated({"train": {"total_images": BATCH}}), tmp_path / "run", device="cpu")
     capsys.readouterr()
     assert main(["evaluate", str(tmp_path / "run"), "--device", "cpu"]) == 2
-    line = "metrics: bits-per-dim needs a model that knows how probable an image is; NoisyClassifier does not"
+    line = "--metrics: bits-per-dim needs a model that knows how probable an image is; NoisyClassifier does not"
     assert capsys.readouterr().err == f"triptych: error: {line}\n"

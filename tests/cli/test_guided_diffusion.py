@@ -33,6 +33,15 @@ def trained(script: str, words: str) -> tuple[list[str], RunConfig]:
     return command, config
 
 
+def photographed(count: int) -> None:
+    """Makes the folder photos, with images of two classes."""
+    generator = np.random.default_rng(0)
+    Path("photos").mkdir()
+    for k in range(count):
+        pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(f"photos/{'cat' if k % 2 else 'dog'}_{k}.png")
+
+
 PUBLISHED_64 = (
     "--image_size 64 --class_cond True --learn_sigma True --noise_schedule cosine --num_channels 192 --num_res_blocks 3 "
     "--num_head_channels 64 --attention_resolutions 32,16,8 --resblock_updown True --use_new_attention_order True "
@@ -55,6 +64,7 @@ def test_the_defaults_are_the_originals() -> None:
     assert (model.diffusion.loss, model.class_conditional, model.timestep_sampler) == ("mse", False, "uniform")
     assert (config.data.path, config.data.image_size, config.data.labels, config.data.flip) == ("photos", 64, "none", True)
     assert (config.data.crop, config.data.validation_fraction, config.data.channels) == ("center", 0.0, 3)
+    assert config.data.enlarge, "the original enlarges images that are too small"
     assert (config.train.batch_size, config.train.microbatch, config.train.precision) == (1, None, "float32")
     assert (config.train.ema_rates, config.train.ema_warmup, config.train.total_images) == ((0.9999,), False, gd.ENDLESS_IMAGES)
     assert (config.train.checkpoint_every, config.log.every) == (10_000, 10)
@@ -141,10 +151,11 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert guided[guided.index("--guide") + 1] == imports[1][imports[1].index("--run") + 1]
     assert guided[guided.index("--guidance-scale") + 1] == "4.0" and guided[-1] == "logs/samples_10000x64x64x3.npz"
     *_, upsampled = commands(
-        "super_res_sample", "--model_path up.pt --base_samples base.npz --large_size 128 --small_size 32 --use_ddim True"
+        "super_res_sample", "--model_path up.pt --base_samples base.npz --num_samples 3 --large_size 128 --small_size 32 --use_ddim True"
     )
     assert upsampled[2:4] == ["--base", "base.npz"] and upsampled[upsampled.index("--sampler") + 1] == "ddim"
-    *_, nll = commands("image_nll", "--model_path net.pt --data_dir photos --num_samples 10 --batch_size 2 --clip_denoised False")
+    photographed(2)
+    *_, nll = commands("image_nll", "--model_path net.pt --data_dir photos --num_samples 2 --batch_size 2 --clip_denoised False")
     assert nll[0] == "evaluate" and nll[nll.index("--data.path") + 1] == "photos" and nll[nll.index("--clip") + 1] == "False"
 
 
@@ -156,8 +167,18 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ("image_train --data_dir x --num_channels wide", "--num_channels: got 'wide', expected a whole number"),
         ("image_train --data_dir x --image_size", "--image_size: the value is missing"),
         ("image_train --data_dir x --image_size 100", "--image_size: got 100"),
+        ("image_train --data_dir x --num_channels 0", "--num_channels: got 0, expected at least 1"),
+        ("image_train --data_dir x --num_head 4", "--num_head: several flags begin so: --num_heads, --num_heads_upsample"),
+        ("image_train --data_dir --lr 1e-4", "--data_dir: the value is missing"),
+        ("image_nll --data_dir nowhere --model_path a.pt", "nowhere: does not exist"),
+        ("python", "got 'python'; begin with the script"),
+        ("mpiexec -n 8 python scripts/image_train.py", "got 'mpiexec'; begin with the script, for several processes so: torchrun --nproc"),
         ("image_train --data_dir x --noise_schedule sqrt", "noise_schedule: got 'sqrt'"),
-        ("image_train --data_dir x --schedule_sampler best", "timestep_sampler"),
+        ("image_train --data_dir x --schedule_sampler best", "--schedule_sampler: got 'best', expected one of"),
+        ("image_train --data_dir x --diffusion_steps 0", "--diffusion_steps: got 0, expected at least 1"),
+        ("image_train --data_dir x --batch_size 0", "--batch_size: got 0, expected at least 1"),
+        ("image_train --data_dir x --lr 0", "--lr: got 0.0, expected a positive number"),
+        ("image_train --data_dir x --save_interval 0", "--save_interval: got 0, expected at least 1"),
         ("image_train --data_dir x --ema_rate high", "--ema_rate: got 'high', expected numbers separated by commas"),
         ("image_train", "--data_dir: missing: the folder of the images"),
         ("image_sample", "--model_path: missing"),
@@ -179,17 +200,55 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert all(script in shown for script in gd.SCRIPTS)
     assert main(["guided-diffusion"]) == 2
+    for script in gd.SCRIPTS:
+        assert main(["guided-diffusion", f"scripts/{script}.py", "--help"]) == 0
+        page = capsys.readouterr().out
+        assert page.startswith(f"usage: triptych guided-diffusion {script} ")
+        assert all(f"--{flag}" in page for flag in gd.SCRIPTS[script].flags())
+    assert "--num_res_blocks           2\n" in page
+
+
+def test_copied_command_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With python and a path before the script, and with all flags in one word, as zsh hands over a variable."""
+    monkeypatch.chdir(tmp_path)
+    for words in (["python", "scripts/image_sample.py"], ["image_sample"]):
+        assert main(["guided-diffusion", *words, PUBLISHED_64, "--model_path", "net.pt"]) == 2
+        shown = capsys.readouterr()
+        assert shown.out.startswith("triptych import guided-diffusion net.pt") and "--num_channels 192" in shown.out
+        assert shown.err.splitlines()[-1] == "triptych: error: there is no file net.pt"
+
+
+def test_another_file_of_the_same_name_is_another_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = set()
+    for content in ("a", "bb"):
+        Path("ema_latest.pt").write_text(content)
+        ((_, _, _, _, run, *_), _) = commands("image_sample", "--model_path ema_latest.pt --image_size 64")
+        runs.add(run)
+    assert len(runs) == 2
+
+
+def test_more_samples_than_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The original begins again with the first image; here each is taken once."""
+    monkeypatch.chdir(tmp_path)
+    photographed(3)
+    *_, nll = commands("image_nll", "--model_path net.pt --data_dir photos --image_size 16")
+    assert nll[nll.index("--count") + 1] == "3"
+    assert "--num_samples 1000: there are 3 images, each of which is taken once" in capsys.readouterr().err
+    np.savez("base.npz", np.zeros((5, 64, 64, 3), np.uint8))
+    *_, upsampled = commands("super_res_sample", "--model_path up.pt --base_samples base.npz")
+    assert upsampled[upsampled.index("--count") + 1] == "5" and upsampled[-1].endswith("samples_5x256x256x3.npz")
+    Path("base").mkdir()
+    Path("base/config.json").write_text("{}")
+    *_, drawn = commands("super_res_sample", "--model_path up.pt --base_samples base")
+    assert drawn[drawn.index("--count") + 1] == "10000", "a run draws as many as are wanted"
 
 
 def test_a_training_and_samples_of_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """From pictures to samples with the original's words alone; the printed commands are the ones that ran."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_LOGDIR", raising=False)
-    generator = np.random.default_rng(0)
-    Path("photos").mkdir()
-    for k in range(8):
-        pixels = generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(f"photos/{'cat' if k % 2 else 'dog'}_{k}.png")
+    photographed(8)
     network = "--image_size 16 --channel_mult 1,1 --num_channels 32 --num_res_blocks 1 --attention_resolutions 8 "
     network += "--class_cond True --learn_sigma True"
     arguments: Any = f"image_train --data_dir photos {network} --batch_size 2 --lr_anneal_steps 2 --log_interval 1".split()

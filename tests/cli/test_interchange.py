@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.interop.networks import diffusion_weights
+from tests.interop.networks import CLASSIFIER, UPSAMPLER, classifier_weights, diffusion_weights, upsampler_weights
 from triptych.cli import export, import_
 from triptych.cli.main import main
+from triptych.interop.flags import command_line
 
 FLAGS = (
     "--image_size 16 --num_channels 32 --num_res_blocks 1 --channel_mult 1,2 --attention_resolutions 8 --num_heads 2 "
@@ -76,6 +77,16 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("guided-diffusion a.pt", "--run: missing: the directory of the new run"),
         ("guided-diffusion a.pt --run", "--run: the value is missing"),
         ("guided-diffusion a.pt --rum r", '--rum: unknown option; did you mean "--run"?'),
+        ("guided-diffusion a.pt --run=", "--run: the value is missing"),
+        ("guided-diffusion a.pt --run --flags=x", "--run: the value is missing"),
+        (
+            "guided-diffusion model.pt --run r --image_size 64",
+            "--image_size: the original's flags go into one text: --flags \"--image_size",
+        ),
+        (
+            "guided-diffusion model.pt --run r --flags=--lr=1",
+            "--lr: this is a flag of the original's scripts, not of a network: leave it out",
+        ),
         ("guided-diffusion a.pt --run r", "there is no file a.pt"),
         ("guided-diffusion . --run r", ". is a folder; give a file of weights (.pt)"),
         ("guided-diffusion model.pt --run r", "--flags: missing, for model.pt is not a published file: give the flags that it was trained"),
@@ -109,10 +120,16 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
             "net --to difusers --out a",
             "--to: got 'difusers', expected one of guided-diffusion, diffusers or None; did you mean \"diffusers\"?",
         ),
-        ("net --to guided-diffusion --out a.bin", "out: got 'a.bin', expected the name of a file that ends with .pt"),
-        ("net --to guided-diffusion --out a.pt --drop-variance", "drop_variance: guided-diffusion makes no use of it"),
-        ("net --to diffusers --out .", "out: . is there and is no earlier export; choose another, or remove it"),
-        ("net --to diffusers --out a --weights ema-0.5", 'weights: got "ema-0.5", expected one of raw'),
+        ("net --to guided-diffusion --out a.bin", "--out: got 'a.bin', expected the name of a file that ends with .pt"),
+        ("net --to guided-diffusion --out a.pt --drop-variance", "--drop-variance: guided-diffusion makes no use of it"),
+        ("net --to diffusers --out .", "--out: got '.', expected the name of a folder"),
+        ("net --to diffusers --out net", "--out: net is there and is no earlier export; choose another, or remove it"),
+        (
+            "net --to guided-diffusion --out model.pt",
+            "--out: model.pt is there and is no earlier export (model.flags.txt is not beside it)",
+        ),
+        ("net --to diffusers --out a --checkpoint new", "--checkpoint: got 'new', expected latest, best or a number of images"),
+        ("net --to diffusers --out a --weights ema-0.5", '--weights: got "ema-0.5", expected one of raw'),
         ("net --to diffusers --out a --checkpoint 3", 'no checkpoint "3" in net; there are latest, best, 0'),
         ("none --to diffusers --out a", "no run in none: there is no config.json"),
     ],
@@ -130,3 +147,44 @@ def test_options_are_read_as_they_are_given() -> None:
     assert (options.flags, options.ema) == ("--image_size 64", "e.pt")
     chosen = export.configure("r", ["--to", "diffusers", "--out", "o", "--weights", "raw", "--checkpoint", "best", "--drop-variance"])
     assert (chosen.to, chosen.out, chosen.weights, chosen.checkpoint, chosen.drop_variance) == ("diffusers", "o", "raw", "best", True)
+
+
+def test_an_earlier_export_is_replaced(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS])
+    before = Path(file).read_bytes()
+    assert "is no earlier export" in failed(["export", "net", "--to", "guided-diffusion", "--out", file], capsys)
+    assert Path(file).read_bytes() == before
+    for _ in range(2):
+        assert main(["export", "net", "--to", "guided-diffusion", "--out", "b.pt"]) == 0
+        assert main(["export", "net", "--to", "diffusers", "--out", "folder"]) == 0
+    Path("folder/unet/notes.txt").write_text("mine")
+    assert "is no earlier export" in failed(["export", "net", "--to", "diffusers", "--out", "folder"], capsys)
+    assert Path("folder/unet/notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("weights", "flags", "line"),
+    [
+        (upsampler_weights(), UPSAMPLER, "draw from it: triptych sample r --base IMAGES"),
+        (classifier_weights(), CLASSIFIER, "lead a run by it: triptych sample RUN --guide r"),
+    ],
+)
+def test_what_comes_next(weights: dict, flags: dict, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save(weights, "w.pt")
+    assert main(["import", "guided-diffusion", "w.pt", "--run", "r", "--flags", command_line(flags)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == line
+
+
+def test_an_interrupted_import_is_no_run(file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS]
+
+    def interrupt(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("triptych.engine.checkpoint.save_file", "triptych.runs.interchange._log"):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, interrupt)
+            assert main(command) == 130
+        assert failed(["sample", "net"], capsys).startswith("no run in net")
+    assert main(command) == 0

@@ -77,3 +77,8 @@ def test_only_the_first_process_prints(fake_runs: FakeRuns, capsys: pytest.Captu
     monkeypatch.setenv("RANK", "1")
     assert main(["train", "toy"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"triptych: error: {tmp_path} is neither a recipe nor a run: the folder has no config.json")

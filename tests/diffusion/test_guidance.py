@@ -244,7 +244,7 @@ def test_a_guide_that_does_not_fit_is_refused_by_name() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             plain.guided_with(weaker)
-    with pytest.raises(ConfigError, match="guide_with: it has 3 classes, this model has no"):
+    with pytest.raises(ConfigError, match="guide_with: it has 3 classes, this model has none"):
         adm(class_conditional=False).guided_with(adm())
 
 
@@ -364,6 +364,10 @@ def test_every_sampler_goes_without_classifier(sampler: SamplerName) -> None:
 def test_guidance_that_there_is_nothing_for() -> None:
     with pytest.raises(ConfigError, match=r"guidance_scale: got 2\.0, but this model was not trained with model\.label_dropout"):
         sampled(adm(), labels=[0, 1, 2, 0], guidance_scale=2.0)
+    with pytest.raises(ConfigError, match=r"guidance_interval: got \(0\.5, 2\.0\), but nothing guides"):
+        sampled(adm(), labels=[0, 1, 2, 0], guidance_interval=(0.5, 2.0))
+    with pytest.raises(ConfigError, match="guidance_scale: got inf, expected 0 or more"):
+        SamplingConfig(guidance_scale=math.inf)
     with pytest.raises(ConfigError, match="label_dropout: got 0.1, expected 0 where class_conditional is false"):
         adm(class_conditional=False, label_dropout=0.1)
     # The grids of the training would fail, hours later.

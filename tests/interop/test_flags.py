@@ -116,3 +116,26 @@ def test_numbers() -> None:
 def test_back_to_words() -> None:
     words = "--image_size 64 --class_cond True --dropout 0.1 --channel_mult 1,2"
     assert command_line(parse_flags(words, KNOWN) | {"timestep_respacing": ""}) == words
+
+
+def test_the_beginning_of_a_name_stands_for_it() -> None:
+    """As argparse, which the original has, takes it."""
+    assert parse_flags("--num_ch 64 --image 32 --num_heads 2", KNOWN) == {"num_channels": 64, "image_size": 32, "num_heads": 2}
+    with pytest.raises(ConfigError, match="^--num_head: several flags begin so: --num_heads, --num_heads_upsample, --num_head_channels$"):
+        parse_flags("--num_head 2", KNOWN)
+    with pytest.raises(ConfigError, match="--num_ch: unknown flag"):
+        checked_flags({"num_ch": 64}, KNOWN)
+
+
+def test_flags_as_shells_hand_them_over() -> None:
+    """In one word, where variables are not split, and with the backslashes of several lines."""
+    expected = {"image_size": 64, "num_channels": 32, "class_cond": True}
+    assert parse_flags(["--image_size 64 --num_channels 32", "--class_cond", "True"], KNOWN) == expected
+    assert parse_flags("--image_size 64 \\\n  --num_channels 32\n--class_cond True", KNOWN) == expected
+    assert parse_flags("'--image_size 64 --num_channels 32 --class_cond True'", KNOWN) == expected
+
+
+def test_a_flag_is_no_value() -> None:
+    with pytest.raises(ConfigError, match="^--class_cond: the value is missing$"):
+        parse_flags("--class_cond --image_size 64", KNOWN)
+    assert parse_flags("--num_heads_upsample -1", KNOWN) == {"num_heads_upsample": -1}

@@ -352,3 +352,20 @@ def test_upsampled_by_the_original() -> None:
     with torch.no_grad():
         ours = from_state_dict(weights, UPSAMPLER).network(X, T, low, y)  # type: ignore[operator]
         torch.testing.assert_close(ours, theirs.eval()(X, T, low_res=low, y=y), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "line"),
+    [
+        ("time_embed.0.weight", torch.ones(3), "time_embed.0.weight has the shape [3]: the network is not one of guided-diffusion"),
+        ("input_blocks.0.0.weight", torch.tensor(1.0), "input_blocks.0.0.weight has the shape []: the network"),
+        ("label_emb.weight", torch.tensor(1.0), "label_emb.weight has the shape []: the network"),
+        ("time_embed.0.weight", torch.ones(4, 0), "time_embed.0.weight has the shape [4, 0]: the network"),
+        ("input_blocks." + 5000 * "9" + ".0.weight", torch.ones(1), "the file is of another network: it has input_blocks.999"),
+        ("out.2.bias", torch.tensor([0.0, 0, 0, 0, 0, float("nan")]), "out.2.bias holds values that are not finite"),
+    ],
+)
+def test_hostile_tensors(name: str, tensor: Tensor, line: str) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        from_state_dict(diffusion_weights() | {name: tensor}, DIFFUSION)
+    assert str(raised.value).startswith(line)

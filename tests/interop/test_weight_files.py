@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from triptych.core.errors import CheckpointError
 from triptych.interop.weight_files import read_weights, write_weights
@@ -99,3 +100,34 @@ def test_content_of_another_kind(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(layer.parameters())
     torch.save(optimizer.state_dict(), file)
     assert refused(file) == "FILE is the state of an optimizer (opt*.pt), expected weights (model*.pt or ema_*.pt)"
+
+
+def test_what_other_programs_put_around_weights(tmp_path: Path) -> None:
+    file = tmp_path / "a.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in WEIGHTS.items()}
+    for content in (wrapped, {f"_orig_mod.{name}": tensor for name, tensor in WEIGHTS.items()}, {"state_dict": wrapped, "epoch": 3}):
+        torch.save(content, file)
+        read = read_weights(file)
+        assert read.keys() == WEIGHTS.keys() and all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())
+    torch.save(wrapped | {"other": torch.ones(1)}, file)
+    assert set(read_weights(file)) == {*wrapped, "other"}, "a prefix of some is part of their names"
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    save_file(WEIGHTS, file)
+    read = read_weights(file)
+    assert read.keys() == WEIGHTS.keys() and all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())
+    file.write_bytes(file.read_bytes()[:-1])
+    assert refused(file) == "FILE is damaged, or not a file of safetensors"
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.zeros(1).expand(10**9, 10**9), torch.ones(3, 4, device="meta"), torch.eye(3).to_sparse()],
+    ids=["view", "meta", "sparse"],
+)
+def test_tensors_without_their_values(tensor: torch.Tensor, tmp_path: Path) -> None:
+    """A file of a few bytes may ask for any amount of memory."""
+    torch.save({"a": tensor}, tmp_path / "a.pt")
+    assert refused(tmp_path / "a.pt") == f"FILE: a does not hold all of its {tensor.numel()} values; save plain tensors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -216,7 +217,7 @@ def test_images_that_do_not_fit(trained: Run, folder: Path) -> None:
     ("asked", "message"),
     [
         ({"metrics": ("fid",)}, 'metrics: unknown metric "fid"'),
-        ({"count": 91}, r"count: got 91, but there are 90 images \(split validation\)"),
+        ({"count": 91}, r"count: got 91, expected 1 to 90, the images that are there \(split validation\)"),
         ({"count": 0}, "count: got 0, expected at least 1"),
         ({"batch_size": 0}, "batch_size: got 0"),
         ({"out": "a.txt"}, "out: got 'a.txt', expected a name that ends with .json"),
@@ -249,10 +250,13 @@ def test_infinities_are_named(trained: Run, monkeypatch: pytest.MonkeyPatch) -> 
         measured(trained, settings=BitsPerDimConfig(likelihood="ode"))
 
 
-def test_a_full_disk(trained: Run, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write .*a.json: .*; what was measured is kept, and the same command goes on"):
-        measured(trained, out=tmp_path / "file" / "a.json")
+def test_a_full_disk(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Pieces, "save", full)
+    with pytest.raises(DataError, match=r"cannot write .*a.json: No space .*; what was measured is kept, and the same command goes on"):
+        measured(trained, out=tmp_path / "a.json")
 
 
 @pytest.mark.xdist_group("torchrun")
@@ -284,3 +288,10 @@ def test_pieces(tmp_path: Path) -> None:
     assert Pieces.of(tmp_path / "a.json", identity={"seed": 2}).folder != pieces.folder
     pieces.remove()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("triptych.runs.evaluation._measure", None)
+    with pytest.raises(DataError, match=r"cannot write .*file/a\.json: .*file is a file; choose another --out"):
+        measured(trained, out=tmp_path / "file/a.json")

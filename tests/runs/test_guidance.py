@@ -14,6 +14,7 @@ from triptych.cli.main import main
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.runs import Run, open_run, train
+from triptych.runs.guidance import led
 
 SETTINGS = {"sampler": "ddim", "steps": "3", "guidance_scale": 30.0}
 
@@ -58,10 +59,11 @@ def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None
     from triptych.engine.distributed import open_world
 
     world = open_world("cpu")
-    model, origin = run._load("latest", None, world)
-    before = dict(origin)
-    run._led(model, origin, world, guide=runs["judge"], guide_with=None)
-    assert set(origin) - set(before) == {"guide"}
+    model, origin = run.loaded("latest", None, world)
+    sampler = led(model, run, guide=runs["judge"], guide_with=None, settings=settings_of(run), world=world)
+    judge = open_run(runs["judge"])
+    assert sampler.origin == {"guide": judge.loaded("latest", None, world)[1]["hash"]} and sampler.spec == run.spec
+    assert set(origin) == {"images", "weights", "hash"}
 
 
 def test_what_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,9 +73,10 @@ def test_what_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.C
     with pytest.raises(ConfigError, match=r"guidance_scale: got 30\.0, but this model was not trained with model\.label_dropout"):
         run.sample(2, settings=settings_of(run), device="cpu")
     for arguments, line in (
-        (["--guide", str(runs["told"])], "guide: ADM is no classifier of noisy images; a weaker model goes to guide_with"),
+        (["--guide", str(runs["told"])], "--guide: ADM is no classifier of noisy images; a weaker model goes to guide_with"),
         (["--guide", str(tmp_path / "none")], "there is no config.json"),
-        (["--guide", str(runs["judge"]), "--labels", "12"], "labels: got 12, expected 0 to 9"),
+        (["--guide-with", str(runs["plain"])], "--guidance-scale: got 1.0, at which a weaker model (guide_with) changes nothing"),
+        (["--guide", str(runs["judge"]), "--labels", "12"], "--labels: got 12, expected 0 to 9"),
         (["--guide", str(runs["judge"]), "--guidance-scale", "-1"], "--guidance-scale: got -1.0, expected 0 or more"),
     ):
         assert main(["sample", str(runs["plain"]), "--count", "1", "--steps", "2", "--device", "cpu", *arguments]) == 2

@@ -119,7 +119,9 @@ def test_until_it_is_trained_only_the_model_is_settled(run: Run) -> None:
 
 def test_other_images_are_refused(run: Run) -> None:
     config = on_digits(run, 6)
-    with pytest.raises(ConfigError, match="data: the images are not those of this run"):
+    with pytest.raises(
+        ConfigError, match=r"^data: the images are not those of this run \(channels 1 in place of 3\); give its own, or begin another run"
+    ):
         train(config.updated({"data": {"channels": 1}}), run.directory, device="cpu")
 
 

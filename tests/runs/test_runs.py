@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -20,7 +21,7 @@ from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_c
 from triptych.engine.metric_log import read_metrics
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
-from triptych.runs.run import build
+from triptych.runs.stored import build
 
 
 def config(**changes) -> RunConfig:
@@ -293,3 +294,27 @@ def test_a_full_disk_at_a_grid_stops_the_run_and_keeps_its_checkpoint(tmp_path, 
     with pytest.raises(CheckpointError, match=r"cannot write .*000000006.png: .*(disk|space)"):
         train(start, tmp_path / "run", device="cpu")
     assert list_checkpoints(tmp_path / "run/checkpoints") == [6]
+
+
+def test_init_from_is_said_to_be_used_where_it_is(trained, tmp_path):
+    run = tmp_path / "run"
+    for total, used in ((BATCH, True), (2 * BATCH, False)):
+        if used:  # a start that was cut short: the run is there, its first checkpoint is not
+            train(config(train={"total_images": BATCH}), run, device="cpu")
+            shutil.rmtree(run / "checkpoints")
+        (run / "log.txt").write_text("")
+        train(config(train={"total_images": total}), run, init_from=trained.directory, device="cpu")
+        log = (run / "log.txt").read_text()
+        assert ("--init-from is not used" in log) is not used and ("starts from the weights of" in log) is used
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(trained, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr("triptych.runs.sampling.draw", None)
+    with pytest.raises(DataError, match=r"cannot write .*file/a\.npz: .*file is a file; choose another --out"):
+        trained.sample(2, device="cpu", out=file / "a.npz")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(DataError, match=r"cannot write .*a\.npz: no permission to write in .*; choose another --out"):
+        trained.sample(2, device="cpu", out=tmp_path / "deep/er/a.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

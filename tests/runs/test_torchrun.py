@@ -6,9 +6,13 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
+import torch
 
+from tests.interop.networks import DIFFUSION, diffusion_weights
 from tests.processes import ROOT, environment, run_torchrun, torchrun
+from triptych.interop.flags import command_line
 from triptych.runs import open_run
 
 pytestmark = pytest.mark.xdist_group("torchrun")
@@ -46,3 +50,19 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert f"goes on at {images} images" in done.stderr
     assert open_run(tmp_path / "run").checkpoints()[-1] == images + 128
+
+
+def test_processes_import_the_weights_of_a_command_line_once(tmp_path):
+    torch.save(diffusion_weights(classes=10), tmp_path / "net.pt")
+    words = command_line(DIFFUSION | {"timestep_respacing": "2", "num_samples": 4})
+    command = torchrun(
+        2, "-m", "--", "triptych", "guided-diffusion", "image_sample", *words.split(), "--model_path", "net.pt", "--out", "o.npz"
+    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("triptych ")] == [
+        ["triptych", "import"],
+        ["triptych", "sample"],
+    ]
+    with np.load(tmp_path / "o.npz") as file:
+        assert file["arr_0"].shape == (4, 16, 16, 3)

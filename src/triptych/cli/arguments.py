@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 
 
@@ -14,6 +16,19 @@ def run_argument(arguments: Sequence[str], *, usage: str) -> str:
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: {usage}")
     return arguments[0]
+
+
+@contextmanager
+def named_as_flags(*parts: Config) -> Iterator[None]:
+    """Within it a ConfigError about a setting of `parts` names the flag."""
+    from triptych.cli.settings import flag_name, flags_of
+
+    try:
+        yield
+    except ConfigError as error:
+        if error.setting in {flag.setting for part in parts for flag in flags_of(part)}:
+            raise ConfigError(flag_name(error.setting), error.reason) from None
+        raise
 
 
 def names_checkpoint(text: str) -> bool:

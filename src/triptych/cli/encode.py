@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import label_values, names_checkpoint, run_argument, separated
+from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -77,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     run = runs.open_run(directory)
     flags = arguments[1:] if helped else arguments[2:]
     options, settings = configure(directory, flags, encoding=run.encoding)
-    line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
+    with named_as_flags(options, settings):
+        line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     runs.close_world()
     if is_first_process():
         print(line)

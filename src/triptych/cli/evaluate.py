@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import names_checkpoint, run_argument
+from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -60,7 +61,7 @@ class EvaluateOptions(Config):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
-        self.require(self.out is None or self.out.endswith(".json"), "out", "a name that ends with .json")
+        self.require(self.out is None or Path(self.out).suffix == ".json", "out", "a name that ends with .json")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
     run = runs.open_run(directory)
     options, settings = configure(directory, arguments[1:], data=run.config.data)
-    with _progress() as report:
+    with named_as_flags(options, settings), _progress() as report:
         evaluation = run.evaluate(
             options.metrics,
             settings=settings,

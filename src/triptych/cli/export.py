@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from triptych.cli.arguments import run_argument
+from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
@@ -33,6 +33,9 @@ class ExportOptions(Config):
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
 
+    def __post_init__(self) -> None:
+        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
+
 
 def main(arguments: Sequence[str]) -> int:
     """Exports the weights, and prints where they are and how to use them."""
@@ -48,14 +51,15 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych import runs
 
-    done = runs.export_run(
-        directory,
-        options.to,
-        options.out,
-        checkpoint=options.checkpoint,
-        weights=options.weights,
-        drop_variance=options.drop_variance,
-    )
+    with named_as_flags(options):
+        done = runs.export_run(
+            directory,
+            options.to,
+            options.out,
+            checkpoint=options.checkpoint,
+            weights=options.weights,
+            drop_variance=options.drop_variance,
+        )
     print(f"wrote {' and '.join(map(str, done.paths))}")
     if done.flags is not None:
         print(f"flags: {done.flags}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 import os
 import shlex
 import sys
@@ -20,6 +21,7 @@ from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import Flag, Kind, Value, command_line, flag_table, parse_flags
+from triptych.interop.script_flags import CLASSIFIER_SAMPLING, CLASSIFIER_TRAINING, LIKELIHOOD, SAMPLING, TRAINING, UPSAMPLING
 
 if TYPE_CHECKING:
     from triptych.engine.config import OptimConfig, TrainConfig
@@ -36,41 +38,20 @@ scripts:
 
 example: triptych guided-diffusion image_train --data_dir ./photos --image_size 64 --num_channels 128 --batch_size 16"""
 
+_LAUNCHERS = ("python", "python3", "mpiexec", "mpirun", "srun", "torchrun")
+_SEVERAL = "torchrun --nproc-per-node N -m -- triptych guided-diffusion SCRIPT"
+
+_ORIGINAL_NAMES = {
+    "steps": "diffusion_steps",
+    "learning_rate": "lr",
+    "checkpoint_every": "save_interval",
+    "every": "log_interval",
+    "ema_rates": "ema_rate",
+    "timestep_sampler": "schedule_sampler",
+    "loss_scale_growth": "fp16_scale_growth",
+}
 ENDLESS_IMAGES = 10**12
 """Images of a training that the original never ends (lr_anneal_steps 0)."""
-
-TRAINING: dict[str, Value] = {
-    "data_dir": "",
-    "schedule_sampler": "uniform",
-    "lr": 1e-4,
-    "weight_decay": 0.0,
-    "lr_anneal_steps": 0,
-    "batch_size": 1,
-    "microbatch": -1,
-    "ema_rate": "0.9999",
-    "log_interval": 10,
-    "save_interval": 10_000,
-    "resume_checkpoint": "",
-    "use_fp16": False,
-    "fp16_scale_growth": 1e-3,
-}
-CLASSIFIER_TRAINING: dict[str, Value] = {
-    "data_dir": "",
-    "val_data_dir": "",
-    "noised": True,
-    "iterations": 150_000,
-    "lr": 3e-4,
-    "weight_decay": 0.0,
-    "anneal_lr": False,
-    "batch_size": 4,
-    "microbatch": -1,
-    "schedule_sampler": "uniform",
-    "resume_checkpoint": "",
-    "log_interval": 10,
-    "eval_interval": 5,
-    "save_interval": 10_000,
-}
-SAMPLING: dict[str, Value] = {"clip_denoised": True, "num_samples": 10_000, "batch_size": 16, "use_ddim": False, "model_path": ""}
 
 
 @dataclass(frozen=True)
@@ -120,26 +101,79 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    given = read(arguments[0], arguments[1:])
-    for command in SCRIPTS[given.script].commands(given):
-        if is_first_process():
-            print(f"triptych {shlex.join(command)}", flush=True)
-        from triptych.cli.main import VERBS
-
-        code = importlib.import_module(VERBS[command[0]].module).main(command[1:])
+    if arguments[0] in _LAUNCHERS:
+        arguments = _without_python(arguments)
+    name = script_name(arguments[0])
+    if "-h" in arguments or "--help" in arguments:
+        print(help_page(name))
+        return 0
+    given = read(name, arguments[1:])
+    if num_processes() > 1:
+        return _in_each_process(given)
+    for command in SCRIPTS[name].commands(given):
+        code = _run(command)
         if code:
             return code
     return 0
 
 
-def read(script: str, words: Sequence[str]) -> Given:
-    """The flags of a script, checked and completed. Raises ConfigError for an unknown script, flag or value."""
+def _run(command: list[str]) -> int:
+    """The exit code of a command, which is printed before."""
+    from triptych.cli.main import VERBS
+
+    if is_first_process():
+        print(f"triptych {shlex.join(command)}", flush=True)
+    return importlib.import_module(VERBS[command[0]].module).main(command[1:])
+
+
+def _in_each_process(given: Given) -> int:
+    """The same among several processes: the first one says what there is to do, and imports while the others wait."""
+    from triptych.core.errors import UserError
+    from triptych.engine.distributed import open_world
+
+    world = open_world()
+    outcome: Any = None
+    if world.is_main:
+        try:
+            commands = list(SCRIPTS[given.script].commands(given))
+            for command in commands[:-1]:
+                _run(command)
+            outcome = commands[-1]
+        except UserError as error:
+            outcome = error
+    outcome = world.from_main(outcome)
+    if isinstance(outcome, UserError):
+        raise outcome
+    return _run(outcome)
+
+
+def _without_python(arguments: Sequence[str]) -> Sequence[str]:
+    """A copied command line without `python`; ConfigError where something else launches it."""
+    if arguments[0] not in ("python", "python3") or len(arguments) < 2:
+        raise ConfigError("", f"got {arguments[0]!r}; begin with the script, for several processes so: {_SEVERAL} ...")
+    return arguments[1:]
+
+
+def script_name(script: str) -> str:
+    """The script that is meant, by its name or its path. Raises ConfigError for an unknown one."""
     name = Path(script).stem  # "scripts/image_train.py" is what a copied command line begins with
     if name not in SCRIPTS:
         raise ConfigError("", f'unknown script "{script}"{nearest(name, SCRIPTS)} (triptych guided-diffusion --help lists them)')
+    return name
+
+
+def help_page(script: str) -> str:
+    """The flags of a script with the original's defaults."""
+    flags = SCRIPTS[script].flags().values()
+    width = max(len(flag.name) for flag in flags) + 4
+    lines = (f"  {'--' + flag.name:{width}}{flag.default}".rstrip() for flag in flags)
+    return f"usage: triptych guided-diffusion {script} --flag value ...\n\nflags of the original, with its defaults:\n" + "\n".join(lines)
+
+
+def read(script: str, words: Sequence[str]) -> Given:
+    """The flags of a script, checked and completed. Raises ConfigError for an unknown script, flag or value."""
+    name = script_name(script)
     flags = SCRIPTS[name].flags()
-    if "-h" in words or "--help" in words:
-        raise ConfigError("", f"{name} takes {', '.join(f'--{flag}' for flag in flags)}")
     values = parse_flags(words, flags)
     complete = {flag.name: flag.default for flag in flags.values()} | values
     return Given(name, complete, frozenset(values), values.get(SCRIPTS[name].place) or None)  # type: ignore[arg-type]
@@ -174,10 +208,20 @@ def _training(given: Given, kind: Kind, *, crop: str) -> Commands:
         yield from commands
         _note("--resume_checkpoint gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
         begin = ["--init-from", str(run)]
-    config = _run_config(given, kind, crop=crop)
+    try:
+        config = _run_config(given, kind, crop=crop)
+    except ConfigError as error:
+        raise ConfigError(_original_name(error.setting, given), error.reason) from None
     recipe, flags = nearest_recipe(config)
     directory = given.place or os.environ.get("OPENAI_LOGDIR") or f"runs/{given.script}"
     yield ["train", recipe, "--run", directory, *begin, *flags]
+
+
+def _original_name(setting: str, given: Given) -> str:
+    """The script's flag for a setting of ours; the setting where it has none."""
+    last = setting.rpartition(".")[2]
+    name = _ORIGINAL_NAMES.get(last, last)
+    return f"--{name}" if name in given.values else setting
 
 
 def _run_config(given: Given, kind: Kind, *, crop: str) -> RunConfig:
@@ -192,7 +236,7 @@ def _run_config(given: Given, kind: Kind, *, crop: str) -> RunConfig:
     labelled = kind == "classifier" or given["class_cond"]
     held_out = 0.05 if kind == "classifier" and given["val_data_dir"] else 0.0
     batch = given["batch_size"] * num_processes()
-    data: dict[str, Any] = {"source": "folder", "path": given["data_dir"], "image_size": image_size, "crop": crop}
+    data: dict[str, Any] = {"source": "folder", "path": given["data_dir"], "image_size": image_size, "crop": crop, "enlarge": True}
     return RunConfig(
         model=model,
         data=DataConfig(**data, channels=3, labels="prefix" if labelled else "none", validation_fraction=held_out),
@@ -291,33 +335,49 @@ def _sample_upsampled(given: Given) -> Commands:
         raise ConfigError("--base_samples", "missing: an .npz of small images (or a folder of them, or a run)")
     run, commands = _imported(given, given["model_path"], "super-resolution")
     yield from commands
-    yield ["sample", str(run), "--base", given["base_samples"], *_sampler(given, "super-resolution")]
+    there = _small_images(Path(given["base_samples"]), given["small_size"])
+    yield ["sample", str(run), "--base", given["base_samples"], *_sampler(given, "super-resolution", most=there)]
+
+
+def _small_images(path: Path, size: int) -> float:
+    """How many images there are to be enlarged; without end where a run draws them, or where there are none."""
+    if not path.exists() or (path / "config.json").is_file():
+        return math.inf
+    from triptych.runs.translation import open_pictures
+
+    return open_pictures(path, size=size, channels=3).count
 
 
 def _likelihood(given: Given) -> Commands:
     if not given["data_dir"]:
         raise ConfigError("--data_dir", "missing: the folder of the images")
+    from triptych.data.config import DataConfig
+    from triptych.data.source import open_data
+
+    images = DataConfig(source="folder", path=given["data_dir"], image_size=given["image_size"], enlarge=True, validation_fraction=0.0)
+    count = _num_samples(given, len(open_data(images).train))
     run, commands = _imported(given, given["model_path"], "diffusion")
     yield from commands
     _note("the images are not mirrored at random, as the original does")
     command = ["evaluate", str(run), "--metrics", "bits-per-dim", "--likelihood", "bound", "--split", "all"]
-    command += ["--data.path", given["data_dir"], "--data.labels", "prefix" if given["class_cond"] else "none"]
-    command += [
-        "--count",
-        str(given["num_samples"]),
-        "--batch-size",
-        str(given["batch_size"]),
-        "--steps",
-        given["timestep_respacing"] or "None",
-    ]
+    command += ["--data.path", given["data_dir"], "--data.labels", "prefix" if given["class_cond"] else "none", "--data.enlarge", "True"]
+    command += ["--count", str(count), "--batch-size", str(given["batch_size"]), "--steps", given["timestep_respacing"] or "None"]
     command += ["--clip", str(given["clip_denoised"]), "--precision", "fp16" if given["use_fp16"] else "float32"]
     yield [*command, *(["--out", given.place] if given.place else [])]
 
 
-def _sampler(given: Given, kind: Kind) -> list[str]:
-    """The settings of sampling that all sampling scripts have."""
-    size, count = given["large_size" if kind == "super-resolution" else "image_size"], given["num_samples"]
-    if kind == "diffusion" and given["class_cond"]:
+def _num_samples(given: Given, most: float) -> int:
+    """How many samples there will be: as many as asked for, but no image twice."""
+    if given["num_samples"] <= most:
+        return given["num_samples"]
+    _note(f"--num_samples {given['num_samples']}: there are {most} images, each of which is taken once; the original begins again")
+    return int(most)
+
+
+def _sampler(given: Given, kind: Kind, *, most: float = math.inf) -> list[str]:
+    """The settings of sampling that all sampling scripts have. `most`: samples that there can be."""
+    size, count = given["large_size" if kind == "super-resolution" else "image_size"], _num_samples(given, most)
+    if kind == "diffusion" and (given["class_cond"] or "classifier_path" in given.values):
         _note("classes are taken in turn, where the original draws them at random; --labels of triptych sample chooses them")
     folder = os.environ.get("OPENAI_LOGDIR") or "."
     out = given.place or os.path.join(folder, f"samples_{count}x{size}x{size}x3.npz")
@@ -336,7 +396,9 @@ def _imported(given: Given, path: str, kind: Kind, *, setting: str = "--model_pa
     if (Path(path) / "config.json").is_file():
         return Path(path), iter(())
     words = given.words(kind)
-    digest = hashlib.sha256(f"{Path(path).resolve()} {words}".encode()).hexdigest()[:6]
+    stamp = Path(path).stat() if Path(path).is_file() else None  # another file of the same name is another import
+    version = "" if stamp is None else f"{stamp.st_size} {stamp.st_mtime_ns}"
+    digest = hashlib.sha256(f"{Path(path).resolve()} {version} {words}".encode()).hexdigest()[:6]
     run = Path("runs") / f"{Path(path).stem}-{digest}"
     if (run / "config.json").is_file():
         return run, iter(())
@@ -353,11 +415,7 @@ SCRIPTS = {
     "super_res_train": Script(TRAINING, ("super-resolution",), _train_upsampler, "run"),
     "classifier_train": Script(CLASSIFIER_TRAINING, ("classifier",), _train_classifier, "run"),
     "image_sample": Script(SAMPLING, ("diffusion",), _sample_images, "out"),
-    "super_res_sample": Script({**SAMPLING, "base_samples": ""}, ("super-resolution",), _sample_upsampled, "out"),
-    "classifier_sample": Script(
-        {**SAMPLING, "classifier_path": "", "classifier_scale": 1.0}, ("diffusion", "classifier"), _sample_with_classifier, "out"
-    ),
-    "image_nll": Script(
-        {"data_dir": "", "clip_denoised": True, "num_samples": 1_000, "batch_size": 1, "model_path": ""}, ("diffusion",), _likelihood, "out"
-    ),
+    "super_res_sample": Script(UPSAMPLING, ("super-resolution",), _sample_upsampled, "out"),
+    "classifier_sample": Script(CLASSIFIER_SAMPLING, ("diffusion", "classifier"), _sample_with_classifier, "out"),
+    "image_nll": Script(LIKELIHOOD, ("diffusion",), _likelihood, "out"),
 }

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import PROGRAMS
+from triptych.interop.flags import PROGRAMS, all_flags
+from triptych.interop.script_flags import OF_SCRIPTS
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE]
 
@@ -40,21 +41,34 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych import runs
 
-    run = runs.import_run(
-        options.file,
-        str(options.run),
-        flags=options.flags,
-        program=options.program,  # type: ignore[arg-type]
-        ema=options.ema,
-        report=print,
-    )
+    try:
+        run = runs.import_run(
+            options.file,
+            str(options.run),
+            flags=options.flags,
+            program=options.program,  # type: ignore[arg-type]
+            ema=options.ema,
+            report=print,
+        )
+    except ConfigError as error:
+        raise _of_a_script(error) from None
     size = run.spec.image_size
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
     print(f"{run.directory}: {kind}, {size}x{size}, {classes}")
     if hasattr(run.config.model, "sampling"):
-        print(f"draw from it: triptych sample {run.directory}")
+        small = " --base IMAGES" if hasattr(run.config.model, "small_size") else ""
+        print(f"draw from it: triptych sample {run.directory}{small}")
+    elif kind == "Classifier":
+        print(f"lead a run by it: triptych sample RUN --guide {run.directory}")
     return 0
+
+
+def _of_a_script(error: ConfigError) -> ConfigError:
+    """The error; where it is about a flag of the original's scripts, which says nothing of the network, it says so."""
+    if error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
+        return error
+    return ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out")
 
 
 def configure(arguments: Sequence[str]) -> ImportOptions:
@@ -68,11 +82,13 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
             loose.append(argument)
             continue
         name, equals, text = argument.removeprefix("--").partition("=")
+        if name in all_flags():
+            raise ConfigError(argument, f'the original\'s flags go into one text: --flags "{argument} ..."')
         if name not in ("run", "flags", "ema"):
             raise ConfigError(argument, f"unknown option{nearest(argument, ('--run', '--flags', '--ema'))}; {usage}")
         value = text if equals else next(rest, None)
-        if value is None:
-            raise ConfigError(argument, "the value is missing")
+        if value is None or (name != "flags" and (not value or value.startswith("--"))):
+            raise ConfigError(f"--{name}", "the value is missing")
         named[name] = value
     if loose and loose[0] not in PROGRAMS:
         raise ConfigError("", f"unknown program {loose[0]!r}, expected {' or '.join(PROGRAMS)}{nearest(loose[0], PROGRAMS)}")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import label_values, names_checkpoint, run_argument, separated
+from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config, config
 from triptych.core.errors import UserError
@@ -85,7 +85,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
-    count = _draw(run, options, settings, out)
+    with named_as_flags(options, settings):
+        count = _draw(run, options, settings, out)
     runs.close_world()
     if is_first_process():
         print(f"{count} images in {out}")

@@ -89,11 +89,13 @@ class Base:
 
 
 def base_of(name: str) -> Base:
-    """The recipe of that name, or the run in that directory; raises ConfigError with the nearest recipe where it is neither."""
+    """The recipe of that name, or the run in that directory; raises ConfigError where it is neither, with the nearest recipe."""
     if name not in recipes() and (Path(name) / "config.json").is_file():
         from triptych.runs import open_run
 
         return Base(open_run(name).config, None, Path(name))
+    if name not in recipes() and Path(name).is_dir():
+        raise ConfigError("", f"{name} is neither a recipe nor a run: the folder has no config.json (triptych recipes lists the recipes)")
     recipe = find_recipe(name).name
     return Base(load_recipe(recipe), recipe, Path("runs") / recipe)
 

@@ -131,7 +131,7 @@ class ADM(DiffusionModel):
             raise ConfigError("guide_with", f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to guide")
         _require_same("guide_with", self, weaker.image_shape, weaker.diffusion.config)
         if weaker.num_classes not in (None, self.num_classes):
-            own = "no" if self.num_classes is None else self.num_classes
+            own = "none" if self.num_classes is None else self.num_classes
             raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {own}")
         return GuidedADM(self, weaker)
 

@@ -8,6 +8,7 @@ timestep and dropout of a sample depend on the sample alone.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class SamplingConfig(Config):
         solver = self.sampler in SOLVERS
         self.require(solver or self.spacing is None, "spacing", f"None with sampler {self.sampler}, which goes by steps alone")
         self.require(self.threshold > 0, "threshold", "a positive number")
-        self.require(self.guidance_scale >= 0, "guidance_scale", "0 or more")
+        self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
 
@@ -234,6 +235,11 @@ class DiffusionModel(Model):
     def _own_guide(self, conditions: Conditions, settings: SamplingConfig) -> Guide:
         """Without another model: the network itself, told no label; nothing at scale 1."""
         if settings.guidance_scale == 1:
+            if settings.guidance_interval is not None:
+                raise ConfigError(
+                    "guidance_interval",
+                    f"got {settings.guidance_interval}, but nothing guides; give a guide, or a guidance_scale other than 1",
+                )
             return Guide()
         if self.config.label_dropout == 0:
             raise ConfigError(

@@ -31,6 +31,8 @@ from triptych.nn.attention import SelfAttention
 from triptych.nn.norm import NUM_GROUPS
 
 _VERSION = "0.34.0"  # whose configurations these are; later versions read them too
+_UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
+_SCHEDULER, _INDEX = "scheduler/scheduler_config.json", "model_index.json"
 _RESIDUAL = {
     "in_layers.0": "norm1",
     "in_layers.2": "conv1",
@@ -99,22 +101,32 @@ def write_diffusers(layout: DiffusersModel, folder: Path) -> None:
 
     Raises ConfigError where other files are in the way, OSError and SafetensorError where the disk refuses.
     """
-    if folder.exists() and not (folder / "unet/config.json").is_file() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.name in ("", ".."):
+        raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
+    if folder.exists() and not _is_export(folder):
         raise ConfigError("out", f"{folder} is there and is no earlier export; choose another, or remove it")
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         for part in ("unet", "scheduler"):
             (temporary / part).mkdir(parents=True)
-        documents = {"unet/config.json": layout.unet, "scheduler/scheduler_config.json": layout.scheduler, "model_index.json": layout.index}
+        documents = {_UNET: layout.unet, _SCHEDULER: layout.scheduler, _INDEX: layout.index}
         for name, document in documents.items():
             if document is not None:
                 (temporary / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        save_file(layout.tensors, temporary / "unet/diffusion_pytorch_model.safetensors", metadata={"format": "pt"})
+        save_file(layout.tensors, temporary / _WEIGHTS, metadata={"format": "pt"})
         if folder.exists():
             shutil.rmtree(folder)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether the folder holds an export and nothing else, or nothing."""
+    if not folder.is_dir():
+        return False
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return files <= {_UNET, _SCHEDULER, _INDEX, _WEIGHTS} and (_UNET in files or not any(folder.iterdir()))
 
 
 def _refused(model: ADM, *, drop_variance: bool) -> Iterator[str]:

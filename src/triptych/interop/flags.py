@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -123,24 +123,20 @@ def all_flags(program: Program = "guided-diffusion") -> dict[str, Flag]:
 def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[str, Value]:
     """The values in a command line of the original, by flag; the last one counts where a flag is repeated.
 
-    Raises ConfigError for an unknown flag (with the nearest one), a missing value and a value of the wrong type.
+    As there, the beginning of a name that no other flag shares stands for it. Several flags may be in one word, as shells that do not
+    split variables give them. Raises ConfigError for an unknown flag (with the nearest one), a missing value and one of the wrong type.
     """
-    if isinstance(words, str):
-        try:
-            words = shlex.split(words)
-        except ValueError as error:
-            raise ConfigError("flags", f"cannot read {words!r}: {error}") from None
     values: dict[str, Value] = {}
-    rest = iter(words)
+    rest = _several(_split(words) if isinstance(words, str) else words)
     for word in rest:
         if not word.startswith("--"):
             raise ConfigError("flags", f"unexpected {word!r}; flags are given as --name value")
         name, equals, text = word.removeprefix("--").partition("=")
-        flag = _known(name, known)
+        flag = _begun(name, known)
         value = text if equals else next(rest, None)
-        if value is None:
+        if value is None or (not equals and value.startswith("--")):
             raise ConfigError(f"--{name}", "the value is missing")
-        values[name] = _parsed(value, flag)
+        values[flag.name] = _parsed(value, flag)
     return values
 
 
@@ -186,6 +182,30 @@ def command_line(values: Mapping[str, Any]) -> str:
 def listed(names: Iterable[str]) -> str:
     """Names of flags, separated by commas."""
     return ", ".join(f"--{name}" for name in names)
+
+
+def _split(line: str) -> list[str]:
+    try:
+        return shlex.split(line.replace("\\\n", " "))
+    except ValueError as error:
+        raise ConfigError("flags", f"cannot read {line!r}: {error}") from None
+
+
+def _several(words: Iterable[str]) -> Iterator[str]:
+    """The words, those with several flags taken apart; a value is left as it is."""
+    for word in words:
+        name = word.partition("=")[0]
+        yield from _split(word) if name.startswith("--") and len(name.split()) > 1 else [word]
+
+
+def _begun(name: str, known: Mapping[str, Flag]) -> Flag:
+    """The flag of that name, or the only one that begins with it."""
+    if name in known:
+        return known[name]
+    begun = [flag for flag in known if name and flag.startswith(name)]
+    if len(begun) > 1:
+        raise ConfigError(f"--{name}", f"several flags begin so: {listed(begun)}")
+    return _known(begun[0] if begun else name, known)
 
 
 def _known(name: str, known: Mapping[str, Flag]) -> Flag:

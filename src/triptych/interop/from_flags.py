@@ -26,6 +26,8 @@ def configuration(flags: Mapping[str, Any], kind: Kind, *, program: Program = "g
             "--image_size", f"got {size}, which has default levels for {known} only; give --channel_mult (one number a level)"
         )
     width = flags["classifier_width" if kind == "classifier" else "num_channels"]
+    if width < 1:
+        raise ConfigError("--classifier_width" if kind == "classifier" else "--num_channels", f"got {width}, expected at least 1")
     levels = {level for level, _ in reached(flags[f"{prefix}attention_resolutions"], size, len(mult))}
     shape = Shape(
         kind=kind,

@@ -320,7 +320,7 @@ def _unet(shape: Shape, full: Mapping[str, Any], size: int) -> UNetConfig:
 
 
 def _check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError, naming the first tensor that is missing, of another shape or without a place."""
+    """Raises CheckpointError, naming the first tensor that is missing, of another shape, not finite or without a place."""
     for name, tensor in own.items():
         if name not in weights:
             raise CheckpointError(f"the file is incomplete: it has no {name}")
@@ -328,6 +328,8 @@ def _check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None
             raise CheckpointError(f"{name} has shape {list(weights[name].shape)}, expected {list(tensor.shape)}")
         if not weights[name].is_floating_point():
             raise CheckpointError(f"{name} has type {weights[name].dtype}, expected floating point numbers")
+        if not weights[name].float().isfinite().all():
+            raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
     for name in weights:
         if name not in own:
             raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")

@@ -18,6 +18,9 @@ from triptych.core.errors import CheckpointError
 from triptych.diffusion.unet import CHANNEL_MULT
 from triptych.interop.flags import Kind, flag_text
 
+_FEWEST_AXES = {"time_embed.0.weight": 2, "input_blocks.0.0.weight": 2, "out.2.positional_embedding": 2}
+"""Of the tensors whose second axis is read; all others have at least one."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -95,6 +98,9 @@ def read_shape(state: Mapping[str, Tensor], *, depth: int | None = None) -> Shap
 
     Raises CheckpointError for tensors that are not those of such a network.
     """
+    for name, tensor in state.items():
+        if tensor.numel() == 0 or tensor.ndim < _FEWEST_AXES.get(name, 1):
+            raise CheckpointError(f"{name} has the shape {list(tensor.shape)}: the network is not one of guided-diffusion")
     width = _tensor(state, "time_embed.0.weight").shape[1]
     _tensor(state, "middle_block.1.qkv.weight")
     encoder, decoder = _blocks(state, "input_blocks"), _blocks(state, "output_blocks")
@@ -143,7 +149,7 @@ class _Block:
 def _blocks(state: Mapping[str, Tensor], prefix: str) -> list[_Block]:
     parts: dict[int, dict[str, Tensor]] = {}
     for name, tensor in state.items():
-        match = re.fullmatch(rf"{prefix}\.(\d+)\.(.+)", name)
+        match = re.fullmatch(rf"{prefix}\.([0-9]{{1,4}})\.(.+)", name)
         if match:
             parts.setdefault(int(match[1]), {})[match[2]] = tensor
     for index in range(len(parts)):

@@ -1,6 +1,6 @@
-"""PyTorch's files of weights (.pt): the only place where one is read or written.
+"""Files of weights (.pt, .safetensors): the only place where one is read or written.
 
-They are read with weights_only, so that nothing in a file is run, and mapped into memory where their format allows.
+PyTorch's are read with weights_only, so that nothing in a file is run, and mapped into memory where their format allows.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
+
+_WRAPPERS = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before every name."""
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """The tensors of a file by name.
 
+    Those under "state_dict", where many programs keep them, and without the prefix that DistributedDataParallel or torch.compile gives.
     Raises CheckpointError for a file that is missing or damaged, that holds anything that would have to be run, an optimizer's state
     or another thing than tensors by name.
     """
@@ -34,6 +40,8 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
     """Tensors by name, as they were handed over; raises CheckpointError, about `name`, for anything else."""
     if not isinstance(content, Mapping):
         raise CheckpointError(f"{name} holds a {type(content).__name__}, expected tensors by name (a state dict)")
+    if isinstance(content.get("state_dict"), Mapping):
+        content = content["state_dict"]
     if "param_groups" in content and "state" in content:
         raise CheckpointError(f"{name} is the state of an optimizer (opt*.pt), expected weights (model*.pt or ema_*.pt)")
     if not content:
@@ -42,7 +50,9 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
         if not isinstance(key, str) or not isinstance(value, Tensor):
             inner = " (a state dict inside another dictionary: save that one alone)" if isinstance(value, Mapping) else ""
             raise CheckpointError(f"{name} holds a {type(value).__name__} under {key!r}, expected tensors by name{inner}")
-    return {key: value.detach() for key, value in content.items()}
+        if not _is_whole(value):
+            raise CheckpointError(f"{name}: {key} does not hold all of its {value.numel()} values; save plain tensors")
+    return _unwrapped({key: value.detach() for key, value in content.items()})
 
 
 def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -59,8 +69,25 @@ def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _is_whole(tensor: Tensor) -> bool:
+    """Whether all values of the tensor are there, one by one: a file of a few bytes may say that it has any shape."""
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return False
+    return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
+
+
+def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without the prefixes that all names have."""
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
 def _load(path: Path) -> Any:
     try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
@@ -68,6 +95,8 @@ def _load(path: Path) -> Any:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     except MemoryError:
         raise
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged, or not a file of safetensors") from error
     except Exception as error:  # what a damaged file raises depends on where the damage is
         if "unsupported global" in str(error).lower() or "Unsupported class" in str(error):
             raise CheckpointError(f"{path} holds more than tensors: to read it, code that it names would have to be run") from error

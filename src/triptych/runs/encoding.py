@@ -19,8 +19,9 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
 from triptych.core.model import Encoder
 from triptych.core.rng import Rng
+from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
-from triptych.runs.sampling import Samples, check_output, label_list, write_samples
+from triptych.runs.sampling import Samples, check_output, check_place, label_list, write_samples
 from triptych.runs.translation import Pictures, open_pictures
 
 T = TypeVar("T")
@@ -183,6 +184,7 @@ def check_latents_name(path: Path) -> None:
     """DataError unless latents can go to a file of that name."""
     if path.suffix != ".npz":
         raise DataError(f"{path}: latents are written as .npz")
+    check_place(path)
 
 
 def read_latents(path: Path) -> Latents:
@@ -192,14 +194,18 @@ def read_latents(path: Path) -> Latents:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file.items()) if isinstance(file, np.lib.npyio.NpzFile) else {}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read as an .npz of latents ({' '.join(str(error).split())})") from error
+    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: is damaged, or no .npz of latents") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {explain(error)}") from error
     labels = arrays.pop("labels", None)
     levels = [arrays[name] for name in ["arr_0", *(f"latent_{k}" for k in range(1, len(arrays)))] if name in arrays]
     if not levels or len(levels) != len(arrays) or any(level.dtype != np.float32 for level in levels):
         found = ", ".join(f"{name} ({array.dtype})" for name, array in arrays.items()) or "nothing"
         raise DataError(f"{path}: holds {found}, expected latents: arr_0, and latent_1 and so on where there are more, all float32")
-    lengths = {len(level) for level in levels} | (set() if labels is None else {len(labels)})
-    if len(lengths) > 1 or (labels is not None and not np.issubdtype(labels.dtype, np.integer)):
+    if any(level.ndim == 0 or not len(level) or not np.isfinite(level).all() for level in levels):
+        raise DataError(f"{path}: holds no latents, or values that are not finite")
+    lengths = {len(level) for level in levels} | (set() if labels is None else {labels.size})
+    if len(lengths) > 1 or (labels is not None and (labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer))):
         raise DataError(f"{path}: its arrays are not of one length, or its labels are not whole numbers")
     return Latents(tuple(levels), None if labels is None else labels.astype(np.int64))

@@ -31,6 +31,7 @@ from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.runs.pieces import Pieces, digest_of
+from triptych.runs.sampling import check_place
 from triptych.runs.translation import renumbered
 
 FORMAT = 1
@@ -127,7 +128,7 @@ def open_images(question: Question, spec: DataSpec, *, conditional: bool) -> Ima
     available = sum(map(len, sets))
     count = available if question.count is None else question.count
     if count > available:
-        raise ConfigError("count", f"got {count}, but there are {available} images (split {split})")
+        raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there (split {split})")
     numbers = np.arange(count, dtype=np.int64) * available // count
     labels = _labels(sets, data.spec, spec, name=name)[numbers] if conditional else None
     return Images(Chosen(sets, numbers, labels=labels), split, available)
@@ -167,6 +168,7 @@ def evaluate(
     document = _asked(question, metrics, images, spec, origin)
     if out is None:
         out = directory / "evaluations" / f"{'+'.join(metrics)}-{origin['images']:09d}-{digest_of(document)[:6]}.json"
+    check_place(out)
     started = time.monotonic()
     with _explained(out):
         pieces = Pieces.of(out, identity=document)

@@ -204,7 +204,8 @@ def export_run(
 
     guided-diffusion: `out` is a .pt, and beside it a .flags.txt has the flags of its scripts. diffusers: `out` is a folder, with the
     second half of the output channels left out on request (`drop_variance`). `checkpoint` and `weights` are as in `Run.load`.
-    Raises ConfigError that names what the other program cannot express, CheckpointError where nothing can be read or written.
+    An earlier export is replaced. Raises ConfigError that names what the other program cannot express, and for an `out` that is
+    something else, CheckpointError where nothing can be read or written.
     """
     if to not in TARGETS:
         raise ConfigError("to", f"got {to!r}, expected one of {', '.join(TARGETS)}{nearest(str(to), TARGETS)}")
@@ -216,9 +217,14 @@ def export_run(
             raise ConfigError("drop_variance", "guided-diffusion makes no use of it: leave it out, or export to diffusers")
         if out.suffix != ".pt":
             raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt")
+        beside = out.with_suffix(".flags.txt")
+        if out.exists() and not beside.exists():
+            raise ConfigError(
+                "out", f"{out} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it"
+            )
         told = original_flags(run.config.model, run.spec)
         write_weights(to_state_dict(run.load(checkpoint=checkpoint, weights=weights, device="cpu")), out)
-        flags, beside = command_line(flag_line(told)), out.with_suffix(".flags.txt")
+        flags = command_line(flag_line(told))
         beside.write_text(flags + "\n", encoding="utf-8")
         return Exported((out, beside), flags, tuple(told.notes))
     except (OSError, SafetensorError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -208,8 +209,18 @@ def png_names(count: int) -> list[str]:
     return [f"{k:06d}.png" for k in range(count)]
 
 
+def check_place(out: Path) -> None:
+    """DataError where nothing can be written to `out`, before long work is done for it."""
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise DataError(f"cannot write {out}: {folder} is a file; choose another --out")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another --out")
+
+
 def check_output(out: Path, *, count: int) -> None:
     """DataError where `count` samples cannot be written to `out`: another ending than .png or .npz, or a folder with other PNGs."""
+    check_place(out)
     if out.suffix not in ("", ".png", ".npz"):
         raise DataError(f"{out}: samples are written as .png (a grid), .npz or a folder, not as {out.suffix}")
     if not out.suffix and out.exists():

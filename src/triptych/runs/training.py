@@ -34,8 +34,9 @@ from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import untrained_import
-from triptych.runs.run import Run, build, open_run
+from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
+from triptych.runs.stored import build
 from triptych.runs.translation import translated_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
@@ -80,6 +81,7 @@ def train(
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         if checkpoint is not None:
             load_weights(model, checkpoint.files["model"])
+            start.notes += [] if init_from is None else ["--init-from is not used: the run goes on from its own checkpoint"]
         elif init_from is not None:
             start.notes += _initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
@@ -95,8 +97,16 @@ def train(
 def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
     """Raises ConfigError unless a run of `stored` can go on with the images of `found`; an imported run has classes without names."""
     nameless = stored.num_classes is not None and stored.class_names is None
-    if found != stored and not (nameless and dataclasses.replace(found, class_names=None) == stored):
-        raise ConfigError("data", f"the images are not those of this run: it has {stored}, the data now gives {found}")
+    if found == stored or (nameless and dataclasses.replace(found, class_names=None) == stored):
+        return
+    names = ("image_size", "channels", "num_classes")
+    lines = [f"{name} {getattr(found, name)} in place of {getattr(stored, name)}" for name in names]
+    wrong = [line for line, name in zip(lines, names, strict=True) if getattr(found, name) != getattr(stored, name)]
+    raise ConfigError(
+        "data",
+        f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "
+        "--init-from this one",
+    )
 
 
 def _on_main(world: World, act: Callable[[], T]) -> T:
@@ -129,8 +139,6 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
     if untrained_import(directory):  # all but the model is still to be chosen
         settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
     notes = accept_changes(settled, config, directory=str(directory.root))
-    if init_from is not None:
-        notes.append("--init-from is not used: the run goes on from its own checkpoint")
     return _Start(config, recipe or stored.recipe, stored, notes)
 
 
@@ -258,7 +266,7 @@ def _opening(
     parameters = sum(p.numel() for p in model.parameters())
     held_out = 0 if data.validation is None else len(data.validation)
     verb = "starts" if checkpoint is None else f"goes on at {checkpoint.images_seen} images"
-    name = document.recipe or type(document.config.model).__name__
+    name = document.recipe or type(document.config.model).__name__.removesuffix("Config")
     yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
     yield (
         f"{len(data.train):,} training images ({held_out:,} held out), {data.spec.image_size}x{data.spec.image_size}, "

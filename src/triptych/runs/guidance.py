@@ -1,0 +1,52 @@
+"""A run's model as a sampler that another run's model leads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from triptych.core.batch import DataSpec
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError
+from triptych.core.model import Guidable, Model
+from triptych.engine.distributed import World
+from triptych.engine.run_directory import RunDirectory
+from triptych.runs.stored import StoredRun
+
+
+@dataclass(frozen=True)
+class Led:
+    """A sampler that a guide leads."""
+
+    model: nn.Module
+    spec: DataSpec
+    "What its labels mean: the run's own classes, or those of the classifier that leads a run without."
+    origin: dict[str, str | int]
+    "The hash of the guide's weights, under the name of the setting."
+
+
+def led(model: Model, run: StoredRun, *, guide: str | Path | None, guide_with: str | Path | None, settings: Config, world: World) -> Led:
+    """The sampler of `model`, which is of `run`, led by the newest weights of the run `guide` or `guide_with`; itself where both are None.
+
+    Raises ConfigError, naming the setting, where the two do not fit or nothing would come of it, CheckpointError where there is no guide.
+    """
+    if guide is None and guide_with is None:
+        return Led(model, run.spec, {})
+    if guide is not None and guide_with is not None:
+        raise ConfigError("guide_with", "got a weaker model beside a classifier (guide); give one of them")
+    setting, directory = ("guide", guide) if guide is not None else ("guide_with", guide_with)
+    if not isinstance(model, Guidable):
+        raise ConfigError(setting, f"{type(model).__name__} cannot be guided")
+    if guide is None and getattr(settings, "guidance_scale", None) == 1:
+        raise ConfigError("guidance_scale", "got 1.0, at which a weaker model (guide_with) changes nothing; give more than 1")
+    other = StoredRun(RunDirectory(Path(str(directory))))
+    theirs, ours = other.spec.class_names, run.spec.class_names
+    if theirs is not None and ours is not None and theirs != ours:
+        wrong = next((name for name in theirs if name not in ours), theirs[0])
+        raise ConfigError(setting, f"the classes of {directory} are not those of {run.directory} (its {wrong!r}, for one)")
+    helper, found = other.loaded("latest", None, world)
+    sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)
+    spec = run.spec if guide is None or ours is not None else other.spec
+    return Led(sampler.eval(), spec, {setting: found["hash"]})

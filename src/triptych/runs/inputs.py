@@ -1,0 +1,66 @@
+"""Images that a run is to translate: pictures that are given, or those that a base run draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from triptych.engine.distributed import World
+from triptych.engine.run_directory import RunDirectory
+from triptych.runs.sampling import Request, label_list, require_sampler
+from triptych.runs.stored import StoredRun, build
+from triptych.runs.translation import BASE_COUNT, Drawn, Pictures, open_pictures, require_fitting_base, require_translator
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Images for `Run.translate`: pictures, or a base run that draws them."""
+
+    source: Pictures | StoredRun
+
+    @property
+    def count(self) -> int:
+        """How many are used where nothing is said: all pictures, or 64 of a base run."""
+        return self.source.count if isinstance(self.source, Pictures) else BASE_COUNT
+
+    @property
+    def most(self) -> float:
+        """How many there can be; without end where a run draws them."""
+        return self.source.count if isinstance(self.source, Pictures) else math.inf
+
+
+def open_inputs(images: str | Path | np.ndarray, *, run: StoredRun) -> Inputs:
+    """The images for the translator of `run`: those at a path or in an array, or of the base run at a path.
+
+    Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
+    """
+    with torch.device("meta"):
+        model = build(run.config, run.spec)
+    size = require_translator(model).input_size
+    if isinstance(images, np.ndarray) or not RunDirectory(Path(images)).exists():
+        return Inputs(open_pictures(images, size=size, channels=run.spec.channels))
+    base = StoredRun(RunDirectory(Path(images)))
+    with torch.device("meta"):
+        drawer = build(base.config, base.spec)
+    require_sampler(drawer)
+    require_fitting_base(str(images), drawer, base.spec, model=model, ours=run.spec)
+    return Inputs(base)
+
+
+def drawn_by(
+    base: StoredRun, count: int, *, seed: int, labels: Sequence[int | str] | None, precision: str, world: World
+) -> tuple[Drawn, dict[str, Any]]:
+    """What a base run draws, by its own settings, and what that depends on."""
+    model, origin = base.loaded("latest", None, world)
+    settings = require_sampler(model).sampling
+    given = None if getattr(model, "num_classes", None) is None else labels
+    request = Request(count, seed, label_list(model, base.spec, count=count, given=given), settings, precision)
+    chosen = None if request.labels is None else request.labels.tolist()
+    drawn = Drawn(model, request, base.spec, str(base.directory), world.device)
+    return drawn, origin | {"settings": settings.to_dict(), "labels": chosen}

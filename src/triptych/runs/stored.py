@@ -1,0 +1,117 @@
+"""A run as it lies on disk: its configuration, its checkpoints, and the model that they hold."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.core.model import Model, seeded_build
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
+from triptych.engine.distributed import World, open_world
+from triptych.engine.run_directory import RunDirectory
+from triptych.recipes.config import RunConfig
+from triptych.runs.document import RunDocument
+from triptych.runs.weights import load_weights
+
+
+class StoredRun:
+    """A run that can be read. Raises CheckpointError where there is none that this version can read."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._paths = directory
+        document = RunDocument.from_dict(directory.read_config())
+        self.config: RunConfig = document.config
+        self.spec: DataSpec = document.spec
+        self.recipe: str | None = document.recipe
+
+    @property
+    def directory(self) -> Path:
+        """The folder of the run."""
+        return self._paths.root
+
+    def checkpoints(self) -> list[int]:
+        """Images seen by each checkpoint, ascending."""
+        return list_checkpoints(self._paths.checkpoints)
+
+    def find_checkpoint(self, which: str = "latest") -> int:
+        """Images seen by the checkpoint "latest", "best" (by validation loss) or of a number of images.
+
+        Raises CheckpointError where there is none.
+        """
+        there = self.checkpoints()
+        if not there:
+            raise CheckpointError(f"{self.directory} has no checkpoint yet; train it first")
+        if which == "latest":
+            return there[-1]
+        if which == "best":
+            best = load_checkpoint(checkpoint_path(self._paths.checkpoints, there[-1]), files=()).info["best"]
+            if best is None:
+                raise CheckpointError(f"{self.directory} has no best checkpoint: it was trained without validation; use latest")
+            which = str(best["images"])
+        if not which.isdecimal() or int(which) not in there:
+            raise CheckpointError(f'no checkpoint "{which}" in {self.directory}; there are latest, best, {", ".join(map(str, there))}')
+        return int(which)
+
+    def load(self, *, checkpoint: str = "latest", weights: str | None = None, device: str | None = None) -> Model:
+        """The model in evaluation mode. `weights`: "raw" or "ema-RATE"; None: the first average, or raw where there is none.
+
+        Raises CheckpointError for a checkpoint that is missing, damaged or of another model.
+        """
+        model, _ = self.loaded(checkpoint, weights, open_world(device))
+        return model
+
+    def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
+        """The model's state by name, with the weights that `load` takes. Raises as `load` does."""
+        return self._read(checkpoint, weights)[0]
+
+    def _read(self, which: str, weights: str | None) -> tuple[dict[str, Tensor], dict[str, str | int]]:
+        chosen = "model"
+
+        def files(info: Mapping[str, Any]) -> set[str]:
+            nonlocal chosen
+            chosen = self._weights_file(weights, info)
+            return {"model", chosen}
+
+        loaded = None
+        if which == "latest":
+            loaded = load_newest(self._paths.checkpoints, warn=lambda message: warnings.warn(message, stacklevel=2), files=files)
+        if loaded is None:
+            loaded = load_checkpoint(checkpoint_path(self._paths.checkpoints, self.find_checkpoint(which)), files=files)
+        origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
+        return loaded.files["model"] | loaded.files[chosen], origin
+
+    def loaded(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
+        """What `load` gives, on the device of `world`, and where its weights are from: images seen, which ones, their SHA-256."""
+        tensors, origin = self._read(which, weights)
+        model = build(self.config, self.spec)
+        load_weights(model, tensors)
+        model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+        return model, origin
+
+    def _weights_file(self, weights: str | None, info: Mapping[str, Any]) -> str:
+        """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights."""
+        stems = [f"ema-{rate}" for rate in self.config.train.ema_rates]
+        if "imported" in info:  # without its average, if it has one: see interchange.py
+            stems = [stem for stem in stems if stem in info["imported"]["averages"]]
+        if weights is None:
+            return stems[0] if stems else "model"
+        if weights == "raw":
+            return "model"
+        if weights not in stems:
+            raise ConfigError("weights", f'got "{weights}", expected one of {", ".join(["raw", *stems])}{nearest(weights, stems)}')
+        return weights
+
+
+def build(config: RunConfig, spec: DataSpec) -> Model:
+    """The run's model with its initial weights, on the CPU. Raises ConfigError where model and data do not fit."""
+    try:
+        return seeded_build(config.model, spec, seed=config.train.seed)
+    except ConfigError as error:
+        raise error.inside("model") from None
