@@ -8,6 +8,7 @@ from triptych.core.model import ModelConfig
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
+from triptych.flows.glow import GlowConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
@@ -48,4 +49,6 @@ def _shrunk_model(model: ModelConfig) -> ModelConfig:
     if isinstance(model, ClassifierConfig):
         small = {"num_channels": 64, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (4,), "num_head_channels": 16}
         return replace(model, network=replace(model.network, **small))
+    if isinstance(model, GlowConfig):
+        return replace(model, levels=2, depth=2, width=16, init_images=32)
     raise TypeError(f"say in tests/contract/shrink.py how {type(model).__name__} is made small")

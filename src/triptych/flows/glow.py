@@ -1,0 +1,299 @@
+"""Glow: a normalizing flow of images, trained by maximum likelihood.
+
+"Glow: Generative Flow with Invertible 1x1 Convolutions", Kingma and Dhariwal 2018, https://arxiv.org/abs/1807.03039; the layers are in
+layers.py, the flow in multiscale.py. An 8-bit image v is reduced to n = 2^bits levels, q = floor(v / 2^(8 - bits)), and given uniform
+noise u within its levels, x = (q + u) / n - 1/2. With d values in an image
+
+    loss = (d ln n - ln p(x)) / (d ln 2) + w CE(y | z_top) / ln 2,
+
+in bits: the first part bounds the bits that a value costs from above (Theis et al. 2016, arXiv 1511.01844), the second, where
+there are classes and w > 0, asks the last latent for the label. What differs from the original program: 1 or 3 channels and any size that
+the levels divide, the order of a shuffle is saved with the model, log-determinants are computed by slogdet in float64, and the noise of an
+image depends on the image alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError, RunError
+from triptych.core.model import LossTerms, Model, ModelConfig, Phase
+from triptych.core.rng import Rng
+from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
+from triptych.flows.memory import MemoryName
+from triptych.flows.multiscale import Encoded, MultiscaleFlow, StepSettings
+
+_ABOVE_LEVEL = 2.0**-10  # of a level: the conversion of images to 8 bits truncates, and float32 may lie a little below a whole number
+
+
+@config
+class GlowSamplingConfig(Config):
+    """How images are drawn from the model."""
+
+    temperature: float = 1.0
+    "Factor of the latents' standard deviation, at all levels; below 1 images are less varied and more likely."
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.temperature < math.inf, "temperature", "0 or more")
+
+
+@config
+class GlowEncodingConfig(Config):
+    """How images become latents."""
+
+    dequantization: Literal["center", "uniform"] = "center"
+    "Where an image lies within its levels: in their middle, or anywhere, at random."
+
+
+@config
+class GlowLikelihoodConfig(Config):
+    """How the likelihood of images is measured."""
+
+    draws: int = 1
+    "Draws of the dequantization noise, over which log p is averaged."
+
+    def __post_init__(self) -> None:
+        self.require(self.draws >= 1, "draws", "at least 1")
+
+
+@config
+class GlowConfig(ModelConfig):
+    """Glow."""
+
+    changeable: ClassVar = frozenset(("memory", "sampling"))
+
+    levels: int = 3
+    "Scales; the image size has to be a multiple of 2^levels."
+    depth: int = 32
+    "Steps of flow at each level."
+    width: int = 512
+    "Channels of the hidden layers of the coupling networks."
+    coupling: CouplingName = "affine"
+    "What a step does to half of the channels: additive moves them, affine scales them too (higher likelihood)."
+    permutation: MixingName = "conv"
+    "How a step mixes channels: an invertible 1x1 convolution, the same by its LU factors, a random fixed order, or the reverse order."
+    border: Literal["original", "none"] = "original"
+    "original: each 3x3 convolution is told where the border is, by one more input channel."
+    learn_top: bool = True
+    "Learn mean and deviation of the last latent, for each pixel; false: it is N(0, 1), or by class alone."
+    class_conditional: bool = False
+    "Learn the images given their class: it sets mean and deviation of the last latent."
+    class_weight: float = 0.0
+    "Weight of predicting the class from the last latent (with class_conditional; 0.01 in the original)."
+    bits: int = 8
+    "Bits that are kept of each 8-bit value."
+    memory: MemoryName = "autograd"
+    "Activations in training: all kept; or those of each step's beginning; or none, but computed back from the end of a level."
+    init_images: int = 256
+    "First images, from which the scales of all activations are set."
+    sampling: GlowSamplingConfig = dataclasses.field(default_factory=GlowSamplingConfig)
+    "Default settings of `triptych sample`, and those of the grids during training."
+
+    def __post_init__(self) -> None:
+        for name in ("levels", "depth", "width"):
+            self.require(getattr(self, name) >= 1, name, "at least 1")
+        self.require(1 <= self.bits <= 8, "bits", "1 to 8")
+        self.require(self.init_images >= 2, "init_images", "at least 2")
+        self.require(0 <= self.class_weight < math.inf, "class_weight", "0 or more")
+        self.require(self.class_weight == 0 or self.class_conditional, "class_weight", "0 where class_conditional is false")
+
+    def build(self, spec: DataSpec) -> Glow:
+        """The model with fresh weights; raises ConfigError for image sizes that the levels do not divide, and for missing labels."""
+        if spec.image_size % 2**self.levels:
+            wanted = f"an image size that is a multiple of {2**self.levels}; give fewer, or another data.image_size"
+            raise ConfigError("levels", f"got {self.levels} for images of {spec.image_size} pixels, expected {wanted}")
+        if self.class_conditional and spec.num_classes is None:
+            raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
+        return Glow(self, spec)
+
+
+class Glow(Model):
+    """The model of a GlowConfig; `network` is its flow, `classifier` the head that predicts classes, where there is one."""
+
+    averaged = ("network",)
+    validated = ("likelihood",)
+    encoding = GlowEncodingConfig()
+    likelihood = GlowLikelihoodConfig()
+
+    def __init__(self, config: GlowConfig, spec: DataSpec) -> None:
+        super().__init__()
+        self.config, self.sampling, self.init_images = config, config.sampling, config.init_images
+        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.num_classes = spec.num_classes if config.class_conditional else None
+        self.network = MultiscaleFlow(
+            spec.channels,
+            spec.image_size,
+            levels=config.levels,
+            depth=config.depth,
+            settings=StepSettings(config.width, config.coupling, config.permutation, config.border == "original", config.memory),
+            learn_top=config.learn_top,
+            num_classes=self.num_classes,
+        )
+        self.classifier: ZeroLinear | None = None
+        if config.class_weight > 0:
+            assert self.num_classes is not None, "GlowConfig refuses a class_weight without classes"
+            self.classifier = ZeroLinear(self.network.latent_shapes[-1][0], self.num_classes)
+            self.averaged = ("network", "classifier")
+        self.phases = (Phase("likelihood", self.averaged),)
+
+    @property
+    def dimensions(self) -> int:
+        """Values in an image."""
+        return math.prod(self.image_shape)
+
+    # Training --------------------------------------------------------------------------------------------------------
+
+    def initialize(self, batch: Batch, rng: Rng) -> None:
+        """Sets the actnorms, those inside the coupling networks too, from a batch, in one pass through the flow."""
+        self.network.initialize(self._dequantized(batch.images, self._uniform(rng)))
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        """Bits per dimension of each sample, and the weighted bits of its class. Raises RunError with the layer's name (on a CPU)."""
+        labels = self._labels(batch.labels, len(batch))
+        x = self._dequantized(batch.images, self._uniform(rng))
+        encoded: Encoded = self.network(x, labels)
+        bits = self._bits_per_dim(encoded.log_prob)
+        if bits.device.type == "cpu" and not torch.isfinite(bits).all():  # elsewhere it would wait for the device
+            raise RunError(
+                f"the likelihood is not finite; {self.network.fault(x)}; a longer --optim.warmup-images, a lower --optim.learning-rate, "
+                "--optim.clip-norm, or --model.permutation conv-lu may help"
+            )
+        logged = {"bits_per_dim": bits.detach()}
+        if self.classifier is None or labels is None:
+            return LossTerms(loss=bits, logged=logged)
+        with full_precision(bits):
+            logits = self.classifier(encoded.top.mean((2, 3)))
+        class_bits = F.cross_entropy(logits, labels, reduction="none") / math.log(2)
+        logged |= {"class_bits": class_bits.detach(), "class_error": (logits.argmax(1) != labels).float()}
+        return LossTerms(loss=bits + self.config.class_weight * class_bits, logged=logged)
+
+    # Likelihood ------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def log_prob(self, batch: Batch, rng: Rng, *, settings: Config | None = None) -> Tensor:
+        """log P of each image of the batch, in nats: (b,) in float64 (see core.model.Likelihood); by `rng` with uniform noise.
+
+        Of the image reduced to `bits` bits, where these are fewer than 8. `settings` is a GlowLikelihoodConfig.
+        """
+        settings = settings or self.likelihood
+        if not isinstance(settings, GlowLikelihoodConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's likelihood")
+        labels = self._labels(batch.labels, len(batch))
+        total = torch.zeros(len(batch), dtype=torch.float64, device=batch.images.device)
+        for draw in range(settings.draws):
+            x = self._dequantized(batch.images, self._uniform(rng.child(draw) if draw else rng))
+            total += self.network(x, labels).log_prob.double()
+        return total / settings.draws - self.dimensions * self.config.bits * math.log(2)
+
+    @torch.no_grad()
+    def bits_per_dim(self, images: Tensor, *, noise: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        """Bits per dimension of each of the uint8 images (b, c, h, w): (b,).
+
+        `noise`: where in its level each value lies, (b, c, h, w) in [0, 1); None: in the middle. Raises ConfigError for other images.
+        """
+        if images.dtype != torch.uint8 or images.shape[1:] != self.image_shape:
+            given = f"{images.dtype} {tuple(images.shape)}".removeprefix("torch.")
+            raise ConfigError("images", f"got {given}, expected uint8 of shape (b, {', '.join(map(str, self.image_shape))})")
+        if noise is not None and noise.shape != images.shape:
+            raise ConfigError("noise", f"got shape {tuple(noise.shape)}, expected that of the images, {tuple(images.shape)}")
+        labels = self._labels(labels, len(images))
+        return self._bits_per_dim(self.network(self._within_levels(images, 0.5 if noise is None else noise), labels).log_prob)
+
+    def _bits_per_dim(self, log_prob: Tensor) -> Tensor:
+        return self.config.bits - log_prob / (self.dimensions * math.log(2))
+
+    # Images from latents, and latents from images --------------------------------------------------------------------
+
+    @torch.no_grad()
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+        """One image in [-1, 1] for each index of `rng`, of 8-bit values as `decode` gives them. `settings` is a GlowSamplingConfig."""
+        if not isinstance(settings, GlowSamplingConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's sampler")
+        labels = self._labels(labels, len(rng))
+        noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
+        latents = [(settings.temperature * part).to(self._dtype) for part in noise]
+        return self._images(self.network.inverse(latents, labels))
+
+    @torch.no_grad()
+    def encode(
+        self,
+        images: Tensor,
+        *,
+        labels: Tensor | None = None,
+        rng: Rng | None = None,
+        settings: Config | None = None,
+        noise: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The latents of images (b, c, h, w), in [-1, 1] or uint8, of each level in turn; see `Encoded`. `settings`: GlowEncodingConfig.
+
+        `noise`: where in its level each value lies, as in `bits_per_dim`; None: as `settings` say, `rng` drawing what is random.
+        Always in full precision: `decode` gives exactly the same 8-bit images (of `bits` bits). Raises ConfigError where an rng is missing.
+        """
+        settings = settings or self.encoding
+        if not isinstance(settings, GlowEncodingConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's encoder")
+        labels = self._labels(labels, len(images))
+        u: Tensor | float = 0.5 if noise is None else noise
+        if noise is None and settings.dequantization == "uniform":
+            if rng is None:
+                raise ConfigError("dequantization", "got uniform, which needs an rng; give one, or noise")
+            u = self._uniform(rng)
+        with full_precision(images):
+            x = self._within_levels(images, u) if images.dtype == torch.uint8 else self._dequantized(images, u)
+            return self.network(x, labels).latents
+
+    @torch.no_grad()
+    def decode(self, latents: list[Tensor], *, labels: Tensor | None = None, settings: Config | None = None) -> Tensor:
+        """The images in [-1, 1] (b, c, h, w) of latents, of 8-bit values; raises ConfigError for latents of other shapes."""
+        found, wanted = [tuple(latent.shape[1:]) for latent in latents], self.network.latent_shapes
+        if found != wanted:
+            raise ConfigError("latents", f"got the shapes {found}, expected {wanted}, one for each level")
+        labels = self._labels(labels, len(latents[0]))
+        with full_precision(latents[0]):
+            return self._images(self.network.inverse([latent.to(self._dtype) for latent in latents], labels))
+
+    def _uniform(self, rng: Rng) -> Tensor:
+        return rng.uniform("dequantization", *self.image_shape)
+
+    def _dequantized(self, images: Tensor, u: Tensor | float) -> Tensor:
+        """x of images in [-1, 1]: first the 8-bit values that they were made of."""
+        return self._within_levels(((images + 1) * 127.5).round(), u)
+
+    def _within_levels(self, values: Tensor, u: Tensor | float) -> Tensor:
+        """x of 8-bit values, at u in [0, 1) within their levels."""
+        u = u.to(self._dtype) if isinstance(u, Tensor) else u
+        level = torch.floor(values.to(self._dtype) / 2 ** (8 - self.config.bits))
+        return (level + u) / 2**self.config.bits - 0.5
+
+    def _images(self, x: Tensor) -> Tensor:
+        """Images in [-1, 1] of x, cut to 8-bit values at the lower edge of their level, as the original's."""
+        if not torch.isfinite(x).all():
+            bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
+            warnings.warn(f"{bad} of {len(x)} images are not finite; what is not is black (a lower temperature may help)", stacklevel=3)
+            x = x.nan_to_num(nan=-1.0)
+        levels = 2**self.config.bits
+        values = (torch.floor((x + 0.5) * levels) * (256 / levels)).clamp(0, 255)
+        return ((values + _ABOVE_LEVEL) / 127.5 - 1).clamp(-1, 1)
+
+    def _labels(self, labels: Tensor | None, count: int) -> Tensor | None:
+        """The labels that the flow is told; raises ConfigError where it needs some that are missing."""
+        if self.num_classes is None:
+            return None
+        if labels is None:
+            raise ConfigError("labels", f"this model needs labels, from 0 to {self.num_classes - 1}")
+        if labels.shape != (count,):
+            raise ConfigError("labels", f"got {labels.numel()} for {count} images")
+        return labels
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.network.parameters()).dtype

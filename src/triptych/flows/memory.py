@@ -1,0 +1,85 @@
+"""Running invertible steps: what the backward pass keeps of them, and what it computes again.
+
+"autograd" keeps every activation; "checkpoint" keeps the input of each step and runs the step again (Chen et al. 2016, "Training deep nets
+with sublinear memory cost", arXiv 1604.06174); "inversion" keeps the output of the last step alone and goes back through the inverses
+(Gomez et al. 2017, "The reversible residual network", arXiv 1707.04585), so that its memory does not grow with depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+MemoryName = Literal["autograd", "checkpoint", "inversion"]
+
+
+class InvertibleStep(Protocol):
+    """A module that gives y and the log|det| of each sample, and x back from y."""
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def inverse(self, y: Tensor) -> Tensor: ...
+
+    def parameters(self) -> Iterable[nn.Parameter]: ...
+
+
+def run_steps(steps: Iterable[InvertibleStep], x: Tensor, *, memory: MemoryName) -> tuple[Tensor, Tensor]:
+    """What all steps make of x (b, ...) in turn, and the sum of their log|det| (b,)."""
+    steps = tuple(steps)
+    if memory == "inversion" and torch.is_grad_enabled():
+        # As arguments, so that the graph (and DDP, which waits for every parameter's gradient) knows of the parameters.
+        return _Inverted.apply(steps, x, *_parameters(steps))  # type: ignore[return-value]
+    log_det = x.new_zeros(len(x))
+    for step in steps:
+        again = memory == "checkpoint" and torch.is_grad_enabled()
+        x, changed = checkpoint(step, x, use_reentrant=False, preserve_rng_state=False) if again else step(x)  # type: ignore[misc]
+        log_det = log_det + changed
+    return x, log_det
+
+
+def _parameters(steps: Iterable[InvertibleStep]) -> list[nn.Parameter]:
+    return [parameter for step in steps for parameter in step.parameters()]
+
+
+class _Inverted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, steps: tuple[InvertibleStep, ...], x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+        device = x.device.type
+        ctx.steps = steps
+        ctx.autocast = {
+            "device_type": device,
+            "enabled": torch.is_autocast_enabled(device),
+            "dtype": torch.get_autocast_dtype(device),
+        }
+        log_det = x.new_zeros(len(x))
+        for step in steps:
+            x, changed = step(x)
+            log_det = log_det + changed
+        ctx.save_for_backward(x, *parameters)  # the parameters so that a change of theirs before the backward pass is an error
+        return x, log_det
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        y = ctx.saved_tensors[0]
+        gradients: list[tuple[Tensor | None, ...]] = []
+        with torch.autocast(**ctx.autocast):
+            for step in reversed(ctx.steps):
+                with torch.no_grad():
+                    x = step.inverse(y)
+                with torch.enable_grad():
+                    outputs, wanted = step(x.requires_grad_()), (grad, grad_log_det)
+                    # A log-determinant that does not depend on x (additive coupling) has no gradient to give.
+                    paired = [(output, g) for output, g in zip(outputs, wanted, strict=True) if output.requires_grad]
+                    given = torch.autograd.grad(
+                        [output for output, _ in paired], [x, *step.parameters()], [g for _, g in paired], allow_unused=True
+                    )
+                assert given[0] is not None, "a step depends on its input"
+                grad, y = given[0], x.detach()
+                gradients.append(given[1:])
+        return None, grad, *(gradient for step in reversed(gradients) for gradient in step)

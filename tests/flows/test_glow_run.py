@@ -1,0 +1,37 @@
+"""A run of Glow does what the command line offers for it: images, latents and back, bits per dimension."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.contract.shrink import shrunk
+from triptych.flows.glow import GlowSamplingConfig
+from triptych.runs import Run, train
+
+
+@pytest.fixture(scope="module", params=["glow-digits", "glow-cifar10-cond"])
+def run(request, tmp_path_factory) -> Run:
+    return train(shrunk(request.param), tmp_path_factory.mktemp("run") / "glow", device="cpu")
+
+
+def test_encode_and_decode(run) -> None:
+    step = 2 ** (8 - run.config.model.bits)
+    labels = [1, 7] if run.config.model.class_conditional else None
+    images = np.random.default_rng(0).integers(256, size=(5, 8, 8, run.spec.channels), dtype=np.uint8)
+    latents = run.encode(images, labels=labels, device="cpu")
+    assert [array.shape[1:] for array in latents.arrays] == [(2 * run.spec.channels, 4, 4), (8 * run.spec.channels, 2, 2)]
+    decoded = run.decode(latents, device="cpu")
+    assert np.array_equal(decoded.images, images // step * step)
+
+
+def test_samples_are_less_varied_at_a_lower_temperature(run) -> None:
+    warm, cold = (run.sample(16, labels=None, settings=GlowSamplingConfig(temperature=t), device="cpu").images for t in (1.0, 0.3))
+    assert cold.astype(float).std(0).mean() < 0.6 * warm.astype(float).std(0).mean()
+
+
+def test_evaluate(run) -> None:
+    whole, parts = (run.evaluate(count=6, batch_size=size, device="cpu", out=run.directory / f"{size}.json") for size in (6, 4))
+    for report in (whole, parts):
+        assert 1 < report.figures["bits-per-dim"]["bits_per_dim"] < 20 and report.figures["bits-per-dim"]["standard_error"] > 0
+    assert whole.figures["bits-per-dim"]["bits_per_dim"] == pytest.approx(parts.figures["bits-per-dim"]["bits_per_dim"], abs=1e-5)

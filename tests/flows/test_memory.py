@@ -1,0 +1,111 @@
+"""What the backward pass keeps changes neither the result nor the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from triptych.flows.layers import CouplingName, MixingName
+from triptych.flows.memory import MemoryName, run_steps
+from triptych.flows.multiscale import FlowStep, StepSettings
+
+DEPTH, CHANNELS = 16, 8
+
+
+def steps_of(coupling: CouplingName = "affine", mixing: MixingName = "conv", depth: int = DEPTH) -> nn.ModuleList:
+    """Steps with every parameter moved off its initial value, where the coupling does nothing."""
+    torch.manual_seed(0)
+    steps = nn.ModuleList(FlowStep(CHANNELS, StepSettings(width=32, coupling=coupling, mixing=mixing, border=True)) for _ in range(depth))
+    with torch.no_grad():
+        for parameter in steps.parameters():
+            parameter.add_(0.03 * torch.randn_like(parameter))
+    return steps
+
+
+def gradients(steps: nn.ModuleList, memory: MemoryName, *, bf16: bool = False) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The result, its log|det|, and the gradient of a function of both with respect to x and all parameters."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(4, CHANNELS, 8, 8, generator=generator).requires_grad_()
+    weight = torch.randn(4, CHANNELS, 8, 8, generator=generator)
+    steps.zero_grad()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        y, log_det = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
+    assert y.dtype == log_det.dtype == torch.float32
+    ((y * weight).sum() + 3 * log_det.sum() + 0.1 * y.square().sum()).backward()
+    assert x.grad is not None
+    found = {"x": x.grad} | {name: p.grad.clone() for name, p in steps.named_parameters() if p.grad is not None}
+    return y.detach(), log_det.detach(), found
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "inversion"])
+@pytest.mark.parametrize(("coupling", "mixing"), [("affine", "conv"), ("additive", "conv"), ("affine", "conv-lu"), ("affine", "shuffle")])
+def test_the_gradient_is_that_of_autograd(memory: MemoryName, coupling: CouplingName, mixing: MixingName) -> None:
+    steps = steps_of(coupling, mixing)
+    plain, other = gradients(steps, "autograd"), gradients(steps, memory)
+    torch.testing.assert_close(other[0], plain[0])
+    torch.testing.assert_close(other[1], plain[1])
+    assert plain[2].keys() == other[2].keys() == {"x", *dict(steps.named_parameters())}
+    for name, gradient in plain[2].items():
+        assert gradient.norm() > 0, name
+        assert (other[2][name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+
+
+def test_the_gradient_under_bf16_is_that_of_autograd_under_bf16() -> None:
+    """The first half of the channels passes a coupling unchanged, so the network gives the very same numbers the second time."""
+    steps = steps_of()
+    plain, other = (gradients(steps, memory, bf16=True)[2] for memory in ("autograd", "inversion"))
+    whole, difference = (torch.cat([part.flatten() for part in parts]) for parts in (plain.values(), _differences(plain, other)))
+    assert difference.norm() <= 1e-2 * whole.norm()
+    full = torch.cat([part.flatten() for part in gradients(steps, "autograd")[2].values()])
+    assert (whole - full).norm() > 1e-3 * full.norm(), "the networks did not run in bf16"
+
+
+def _differences(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[Tensor]:
+    return [b[name] - a[name] for name in a]
+
+
+def kept_bytes(act: Callable[[], object]) -> int:
+    """What a forward pass keeps for its backward pass, parameters apart."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        held = act()
+    del held
+    return sum(kept.values())
+
+
+def test_inversion_keeps_as_much_at_any_depth() -> None:
+    def kept(memory: MemoryName, depth: int) -> int:
+        steps, x = steps_of(depth=depth), torch.randn(4, CHANNELS, 8, 8, requires_grad=True)
+        return kept_bytes(lambda: run_steps(steps, x, memory=memory))  # type: ignore[arg-type]
+
+    activation = 4 * CHANNELS * 8 * 8 * 4
+    assert kept("inversion", 4) == kept("inversion", 16) == activation
+    assert kept("autograd", 16) > 3 * kept("autograd", 4) > 100 * activation
+    assert kept("checkpoint", 16) <= 20 * activation
+
+
+@pytest.mark.parametrize("memory", get_args(MemoryName))
+def test_without_gradients_nothing_is_kept(memory: MemoryName) -> None:
+    steps, x = steps_of(depth=2), torch.randn(4, CHANNELS, 8, 8)
+    with torch.no_grad():
+        y, log_det = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
+    assert not y.requires_grad and not log_det.requires_grad
+
+
+def test_a_parameter_that_changed_in_between_is_an_error() -> None:
+    steps, x = steps_of(depth=2), torch.randn(4, CHANNELS, 8, 8, requires_grad=True)
+    y, _ = run_steps(steps, x, memory="inversion")  # type: ignore[arg-type]
+    with torch.no_grad():
+        next(steps.parameters()).add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

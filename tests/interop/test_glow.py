@@ -1,0 +1,138 @@
+"""openai/glow's variables become models of ours, or are refused in one line."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.diffusion import recorded
+from tests.flows.flows import images, moved
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import seeded_build
+from triptych.flows.glow import Glow, GlowConfig
+from triptych.interop.glow import from_variables, variable_name
+
+ARRAYS, FLAGS = recorded.load("glow")
+
+
+def recorded_weights() -> dict[str, np.ndarray]:
+    return {name.removeprefix("weights/"): array for name, array in ARRAYS.items() if name.startswith("weights/")}
+
+
+def variables(model: Glow) -> dict[str, np.ndarray]:
+    """The model's tensors as the original would hold them."""
+    found = {}
+    for name, tensor in model.state_dict().items():
+        source, array = variable_name(name), tensor.numpy()
+        if array.ndim == 4:
+            array = array.transpose(2, 3, 1, 0)
+        elif array.ndim == 2:
+            array = array.T
+        elif source.endswith(("actnorm_center/b", "actnorm_scale/logs")) or (source.endswith("/b") and "y_emb" not in source):
+            array = array.reshape(1, 1, 1, -1)
+        elif source.endswith("logs"):
+            array = array.reshape(1, -1)
+        found[source] = array
+    return found
+
+
+def model_of(*, num_classes: int | None = None, **settings: Any) -> Glow:
+    config = GlowConfig(**({"levels": 2, "depth": 2, "width": 8} | settings))
+    model = seeded_build(config, DataSpec(image_size=8, channels=3, num_classes=num_classes), seed=3)
+    moved(model)
+    assert isinstance(model, Glow)
+    return model.eval()
+
+
+def refused(weights: dict[str, np.ndarray], flags: dict[str, Any]) -> str:
+    with pytest.raises((ConfigError, CheckpointError)) as raised:
+        from_variables(weights, flags)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_flags_reach_their_settings() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = from_variables(recorded_weights(), FLAGS | {"lr": 0.01, "polyak_epochs": 2})
+    assert model.config == GlowConfig(levels=3, depth=2, width=16, coupling="affine", permutation="conv", learn_top=True, bits=8)
+    assert model.image_shape == (3, 32, 32) and model.num_classes is None and not model.training
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({"coupling": "additive", "permutation": "shuffle"}, {"flow_permutation": 1}),
+        ({"permutation": "reverse", "learn_top": False}, {"flow_permutation": 0, "flow_coupling": 1, "learntop": False}),
+        ({"num_classes": 5, "class_conditional": True, "class_weight": 0.01, "bits": 5}, {"ycond": True, "weight_y": 0.01, "n_bits_x": 5}),
+    ],
+)
+def test_every_kind_of_model_comes_over(settings, flags) -> None:
+    model = model_of(**settings)
+    flags = {"n_levels": 2, "depth": 2, "width": 8, "image_size": 8, "learntop": True} | flags
+    flags.setdefault("flow_coupling", 0 if settings.get("coupling") == "additive" else 1)
+    weights = variables(model)
+    weights = {name: array for name, array in weights.items() if flags.get("flow_permutation") != 0 or "shuffle" not in name}
+    if flags.get("flow_permutation") == 1:
+        weights |= {f"{name}_inverse": np.argsort(array) for name, array in weights.items() if name.endswith("/indices")}
+    weights |= {"Variable_1": np.zeros(3), **{f"{name}/ExponentialMovingAverage": 0 * array for name, array in weights.items()}}
+    found = from_variables(weights, flags)
+    assert found.config == model.config
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(found.state_dict()[name], tensor), name
+    labels = torch.tensor([4, 1]) if "num_classes" in settings else None
+    assert torch.equal(found.bits_per_dim(images(2), labels=labels), model.bits_per_dim(images(2), labels=labels))
+
+
+def test_names_are_the_originals() -> None:
+    assert set(variables(model_of(num_classes=4, class_conditional=True, class_weight=1.0))) >= {
+        "model/1/0/f1/l_last/logs",
+        "model/0/1/invconv/W",
+        "model/pool0/conv/W",
+        "model/prior/p/b",
+        "model/prior/y_emb/W",
+        "model/classifier/logs",
+    }
+    assert set(variables(from_variables(recorded_weights(), FLAGS))) == set(recorded_weights())
+
+
+def test_tensors_do_as_well_as_arrays() -> None:
+    model = from_variables({name: torch.from_numpy(array) for name, array in recorded_weights().items()}, FLAGS)
+    found = model.bits_per_dim(torch.from_numpy(ARRAYS["x"]), noise=torch.from_numpy(ARRAYS["u"]))
+    np.testing.assert_allclose(found.numpy(), ARRAYS["bits_per_dim"], atol=1e-5, rtol=0)
+
+
+def test_defaults_and_unknown_flags() -> None:
+    absent = {
+        name: value for name, value in FLAGS.items() if name not in ("n_levels", "image_size", "flow_permutation", "n_bits_x", "ycond")
+    }
+    with pytest.warns(UserWarning, match='the flag learn_top is ignored.*did you mean "learntop"'):
+        model = from_variables(recorded_weights(), absent | {"learn_top": True})
+    assert model.config.levels == 3 and model.image_shape == (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depth": 3}, "the weights have no model/0/2/actnorm_center/b"),
+        ({"depth": 1}, "the weights have model/0/1/actnorm_center/b, which a model of these flags has not"),
+        ({"width": 32}, r"model/0/0/f1/l_1/W has shape [3, 3, 7, 16], which a model of these flags has not; see width"),
+        ({"flow_coupling": 0}, "model/0/0/f1/l_last/W has shape [3, 3, 17, 12]"),
+        ({"flow_permutation": 1}, "the weights have model/0/0/invconv/W, which a model of these flags has not; see learntop"),
+        ({"learntop": False}, "the weights have model/prior/p/W"),
+        ({"ycond": True}, "the weights have no model/prior/y_emb/W"),
+        ({"flow_coupling": 2}, "flow_coupling: got 2, expected 0, 1"),
+        ({"problem": "svhn"}, "problem: got 'svhn', expected mnist, cifar10"),
+        ({"learntop": 1}, "learntop: got 1, expected true or false"),
+        ({"depth": 2.0}, "depth: got 2.0, expected int"),
+        ({"n_bits_x": 9}, "bits: got 9, expected 1 to 8"),
+        ({"image_size": 36}, "levels: got 3 for images of 36 pixels"),
+    ],
+)
+def test_what_does_not_fit_is_named(change, message) -> None:
+    assert message in refused(recorded_weights(), FLAGS | change)
