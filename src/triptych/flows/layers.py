@@ -22,6 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triptych.flows.memory import Rewound
+
 LOG_SCALE_FACTOR = 3.0
 """What a learned log-scale is multiplied by."""
 _STD_FLOOR = 1e-6  # added to the standard deviation of a channel at the start
@@ -287,20 +289,38 @@ class Coupling(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y, and log|det dy/dx| of each sample (b,)."""
         first, second = x.chunk(2, dim=1)
-        h = self.network(first)
-        if self.kind == "additive":
-            return torch.cat((first, second + h), dim=1), x.new_zeros(len(x))
-        shift, log_scale = _shift_and_log_scale(h)
-        return torch.cat((first, (second + shift) * log_scale.exp()), dim=1), log_scale.flatten(1).sum(1)
+        moved, log_det = self._moved(second, self.network(first))
+        return torch.cat((first, moved), dim=1), x.new_zeros(len(x)) if log_det is None else log_det
 
     def inverse(self, y: Tensor) -> Tensor:
         """x of y."""
         first, second = y.chunk(2, dim=1)
-        h = self.network(first)
+        return torch.cat((first, self._moved_back(second, self.network(first))), dim=1)
+
+    def rewound(self, y: Tensor) -> Rewound:
+        """The way back from y. The network's input is the same on both sides, so it runs once for the inverse and for the graph."""
+        first, second = (half.detach() for half in y.chunk(2, dim=1))
+        with torch.enable_grad():
+            h = self.network(first.requires_grad_())
+            with torch.no_grad():
+                second = self._moved_back(second, h)
+            moved, log_det = self._moved(second.requires_grad_(), h)
+            outputs = (torch.cat((first, moved), dim=1), *(() if log_det is None else (log_det,)))
+        return Rewound((first, second), outputs, tuple(self.parameters()))
+
+    def _moved(self, second: Tensor, h: Tensor) -> tuple[Tensor, Tensor | None]:
+        """y_2 of x_2, and log|det| (b,); None: it is 0."""
         if self.kind == "additive":
-            return torch.cat((first, second - h), dim=1)
+            return second + h, None
         shift, log_scale = _shift_and_log_scale(h)
-        return torch.cat((first, second * torch.exp(-log_scale) - shift), dim=1)
+        return (second + shift) * log_scale.exp(), log_scale.flatten(1).sum(1)
+
+    def _moved_back(self, second: Tensor, h: Tensor) -> Tensor:
+        """x_2 of y_2."""
+        if self.kind == "additive":
+            return second - h
+        shift, log_scale = _shift_and_log_scale(h)
+        return second * torch.exp(-log_scale) - shift
 
 
 def _shift_and_log_scale(h: Tensor) -> tuple[Tensor, Tensor]:

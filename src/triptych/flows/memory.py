@@ -7,7 +7,8 @@ with sublinear memory cost", arXiv 1604.06174); "inversion" keeps the output of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
@@ -23,9 +24,28 @@ class InvertibleStep(Protocol):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
 
-    def inverse(self, y: Tensor) -> Tensor: ...
+    def rewound(self, y: Tensor) -> list[Rewound]:
+        """The way back from y, the last part of the step first."""
+        ...
 
     def parameters(self) -> Iterable[nn.Parameter]: ...
+
+
+@dataclass(frozen=True)
+class Rewound:
+    """A part of a step, gone back through: its input, and its output computed from it again, with a graph."""
+
+    inputs: tuple[Tensor, ...]
+    "Leaves of the graph; joined along the channels they are the part's input."
+    outputs: tuple[Tensor, ...]
+    "The part's output, and its log|det| (b,) where that depends on the sample."
+    parameters: tuple[nn.Parameter, ...]
+    "Those of the part."
+
+    @property
+    def x(self) -> Tensor:
+        """The part's input, without a graph."""
+        return _joined([part.detach() for part in self.inputs])
 
 
 def run_steps(steps: Iterable[InvertibleStep], x: Tensor, *, memory: MemoryName) -> tuple[Tensor, Tensor]:
@@ -40,6 +60,12 @@ def run_steps(steps: Iterable[InvertibleStep], x: Tensor, *, memory: MemoryName)
         x, changed = checkpoint(step, x, use_reentrant=False, preserve_rng_state=False) if again else step(x)  # type: ignore[misc]
         log_det = log_det + changed
     return x, log_det
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The parts joined along the channels."""
+    first, *others = parts
+    return torch.cat((first, *others), dim=1) if others else first
 
 
 def _parameters(steps: Iterable[InvertibleStep]) -> list[nn.Parameter]:
@@ -67,19 +93,12 @@ class _Inverted(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         y = ctx.saved_tensors[0]
-        gradients: list[tuple[Tensor | None, ...]] = []
+        gradients: dict[nn.Parameter, Tensor] = {}
         with torch.autocast(**ctx.autocast):
             for step in reversed(ctx.steps):
-                with torch.no_grad():
-                    x = step.inverse(y)
-                with torch.enable_grad():
-                    outputs, wanted = step(x.requires_grad_()), (grad, grad_log_det)
-                    # A log-determinant that does not depend on x (additive coupling) has no gradient to give.
-                    paired = [(output, g) for output, g in zip(outputs, wanted, strict=True) if output.requires_grad]
-                    given = torch.autograd.grad(
-                        [output for output, _ in paired], [x, *step.parameters()], [g for _, g in paired], allow_unused=True
-                    )
-                assert given[0] is not None, "a step depends on its input"
-                grad, y = given[0], x.detach()
-                gradients.append(given[1:])
-        return None, grad, *(gradient for step in reversed(gradients) for gradient in step)
+                for part in step.rewound(y):
+                    given = torch.autograd.grad(part.outputs, (*part.inputs, *part.parameters), (grad, grad_log_det)[: len(part.outputs)])
+                    own, rest = given[: len(part.inputs)], given[len(part.inputs) :]
+                    grad, y = _joined(own), part.x
+                    gradients |= dict(zip(part.parameters, rest, strict=True))
+        return None, grad, *(gradients[parameter] for parameter in _parameters(ctx.steps))

@@ -35,7 +35,7 @@ from triptych.flows.layers import (
     full_precision,
     make_mixing,
 )
-from triptych.flows.memory import MemoryName, run_steps
+from triptych.flows.memory import MemoryName, Rewound, run_steps
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,14 @@ class FlowStep(nn.Module):
     def inverse(self, y: Tensor) -> Tensor:
         """x of y."""
         return self.norm.inverse(self.mixing.inverse(self.coupling.inverse(y)))
+
+    def rewound(self, y: Tensor) -> list[Rewound]:
+        """The way back from y: through the coupling, then through mixing and actnorm."""
+        coupling = self.coupling.rewound(y)
+        x = self.norm.inverse(self.mixing.inverse(coupling.x)).detach()
+        with torch.enable_grad():
+            mixed = self.mixing.after(self.norm, x.requires_grad_())
+        return [coupling, Rewound((x,), (mixed,), (*self.norm.parameters(), *self.mixing.parameters()))]
 
     def initialize(self, x: Tensor) -> Tensor:
         """Sets the actnorms from this batch; what the step then makes of it."""
