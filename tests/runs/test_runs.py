@@ -269,15 +269,15 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
 
 
 def test_a_full_disk_stops_the_sampling_and_keeps_what_was_drawn(trained, tmp_path, monkeypatch):
-    save, calls = np.save, []
+    save, calls = np.savez, []
 
-    def full(*arguments):
+    def full(*arguments, **arrays):
         calls.append(arguments)
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(*arguments)
+        save(*arguments, **arrays)
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(np, "savez", full)
     with pytest.raises(DataError, match=r"cannot write .*a.npz: .*(disk|space).*the same command goes on"):
         trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz")
     again = []

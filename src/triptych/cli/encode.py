@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process
+from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
@@ -100,8 +100,8 @@ def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[
 
 def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> str:
     out = Path(options.out) if options.out is not None else run.directory / "latents.npz"
-    with _progress() as report:
-        coder = _coder(run, options, settings, report)
+    with progress_bar("coding") as move:
+        coder = _coder(run, options, settings, lambda done: move(advance=done))
         pictures = coder.open(images)
         latents = coder.encode(pictures, count=options.count, labels=label_values(options.labels), out=out)
         line = f"{len(latents)} images encoded in {out}"
@@ -112,8 +112,8 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
 
 def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) -> str:
     out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
-    with _progress() as report:
-        coder = _coder(run, options, settings, report)
+    with progress_bar("coding") as move:
+        coder = _coder(run, options, settings, lambda done: move(advance=done))
         samples = coder.decode(latents, count=options.count, labels=label_values(options.labels), out=out)
     return f"{len(samples.images)} images in {out}"
 
@@ -127,16 +127,3 @@ def _coder(run: Run, options: EncodeOptions, settings: Config, report: Callable[
         device=options.device,
         progress=report,
     )
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A counter on a terminal, of the share of the first process; takes the number of images just done."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
-    console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.completed} images"))
-    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
-        task = bar.add_task("coding", total=None)
-        yield lambda done: bar.advance(task, done)

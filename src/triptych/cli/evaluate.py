@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
+from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
     run = runs.open_run(directory)
     options, settings = configure(directory, arguments[1:], data=run.config.data)
-    with named_as_flags(options, settings), _progress() as report:
+    with named_as_flags(options, settings), progress_bar("evaluating") as move:
         evaluation = run.evaluate(
             options.metrics,
             settings=settings,
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
             device=options.device,
             precision=options.precision,
             out=options.out,
-            progress=report,
+            progress=lambda done, total: move(completed=done, total=total),
         )
     runs.close_world()
     if is_first_process():
@@ -136,16 +136,3 @@ def table(evaluation: Evaluation) -> str:
     lines.append(f"on {of} images (split {data['split']}) of {width}x{height}x{channels} = {dimensions} values, {document['seconds']} s")
     lines.append(f"by {weights['weights']} at {weights['images']} images seen; written to {evaluation.out}")
     return "\n".join(lines)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, of the share of the first process; takes the number of images done, and of how many."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("evaluating"), BarColumn(), MofNCompleteColumn(), TextColumn("images, time left"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
-        task = bar.add_task("evaluating", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -128,23 +128,15 @@ def _run(command: list[str]) -> int:
 
 def _in_each_process(given: Given) -> int:
     """The same among several processes: the first one says what there is to do, and imports while the others wait."""
-    from triptych.core.errors import UserError
     from triptych.engine.distributed import open_world
 
-    world = open_world()
-    outcome: Any = None
-    if world.is_main:
-        try:
-            commands = list(SCRIPTS[given.script].commands(given))
-            for command in commands[:-1]:
-                _run(command)
-            outcome = commands[-1]
-        except UserError as error:
-            outcome = error
-    outcome = world.from_main(outcome)
-    if isinstance(outcome, UserError):
-        raise outcome
-    return _run(outcome)
+    def prepared() -> list[str]:
+        *before, last = SCRIPTS[given.script].commands(given)
+        for command in before:
+            _run(command)
+        return last
+
+    return _run(open_world().on_main(prepared))
 
 
 def _without_python(arguments: Sequence[str]) -> Sequence[str]:

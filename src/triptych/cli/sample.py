@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process, num_processes
+from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import UserError
 
@@ -108,13 +108,13 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     }
     if options.base is None:
         count = options.count or _COUNT
-        with _progress(count) as report:
-            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=report)
+        with progress_bar("sampling", total=_own_share(count)) as move:
+            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=lambda drawn: move(advance=drawn))
         return count
     inputs = run.inputs(options.base)
     count = options.count or inputs.count
-    with _progress(count) as report:
-        run.translate(inputs, **asked, count=count, progress=report)
+    with progress_bar("sampling", total=_own_share(count)) as move:
+        run.translate(inputs, **asked, count=count, progress=lambda drawn: move(advance=drawn))
     return count
 
 
@@ -131,16 +131,8 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     )
 
 
-@contextmanager
-def _progress(count: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, of the share of the first process; takes the number of images just drawn."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+def _own_share(count: int) -> int:
+    """How many of the images the first process draws."""
     from triptych.core.batch import share
 
-    columns = (TextColumn("sampling"), BarColumn(), MofNCompleteColumn(), TextColumn("images, time left"), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal or not is_first_process(), transient=True) as bar:
-        task = bar.add_task("sampling", total=len(share(count, rank=0, world_size=num_processes())))
-        yield lambda drawn: bar.advance(task, drawn)
+    return len(share(count, rank=0, world_size=num_processes()))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
 
 
 @config
@@ -26,6 +27,24 @@ class DataSpec(Config):
     def __post_init__(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(self.channels in (1, 3), "channels", "1 or 3")
+
+    def num_labels(self, *, class_conditional: bool) -> int | None:
+        """The classes that a model of these images is told; None: it goes without. Raises ConfigError where there are none to tell."""
+        if class_conditional and self.num_classes is None:
+            raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
+        return self.num_classes if class_conditional else None
+
+
+def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Tensor:
+    """The labels, int64 (count,); raises ConfigError unless there is one from 0 to num_classes - 1 for each image."""
+    if labels is None:
+        raise ConfigError("labels", f"this model needs labels, from 0 to {num_classes - 1}")
+    if labels.shape != (count,):
+        raise ConfigError("labels", f"got {labels.numel()} for {count} images")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        wrong = next(label for label in labels.tolist() if not 0 <= label < num_classes)
+        raise ConfigError("labels", f"got {wrong}, expected 0 to {num_classes - 1}")
+    return labels.long()
 
 
 @dataclass(frozen=True)

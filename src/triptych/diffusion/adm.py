@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model
@@ -19,7 +19,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.classifier import NoisyClassifier
 from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
 from triptych.diffusion.guidance import classifier_score, in_terms_of, retimed, same_noise
-from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, checked_labels, last_sample
+from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, last_sample
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
 from triptych.diffusion.unet import UNet

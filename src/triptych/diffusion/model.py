@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
@@ -110,12 +110,6 @@ class DiffusionConfig(ModelConfig):
         except ConfigError as error:
             raise error.inside("sampling") from None
 
-    def num_labels(self, spec: DataSpec) -> int | None:
-        """The classes that the network is told; None: it goes without. Raises ConfigError where the data has no labels to tell."""
-        if self.class_conditional and spec.num_classes is None:
-            raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
-        return spec.num_classes if self.class_conditional else None
-
 
 @dataclass(frozen=True)
 class Guide:
@@ -138,7 +132,7 @@ class DiffusionModel(Model):
         super().__init__()
         self.config = config
         self.image_shape = (spec.channels, spec.image_size, spec.image_size)
-        self.num_classes = config.num_labels(spec)
+        self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.diffusion = GaussianDiffusion(config.diffusion)
         out_channels = spec.channels * (2 if config.diffusion.learns_variance else 1)
         try:
@@ -298,15 +292,3 @@ def last_sample(steps: Iterator[Step]) -> Tensor:
         image = step.sample
     assert image is not None, "a process has at least one step"
     return image.clamp(-1, 1)
-
-
-def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Tensor:
-    """The labels, int64 (count,); raises ConfigError unless there is one from 0 to num_classes - 1 for each image."""
-    if labels is None:
-        raise ConfigError("labels", f"this model needs labels, from 0 to {num_classes - 1}")
-    if labels.shape != (count,):
-        raise ConfigError("labels", f"got {labels.numel()} for {count} images")
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
-        wrong = next(label for label in labels.tolist() if not 0 <= label < num_classes)
-        raise ConfigError("labels", f"got {wrong}, expected 0 to {num_classes - 1}")
-    return labels.long()

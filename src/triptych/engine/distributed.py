@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import datetime
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, UserError
+
+T = TypeVar("T")
 
 _TIMEOUT = datetime.timedelta(minutes=30)  # the longest that one process may write a checkpoint while the others wait
 
@@ -61,6 +63,19 @@ class World:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
+
+    def on_main(self, act: Callable[[], T]) -> T:
+        """What `act` gives in the main process, in every process; so with the error it raises for the user."""
+        outcome: T | UserError | None = None
+        if self.is_main:
+            try:
+                outcome = act()
+            except UserError as error:
+                outcome = error
+        outcome = self.from_main(outcome)
+        if isinstance(outcome, UserError):
+            raise outcome
+        return outcome  # type: ignore[return-value]
 
     def barrier(self) -> None:
         """Waits until all processes are here."""

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.model import LossTerms, Model, ModelConfig, Phase
@@ -111,8 +111,6 @@ class GlowConfig(ModelConfig):
         if spec.image_size % 2**self.levels:
             wanted = f"an image size that is a multiple of {2**self.levels}; give fewer, or another data.image_size"
             raise ConfigError("levels", f"got {self.levels} for images of {spec.image_size} pixels, expected {wanted}")
-        if self.class_conditional and spec.num_classes is None:
-            raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
         return Glow(self, spec)
 
 
@@ -128,7 +126,7 @@ class Glow(Model):
         super().__init__()
         self.config, self.sampling, self.init_images = config, config.sampling, config.init_images
         self.image_shape = (spec.channels, spec.image_size, spec.image_size)
-        self.num_classes = spec.num_classes if config.class_conditional else None
+        self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.network = MultiscaleFlow(
             spec.channels,
             spec.image_size,
@@ -158,7 +156,7 @@ class Glow(Model):
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """Bits per dimension of each sample, and the weighted bits of its class. Raises RunError with the layer's name (on a CPU)."""
-        labels = self._labels(batch.labels, len(batch))
+        labels = None if self.num_classes is None else batch.labels
         x = self._dequantized(batch.images, self._uniform(rng))
         encoded: Encoded = self.network(x, labels)
         bits = self._bits_per_dim(encoded.log_prob)
@@ -187,7 +185,7 @@ class Glow(Model):
         settings = settings or self.likelihood
         if not isinstance(settings, GlowLikelihoodConfig):
             raise TypeError(f"{type(settings).__name__} are not the settings of Glow's likelihood")
-        labels = self._labels(batch.labels, len(batch))
+        labels = None if self.num_classes is None else batch.labels
         total = torch.zeros(len(batch), dtype=torch.float64, device=batch.images.device)
         for draw in range(settings.draws):
             x = self._dequantized(batch.images, self._uniform(rng.child(draw) if draw else rng))
@@ -285,14 +283,8 @@ class Glow(Model):
         return ((values + _ABOVE_LEVEL) / 127.5 - 1).clamp(-1, 1)
 
     def _labels(self, labels: Tensor | None, count: int) -> Tensor | None:
-        """The labels that the flow is told; raises ConfigError where it needs some that are missing."""
-        if self.num_classes is None:
-            return None
-        if labels is None:
-            raise ConfigError("labels", f"this model needs labels, from 0 to {self.num_classes - 1}")
-        if labels.shape != (count,):
-            raise ConfigError("labels", f"got {labels.numel()} for {count} images")
-        return labels
+        """The labels that the flow is told; raises ConfigError where it needs some and these do not fit."""
+        return None if self.num_classes is None else checked_labels(labels, count, num_classes=self.num_classes)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -5,42 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triptych.data.config import DataConfig
+from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import UNetConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.recipes.config import RunConfig
+from triptych.recipes.diffusion import adm_digits
 
 
 def upsample_digits() -> RunConfig:
     """Super-resolution of the built-in digits, class-conditional, from 8x8 to 16x16: minutes on two CPU cores."""
-    return RunConfig(
+    recipe = adm_digits()
+    base = recipe.model
+    assert isinstance(base, ADMConfig)
+    return replace(
+        recipe,
         model=SuperResolutionConfig(
             small_size=8,
-            network=UNetConfig(
-                num_channels=32,
-                num_res_blocks=1,
-                channel_mult=(1, 2, 2),
-                attention_resolutions=(8,),
-                num_head_channels=32,
-                resblock_updown=True,
-            ),
-            diffusion=GaussianConfig(schedule="cosine", mean="v", variance="fixed_small"),
+            network=replace(base.network, dropout=0.0),
+            diffusion=base.diffusion,
             class_conditional=True,
             sampling=SamplingConfig(sampler="ddim", steps=50),
         ),
-        data=DataConfig(source="digits", image_size=16, flip=False),
-        train=TrainConfig(
-            total_images=30_000,
-            batch_size=64,
-            ema_rates=(0.999,),
-            checkpoint_every=10_000,
-            sample_every=10_000,
-            validate_every=10_000,
-        ),
-        optim=OptimConfig(learning_rate=1e-3, warmup_images=6_400, schedule="cosine"),
-        log=LogConfig(every=3_200),
+        train=replace(recipe.train, total_images=30_000),
     )
 
 

@@ -21,7 +21,8 @@ from triptych.core.model import Encoder
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
-from triptych.runs.sampling import Samples, check_output, check_place, label_list, write_samples
+from triptych.runs.files import check_place, save_npz
+from triptych.runs.sampling import Samples, check_output, label_list, write_samples
 from triptych.runs.translation import Pictures, open_pictures
 
 T = TypeVar("T")
@@ -170,12 +171,8 @@ def write_latents(path: Path, latents: Latents) -> None:
     check_latents_name(path)
     names = ["arr_0", *(f"latent_{k}" for k in range(1, len(latents.arrays)))]
     arrays: dict[str, Any] = dict(zip(names, latents.arrays, strict=True)) | ({} if latents.labels is None else {"labels": latents.labels})
-    temporary = path.with_name(f".{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        temporary.replace(path)
+        save_npz(path, arrays)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
 

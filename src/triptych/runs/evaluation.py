@@ -7,7 +7,6 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,21 +16,20 @@ import torch
 
 from triptych import __version__
 from triptych.core.batch import Batch, DataSpec, share
-from triptych.core.errors import ConfigError, DataError, RunError
+from triptych.core.errors import ConfigError, RunError
 from triptych.core.model import Model
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import evaluation_batches
 from triptych.data.source import open_data
-from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
+from triptych.runs.files import check_place, explained, save_npz
 from triptych.runs.pieces import Pieces, digest_of
-from triptych.runs.sampling import check_place
 from triptych.runs.translation import renumbered
 
 FORMAT = 1
@@ -170,7 +168,7 @@ def evaluate(
         out = directory / "evaluations" / f"{'+'.join(metrics)}-{origin['images']:09d}-{digest_of(document)[:6]}.json"
     check_place(out)
     started = time.monotonic()
-    with _explained(out):
+    with explained(out, done="measured"):
         pieces = Pieces.of(out, identity=document)
         own = share(len(images.chosen), rank=world.rank, world_size=world.size)
         missing = list(pieces.missing(own))
@@ -273,19 +271,7 @@ def _result(document: dict[str, Any], findings: Mapping[str, Findings], numbers:
 def _write(result: Evaluation) -> None:
     """Writes the arrays, and then the figures, each whole or not at all."""
     out = result.out
-    out.parent.mkdir(parents=True, exist_ok=True)
+    save_npz(out.with_suffix(".npz"), result.arrays)
     temporary = out.with_name(f".{out.name}")
-    with temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **result.arrays)  # pyright: ignore[reportArgumentType]
-    temporary.replace(out.with_suffix(".npz"))
     temporary.write_text(json.dumps(result.document, indent=2) + "\n", encoding="utf-8")
     temporary.replace(out)
-
-
-@contextmanager
-def _explained(out: Path) -> Iterator[None]:
-    """Within it an error of the disk is a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {explain(error)}; what was measured is kept, and the same command goes on") from error

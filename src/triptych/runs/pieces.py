@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from triptych.runs.files import save_npz
+
 
 def digest_of(identity: Any) -> str:
     """Twelve letters for what JSON can hold."""
@@ -47,12 +49,7 @@ class Pieces:
 
     def save(self, items: range, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes a piece."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(items)
-        temporary = path.with_name(f".{path.name}")
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
-        temporary.replace(path)
+        save_npz(self._path(items), arrays)
 
     def read(self) -> Iterator[tuple[range, dict[str, np.ndarray]]]:
         """Every piece with its items, in order; no item comes twice."""

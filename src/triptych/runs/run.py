@@ -10,9 +10,10 @@ import torch
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.model import Model
 from triptych.data.config import DataConfig
 from triptych.engine.allocator import keep_freed_memory
-from triptych.engine.distributed import open_world
+from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.runs.encoding import Coder, Latents, require_encoder
@@ -53,11 +54,7 @@ class Run(StoredRun):
         """
         if count < 1:
             raise ConfigError("count", f"got {count}, expected at least 1")
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError("batch_size", f"got {batch_size}, expected at least 1")
-        keep_freed_memory()
-        world = open_world(device)
-        model, origin = self.loaded(checkpoint, weights, world)
+        world, model, origin = self._ready(checkpoint, weights, device, batch_size)
         chosen = settings or require_sampler(model).sampling
         sampler = led(model, self, guide=guide, guide_with=guide_with, settings=chosen, world=world)
         request = Request(count, seed, label_list(sampler.model, sampler.spec, count=count, given=labels), chosen, precision)
@@ -101,11 +98,7 @@ class Run(StoredRun):
         count = inputs.count if count is None else count
         if not 1 <= count <= inputs.most:
             raise ConfigError("count", f"got {count}, expected 1 to {inputs.most}, the images that are there")
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError("batch_size", f"got {batch_size}, expected at least 1")
-        keep_freed_memory()
-        world = open_world(device)
-        model, origin = self.loaded(checkpoint, weights, world)
+        world, model, origin = self._ready(checkpoint, weights, device, batch_size)
         chosen = settings or require_translator(model).sampling
         if isinstance(inputs.source, Pictures):
             source, found = inputs.source, inputs.source.origin
@@ -143,12 +136,9 @@ class Run(StoredRun):
         interrupted call goes on where it was. `progress` is told how many images are done, and of how many, in this process.
         Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written, RunError for infinities.
         """
-        for name, value in (("count", count), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise ConfigError(name, f"got {value}, expected at least 1")
-        keep_freed_memory()
-        world = open_world(device)
-        model, origin = self.loaded(checkpoint, weights, world)
+        if count is not None and count < 1:
+            raise ConfigError("count", f"got {count}, expected at least 1")
+        world, model, origin = self._ready(checkpoint, weights, device, batch_size)
         question = Question(tuple(metrics), settings or BitsPerDimConfig(), data or self.config.data, split, count, seed, precision)
         return evaluate(
             model,
@@ -161,6 +151,16 @@ class Run(StoredRun):
             world=world,
             progress=progress or (lambda done, total: None),
         )
+
+    def _ready(
+        self, checkpoint: str, weights: str | None, device: str | None, batch_size: int | None
+    ) -> tuple[World, Model, dict[str, str | int]]:
+        """The processes, the model on this one's device, and where its weights are from. Raises what its callers say."""
+        if batch_size is not None and batch_size < 1:
+            raise ConfigError("batch_size", f"got {batch_size}, expected at least 1")
+        keep_freed_memory()
+        world = open_world(device)
+        return world, *self.loaded(checkpoint, weights, world)
 
     @property
     def encoding(self) -> Config:
@@ -182,11 +182,7 @@ class Run(StoredRun):
 
         `progress` is told how many images are done. Raises ConfigError where the model encodes no images, CheckpointError as `load` does.
         """
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError("batch_size", f"got {batch_size}, expected at least 1")
-        keep_freed_memory()
-        world = open_world(device)
-        model, _ = self.loaded(checkpoint, weights, world)
+        world, model, _ = self._ready(checkpoint, weights, device, batch_size)
         chosen = settings or require_encoder(model).encoding
         size = batch_size or min(64, self.config.train.batch_size)
         return Coder(model, self.spec, chosen, batch_size=size, world=world, progress=progress or (lambda done: None))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,9 +18,10 @@ from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import enlarge, grid, save_png, to_uint8
 from triptych.core.model import Sampler, Translator
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
+from triptych.runs.files import check_place, explained, save_npz
+from triptych.runs.pieces import Pieces
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
@@ -119,49 +116,6 @@ def gather(model: nn.Module, request: Request, *, batch_size: int, world: World)
     return np.concatenate([part for process in world.gather(parts) for part in process])
 
 
-class PartialSamples:
-    """Finished pieces of a long request, in a hidden folder beside its output, until all are there."""
-
-    def __init__(self, out: Path, request: Request, *, origin: dict[str, Any]) -> None:
-        labels = None if request.labels is None else request.labels.tolist()
-        identity = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
-        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-        self.folder = out.parent / f".{out.name}.partial-{digest}"
-
-    def missing(self, indices: range) -> Iterator[range]:
-        """The stretches of `indices` that are not there yet."""
-        done = np.zeros(indices.stop, dtype=bool)
-        for path in self.folder.glob("*-*.npy"):
-            start, stop = map(int, path.stem.split("-"))
-            done[start:stop] = True
-        edges = np.flatnonzero(np.diff(np.concatenate(([True], done[indices.start :], [True])).astype(np.int8)))
-        for start, stop in edges.reshape(-1, 2):
-            yield range(indices.start + int(start), indices.start + int(stop))
-
-    def save(self, part: range, images: np.ndarray) -> None:
-        """Writes a piece, whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f".{part.start:08d}.npy"
-        np.save(temporary, images)
-        temporary.replace(self.folder / f"{part.start:08d}-{part.stop:08d}.npy")
-
-    def assemble(self, count: int) -> np.ndarray:
-        """All images in order."""
-        images: np.ndarray | None = None
-        for path in sorted(self.folder.glob("*-*.npy")):
-            start, stop = map(int, path.stem.split("-"))
-            piece = np.load(path, allow_pickle=False)
-            if images is None:
-                images = np.empty((count, *piece.shape[1:]), dtype=np.uint8)
-            images[start:stop] = piece
-        assert images is not None
-        return images
-
-    def remove(self) -> None:
-        """Deletes the pieces."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 def sample_to(
     out: Path,
     model: nn.Module,
@@ -177,45 +131,41 @@ def sample_to(
     `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
     """
     check_output(out, count=request.count)
-    with _explained(out):
-        partial = PartialSamples(out, request, origin=origin)
+    labels = None if request.labels is None else request.labels.tolist()
+    asked = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
+    with explained(out, done="drawn"):
+        pieces = Pieces.of(out, identity=asked)
         own = share(request.count, rank=world.rank, world_size=world.size)
-        missing = list(partial.missing(own))
+        missing = list(pieces.missing(own))
         progress(len(own) - sum(map(len, missing)))
         for stretch in missing:
             for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
-                partial.save(part, images)
+                pieces.save(part, {"images": images})
                 progress(len(part))
         world.barrier()
-        samples = Samples(partial.assemble(request.count), request.labels)
+        samples = Samples(_assembled(pieces, request.count), request.labels)
         world.barrier()
         if world.is_main:
             write_samples(out, samples)
-            partial.remove()
+            pieces.remove()
         return samples
 
 
-@contextmanager
-def _explained(out: Path) -> Iterator[None]:
-    """Within it an error of the disk is a DataError."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {explain(error)}; what was drawn is kept, and the same command goes on") from error
+def _assembled(pieces: Pieces, count: int) -> np.ndarray:
+    """All images in order; a piece at a time, for they may fill half of the memory."""
+    images: np.ndarray | None = None
+    for items, arrays in pieces.read():
+        piece = arrays["images"]
+        if images is None:
+            images = np.empty((count, *piece.shape[1:]), dtype=np.uint8)
+        images[items.start : items.stop] = piece
+    assert images is not None
+    return images
 
 
 def png_names(count: int) -> list[str]:
     """The files of a folder of samples."""
     return [f"{k:06d}.png" for k in range(count)]
-
-
-def check_place(out: Path) -> None:
-    """DataError where nothing can be written to `out`, before long work is done for it."""
-    folder = next(parent for parent in out.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise DataError(f"cannot write {out}: {folder} is a file; choose another --out")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another --out")
 
 
 def check_output(out: Path, *, count: int) -> None:
@@ -240,10 +190,7 @@ def write_samples(out: Path, samples: Samples) -> None:
         write_grid(out, samples)
     elif out.suffix == ".npz":
         arrays = {"arr_0": samples.images} | ({} if samples.labels is None else {"arr_1": samples.labels})
-        temporary = out.with_name(f".{out.name}")
-        with temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-        temporary.replace(out)
+        save_npz(out, arrays)
     else:
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))

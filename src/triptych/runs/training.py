@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import ConfigError, UserError
+from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Sampler, Translator
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
@@ -39,8 +39,6 @@ from triptych.runs.sampling import Request, Samples, gather, label_list, write_g
 from triptych.runs.stored import build
 from triptych.runs.translation import translated_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -73,7 +71,7 @@ def train(
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
     with ExitStack() as stack, stop_on_signals() as stop:
-        start = _on_main(world, lambda: _start(config, directory, recipe, init_from, stack))
+        start = world.on_main(lambda: _start(config, directory, recipe, init_from, stack))
         data = open_data(start.config.data)
         if start.stored is not None:
             _require_same_images(start.stored.spec, data.spec)
@@ -86,7 +84,7 @@ def train(
             start.notes += _initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
         document = RunDocument(start.config, data.spec, start.recipe)
-        _on_main(world, lambda: _prepare_directory(directory, document, start, stack))
+        world.on_main(lambda: _prepare_directory(directory, document, start, stack))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if checkpoint is None and init_from is None:
             _initialize(model, data, start.config, world)
@@ -107,20 +105,6 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
         f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "
         "--init-from this one",
     )
-
-
-def _on_main(world: World, act: Callable[[], T]) -> T:
-    """What `act` gives in the main process, in every process; so with the error it raises for the user."""
-    outcome: T | UserError | None = None
-    if world.is_main:
-        try:
-            outcome = act()
-        except UserError as error:
-            outcome = error
-    outcome = world.from_main(outcome)
-    if isinstance(outcome, UserError):
-        raise outcome
-    return outcome  # type: ignore[return-value]
 
 
 def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, stack: ExitStack) -> _Start:
@@ -158,7 +142,7 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
         found = load_newest(directory.checkpoints, warn=notes.append)
         return None if found is None else found.images_seen
 
-    images = _on_main(world, find)
+    images = world.on_main(find)
     if images is None or found is not None:
         return found
     return load_checkpoint(checkpoint_path(directory.checkpoints, images))
