@@ -158,6 +158,30 @@ def test_what_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, said
     assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
 
 
+def test_the_model_may_say_what_failed(tmp_path):
+    class Knowing(Exploding):
+        where = "vb"
+
+        def fault(self) -> str | None:
+            return "its third layer"
+
+    with pytest.raises(RunError, match=r"is not finite at 24 .* may help; its third layer$"):
+        run(make_loop(seeded(Knowing), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("saves_memory", [False, True])
+def test_gradients_keep_their_place_where_memory_is_saved(tmp_path, saves_memory):
+    model = seeded(Denoiser)
+    model.saves_memory = saves_memory
+    loop = make_loop(model, tmp_path / "run", total_images=24)
+    run(loop)
+    other = make_loop(seeded(Denoiser), tmp_path / "other", total_images=24)
+    run(other)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert all((gradient is not None) == saves_memory for gradient in gradients)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.model.parameters(), strict=True))
+
+
 class Overflowing(Denoiser):
     """Its gradient overflows in fp16 while the loss scale is above 2^limit."""
 

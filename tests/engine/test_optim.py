@@ -48,28 +48,31 @@ def two_steps(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Paramet
         optimizer.step()
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "adamax"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "adamax", "adamax-glow"])
 def test_each_optimizer_takes_the_steps_of_its_formula(name):
-    settings = OptimConfig(name=name, learning_rate=1e-2, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.1)
+    settings = OptimConfig(name=name, learning_rate=1e-2, betas=(0.8, 0.9), eps=1e-2, weight_decay=0.1)
     own, hand = parameters(), parameters()
     two_steps(make_optimizer(own, settings, device=CPU), own)
     for key, parameter in hand.items():
         w, m, v = parameter.detach().double(), 0.0, 0.0
         for step in (1, 2):
             torch.manual_seed(step + len(key))
-            g = torch.randn(parameter.shape).double() + (0.0 if name == "adamw" else 0.1 * w)
-            w = w * (1 - 1e-2 * 0.1) if name == "adamw" else w
+            g = torch.randn(parameter.shape).double() + (0.1 * w if name in ("adam", "adamax") else 0.0)
+            w = w * {"adamw": 1 - 1e-2 * 0.1, "adamax-glow": 1 - 0.1}.get(name, 1.0)
             m = 0.8 * m + 0.2 * g
             if name == "adamax":
-                v = torch.maximum(0.9 * torch.as_tensor(v), g.abs() + 1e-6)
+                v = torch.maximum(0.9 * torch.as_tensor(v), g.abs() + 1e-2)
                 w = w - 1e-2 / (1 - 0.8**step) * m / v
+            elif name == "adamax-glow":
+                v = torch.maximum(0.9 * torch.as_tensor(v), g.abs())
+                w = w - 1e-2 * math.sqrt(1 - 0.9**step) / (1 - 0.8**step) * m / (v + 1e-2)
             else:
                 v = 0.9 * v + 0.1 * g * g
-                w = w - 1e-2 * (m / (1 - 0.8**step)) / ((v / (1 - 0.9**step)).sqrt() + 1e-6)
+                w = w - 1e-2 * (m / (1 - 0.8**step)) / ((v / (1 - 0.9**step)).sqrt() + 1e-2)
         assert torch.allclose(own[key].double(), w, atol=1e-6), key
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "adamax"])
+@pytest.mark.parametrize("name", ["adamw", "adam", "adamax", "adamax-glow"])
 def test_state_goes_to_a_contiguous_file_and_back(name):
     settings = OptimConfig(name=name, learning_rate=1e-2)
     own = parameters()

@@ -41,10 +41,11 @@ def test_every_term_over_all_images_and_by_group() -> None:
     expected = {}
     for name, values in (("loss", terms.loss.detach()), ("twice", terms.logged["twice"])):
         expected[f"denoise/{name}"] = values.mean()
+        expected[f"denoise/{name}_standard_error"] = values.std() / 33**0.5
         expected |= {f"denoise/{name}_q{k}": values[group == k].mean() for k in range(4)}
     assert found == pytest.approx({name: float(value) for name, value in expected.items()}, rel=1e-5)
     assert next(iter(found)) == "denoise/loss"  # it decides which checkpoint is best
-    assert len(set(found.values())) == 10 and model.training
+    assert len(set(found.values())) == 12 and model.training
 
 
 def test_a_group_without_images_has_no_mean() -> None:
@@ -52,6 +53,7 @@ def test_a_group_without_images_has_no_mean() -> None:
     assert isinstance(model, Denoiser)
     found = validate(model, held_out(1, batch_size=4))
     assert len([name for name in found if name.startswith("denoise/loss_q")]) == 1
+    assert not any("standard_error" in name for name in found), "of one image there is none"
 
 
 @dataclass(frozen=True)
@@ -95,4 +97,4 @@ def test_terms_without_groups() -> None:
     model = seeded(Pair)
     model.validated = ("discriminator", "generator")
     found = validation_loss(model, held_out(9, batch_size=4), seed=3, precision="float32", world=ONE)
-    assert list(found) == ["discriminator/loss", "generator/loss"]
+    assert list(found) == [f"{phase}/loss{kind}" for phase in ("discriminator", "generator") for kind in ("", "_standard_error")]

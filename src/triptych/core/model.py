@@ -64,6 +64,8 @@ class Model(nn.Module, ABC):
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     init_images: int = 0
     "Number of images that `initialize` wants; 0: it is not called."
+    saves_memory: bool = False
+    "Whether it gives time for memory; its gradients then keep their place, for what comes and goes around them leaves gaps."
 
     def initialize(self, batch: Batch, rng: Rng) -> None:
         """Data-dependent initialization, once, on the same first images in every process."""
@@ -74,6 +76,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """The terms of each sample. Changes no state but running statistics of the phase's own networks."""
+
+    def fault(self) -> str | None:
+        """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""
+        return None
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Called once after each step with `LossTerms.observed` of all microbatches and processes, in sample order."""

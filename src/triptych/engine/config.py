@@ -100,8 +100,8 @@ class OptimConfig(Config):
 
     changeable: ClassVar = frozenset(("learning_rate", "betas", "eps", "weight_decay", "schedule", "warmup_images", "clip_norm"))
 
-    name: Literal["adamw", "adam", "adamax"] = "adamw"
-    "Decoupled weight decay (Loshchilov and Hutter 2019), or Adam, or Adamax (Kingma and Ba 2015)."
+    name: Literal["adamw", "adam", "adamax", "adamax-glow"] = "adamw"
+    "Decoupled weight decay (Loshchilov and Hutter 2019); Adam or Adamax (Kingma and Ba 2015); Adamax with openai/glow's smaller first steps."
     learning_rate: float = 1e-4
     "Step size after warm-up."
     betas: tuple[float, float] = (0.9, 0.999)
@@ -109,7 +109,7 @@ class OptimConfig(Config):
     eps: float = 1e-8
     "Added to the denominator."
     weight_decay: float = 0.0
-    "Decoupled in adamw, added to the gradient in adam and adamax."
+    "Decoupled in adamw, added to the gradient in adam and adamax, the part of each weight that a step takes away in adamax-glow."
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     "After warm-up: constant, or down to 0 at total_images along a line or half a cosine."
     warmup_images: int = 0
@@ -122,6 +122,7 @@ class OptimConfig(Config):
         self.require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 to below 1")
         self.require(self.eps > 0, "eps", "a positive number")
         self.require(self.weight_decay >= 0, "weight_decay", "0 or more")
+        self.require(self.weight_decay < 1 or self.name != "adamax-glow", "weight_decay", "below 1 with adamax-glow")
         self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
         self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, RunError
 from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import Checkpoint, explain, prune, save_checkpoint
@@ -31,6 +31,7 @@ from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
 from triptych.engine.updater import Updater
+from triptych.engine.validation import STANDARD_ERROR
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Loop:
 
     def save(self) -> None:
         """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""
-        self.measurements.check()
+        self._check()
         if self.images_seen != self._saved_at:
             if self.world.is_main:
                 save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=self._tensors(), info=self._info())
@@ -180,7 +181,17 @@ class Loop:
             self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
         self.measurements.add(record)
         if self.world.device.type == "cpu":
+            self._check()
+
+    def _check(self) -> None:
+        """Raises RunError where something measured so far is not finite, with what the model says of it."""
+        try:
             self.measurements.check()
+        except RunError as error:
+            fault = self.model.fault()
+            if fault is None:
+                raise
+            raise RunError(f"{error}; {fault}") from None
 
     # What happens on a schedule --------------------------------------------------------------------------------------
 
@@ -208,7 +219,7 @@ class Loop:
         return saved
 
     def _sample(self, sample: Callable[[Path], None]) -> None:
-        self.measurements.check()
+        self._check()
         path = self.directory.samples / f"{self.images_seen:09d}.png"
         try:
             with self.averaged_weights():
@@ -225,7 +236,7 @@ class Loop:
     def _validate(self) -> bool:
         """Validates and logs; whether the score is the best so far."""
         assert self.callables.validate is not None
-        self.measurements.check()
+        self._check()
         with self.averaged_weights():
             values = self.callables.validate()
         self._write({f"validation/{name}": value for name, value in values.items()})
@@ -242,10 +253,10 @@ class Loop:
             self.reporting.progress.update(self.images_seen, self._headlines(values))
 
     def _headlines(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the measurements the terminal shows: no groups, and no phase's name where there is one phase."""
+        """What of the measurements the terminal shows: no groups or standard errors, and no phase's name where there is one phase."""
         prefix = f"{self.model.phases[0].name}/" if len(self.model.phases) == 1 else ""
-        groups = tuple(f"_q{group}" for group in range(NUM_GROUPS))
-        return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(groups)}
+        left_out = (STANDARD_ERROR, *(f"_q{group}" for group in range(NUM_GROUPS)))
+        return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(left_out)}
 
     def _say(self, message: str) -> None:
         if self.reporting is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,58 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
     common = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps, "weight_decay": settings.weight_decay}
     if settings.name == "adamax":
         return torch.optim.Adamax(group, **common, foreach=True)
+    if settings.name == "adamax-glow":
+        return GlowAdamax(group, **common)
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(group, **common, fused=device.type in ("cpu", "cuda"))
+
+
+class GlowAdamax(torch.optim.Optimizer):
+    """Adamax as openai/glow has it: the step keeps Adam's sqrt(1 - beta2^t), so that the first ones are smaller.
+
+    In step t, from 1, with the gradient g:  m <- beta1 m + (1 - beta1) g,  v <- max(beta2 v, |g|),
+    w <- (1 - weight_decay) w - rate sqrt(1 - beta2^t) / (1 - beta1^t) m / (v + eps). The gradients are overwritten, to need no more memory.
+    """
+
+    def __init__(self, params: Iterable[nn.Parameter], *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One step on all parameters that have a gradient."""
+        for group in self.param_groups:
+            for parameters in self._by_steps(group["params"]):
+                self._step(parameters, group)
+
+    def _by_steps(self, parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+        """The parameters with a gradient, by the number of steps they have taken, this one counted."""
+        found: dict[int, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            state = self.state[parameter]
+            if not state:
+                state |= {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter), "exp_inf": torch.zeros_like(parameter)}
+            state["step"] += 1
+            found.setdefault(int(state["step"]), []).append(parameter)
+        return found.values()
+
+    def _step(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        states = [self.state[parameter] for parameter in parameters]
+        step = int(states[0]["step"])
+        means, largest = ([state[name] for state in states] for name in ("exp_avg", "exp_inf"))
+        scratch = [parameter.grad for parameter in parameters]
+        torch._foreach_lerp_(means, scratch, 1 - beta1)
+        torch._foreach_abs_(scratch)
+        torch._foreach_mul_(largest, beta2)
+        torch._foreach_maximum_(largest, scratch)
+        torch._foreach_copy_(scratch, largest)
+        torch._foreach_add_(scratch, group["eps"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["weight_decay"])
+        rate = group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+        torch._foreach_addcdiv_(parameters, means, scratch, -rate)
 
 
 def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, total_images: int) -> float:

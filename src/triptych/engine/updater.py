@@ -95,5 +95,5 @@ class Updater:
             if not self._layout_checked:
                 assert_same_layout(self.optimizer)
                 self._layout_checked = True
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self._model.saves_memory)
         return norm

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 
 from triptych.core.batch import RawBatch
-from triptych.core.model import Model
+from triptych.core.model import LossTerms, Model
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.measurements import TermSums, totals
 from triptych.engine.precision import autocast
+
+STANDARD_ERROR = "_standard_error"
+"""What the name of a figure's standard error ends with."""
 
 
 @torch.no_grad()
 def validation_loss(model: Model, batches: Iterable[RawBatch], *, seed: int, precision: str, world: World) -> dict[str, float]:
     """Means of the loss terms of the model's `validated` phases, as "phase/term", with the same noise at every call.
 
-    After each term come its groups, "phase/term_q0" to "phase/term_q3", where the model has groups; the first value is the loss of the
-    first phase. `batches` are this process's images, at least one; the means are over those of all processes.
+    After each term come its standard error over the images, "phase/term_standard_error", and its groups, "phase/term_q0" to
+    "phase/term_q3", where the model has groups; the first value is the loss of the first phase. `batches` are this process's images, at
+    least one; the figures are over those of all processes.
     """
     phases = [phase for phase in model.phases if phase.name in model.validated]
-    sums = {phase.name: TermSums(dtype=torch.float64) for phase in phases}
+    sums = {phase.name: (TermSums(dtype=torch.float64), TermSums(dtype=torch.float64)) for phase in phases}
     model.eval()
     for raw in batches:
         if not len(raw):
@@ -30,12 +35,24 @@ def validation_loss(model: Model, batches: Iterable[RawBatch], *, seed: int, pre
         batch = raw.to(world.device)
         for phase in phases:
             with autocast(precision, device=world.device):
-                sums[phase.name].add(model.loss(phase, batch, Rng(seed, ("validation", phase.name), batch.index)))
+                terms = model.loss(phase, batch, Rng(seed, ("validation", phase.name), batch.index))
+            values, squares = sums[phase.name]
+            values.add(terms)
+            squares.add(_squared(terms))
     model.train()
-    vectors = [sums[phase.name].flat() for phase in phases]
-    parts = world.sum(torch.cat(vectors)).split([len(vector) for vector in vectors])
-    return {
-        f"{phase.name}/{name}": total / count
-        for phase, part in zip(phases, parts, strict=True)
-        for name, total, count in totals(sums[phase.name].names, part.tolist())
-    }
+    vectors = [part.flat() for phase in phases for part in sums[phase.name]]
+    parts = iter(world.sum(torch.cat(vectors)).split([len(vector) for vector in vectors]))
+    found: dict[str, float] = {}
+    for phase in phases:
+        names, values, squares = sums[phase.name][0].names, next(parts).tolist(), next(parts).tolist()
+        squared = {name: total for name, total, _ in totals(names, squares)}
+        for name, total, count in totals(names, values):
+            found[f"{phase.name}/{name}"] = mean = total / count
+            if name in names and count > 1:
+                variance = max(squared[name] / count - mean**2, 0.0)
+                found[f"{phase.name}/{name}{STANDARD_ERROR}"] = math.sqrt(variance / (count - 1))
+    return found
+
+
+def _squared(terms: LossTerms) -> LossTerms:
+    return LossTerms(terms.loss.double().square(), {name: value.double().square() for name, value in terms.logged.items()})
