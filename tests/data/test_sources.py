@@ -227,6 +227,60 @@ def test_arrays_and_files_are_cut_alike(tmp_path):
         np.testing.assert_array_equal(*results)
 
 
+# Padding
+
+
+def least_around(images: np.ndarray, pad: int) -> np.ndarray:
+    """Above and below the least of each column, then left and right the least of each row; images (n, h, w, c)."""
+    columns = images.min(axis=1, keepdims=True).repeat(pad, axis=1)
+    images = np.concatenate((columns, images, columns), axis=1)
+    rows = images.min(axis=2, keepdims=True).repeat(pad, axis=2)
+    return np.concatenate((rows, images, rows), axis=2)
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "files"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_padding_comes_before_all_else(tmp_path, kind, channels):
+    images = np.stack([picture(14, 12, seed=k, channels=channels) for k in range(4)])
+    larger = least_around(images, 2)
+    path = tmp_path / ("x" if kind == "files" else f"x.{kind}")
+    for name, pixels in ((path, images), (tmp_path / "larger.npy", larger)):
+        if not name.suffix:
+            name.mkdir()
+            for k, image in enumerate(pixels):
+                (name / f"{k}.png").write_bytes(encoded(image))
+        elif name.suffix == ".npz":
+            np.savez(name, pixels)
+        else:
+            np.save(name, pixels)
+    for size, crop in ((16, "center"), (16, "random"), (13, "center"), (8, "center"), (8, "random")):
+        settings = {"image_size": size, "crop": crop, "channels": channels}
+        padded, expected = opened(path, pad=2, **settings).train, opened(tmp_path / "larger.npy", **settings).train
+        np.testing.assert_array_equal(everything(padded), everything(expected))
+        draws = expected.draws(np.arange(4), seed=0)
+        np.testing.assert_array_equal(padded.load(np.arange(4), draws), expected.load(np.arange(4), draws))
+    with pytest.raises(DataError, match=r"18x16 pixels with data.pad, smaller than data.image_size 17: lower"):
+        opened(path, image_size=17, pad=2)
+
+
+def test_a_padded_photograph_is_decoded_at_full_scale(tmp_path):
+    (tmp_path / "x.jpg").write_bytes(encoded(picture(64, 64), "JPEG"))
+    whole = everything(opened(tmp_path, image_size=64).train)
+    np.save(tmp_path / "x.npy", least_around(whole, 3))
+    expected = everything(opened(tmp_path / "x.npy").train)
+    for decode in ("exact", "reduced"):
+        np.testing.assert_array_equal(everything(opened(tmp_path, pad=3, decode=decode).train), expected)
+
+
+def test_mnist_padded_as_in_the_original(tmp_path):
+    write_mnist(tmp_path, compressed=False)
+    data = opened(tmp_path, image_size=32, pad=2, channels=3, validation_fraction=0.5)
+    for part, count in ((data.train, 12), (data.validation, 5)):
+        images = np.stack([picture(28, 28, seed=k, channels=1)[..., 0] for k in range(count)])
+        expected = np.tile(np.pad(images, ((0, 0), (2, 2), (2, 2)), "minimum")[..., None], (1, 1, 1, 3))
+        np.testing.assert_array_equal(everything(part), expected)
+
+
 # Errors
 
 
@@ -348,7 +402,7 @@ def test_an_empty_class_folder(tmp_path, labels):
 
 
 def test_settings_that_do_not_fit(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.labels: got 'folder', but digits is not made of files and it has labels of its own"):
+    with pytest.raises(ConfigError, match=r"data.labels: got 'folder', but digits is not made of image files and it has labels of its own"):
         opened(None, source="digits", labels="folder")
     with pytest.raises(ConfigError, match=r"data.path: missing"):
         opened(None)
@@ -359,12 +413,18 @@ def test_settings_that_do_not_fit(tmp_path):
         opened(tmp_path, source="mnist")
     with pytest.raises(DataError, match=r"holds no data_batch_1.bin"):
         opened(tmp_path, source="cifar10")
-    for name, value in (("image_size", 0), ("validation_fraction", 1.0), ("workers", -1)):
+    for name, value in (("image_size", 0), ("validation_fraction", 1.0), ("workers", -1), ("pad", -1), ("pad", 64)):
         with pytest.raises(ConfigError, match=name):
             DataConfig(**{name: value})
 
 
 # Real data, where it is at hand
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no real data at hand")
+def test_the_digits_of_mnist_have_a_black_border():
+    whole, padded = (everything(opened(SHARED / "mnist", image_size=28 + 2 * pad, pad=pad).train) for pad in (0, 2))
+    np.testing.assert_array_equal(padded, np.pad(whole, ((0, 0), (2, 2), (2, 2), (0, 0))))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no real data at hand")

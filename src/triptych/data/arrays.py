@@ -18,6 +18,7 @@ _CIFAR_SIDE = 32
 _CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DIGIT_LEVELS = 16
+_MOST_CLASSES = 2**20
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,19 @@ class Arrays:
     pixels: np.ndarray
     labels: np.ndarray | None
     class_names: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self.pixels.shape[2], self.pixels.shape[1]
+
+    @property
+    def channels(self) -> int:
+        """1 or 3."""
+        return self.pixels.shape[3]
 
 
 def digits() -> Arrays:
@@ -55,7 +69,7 @@ def mnist(folder: Path, split: str) -> Arrays | None:
     classes = _idx(labels, magic=_IDX_LABELS).astype(np.int64)
     if len(classes) != len(pixels):
         raise DataError(f"{labels}: {len(classes)} labels for the {len(pixels)} images of {images.name}")
-    return Arrays(images.name, pixels[..., None], classes, _numerals(classes))
+    return Arrays(images.name, pixels[..., None], classes, numerals(classes, str(labels)))
 
 
 def _idx(path: Path, *, magic: int) -> np.ndarray:
@@ -115,7 +129,7 @@ def array_file(path: Path) -> Arrays:
     except ValueError as error:
         detail = "arrays of Python objects (images of mixed sizes?) are not loaded" if "allow_pickle" in str(error) else str(error)
         raise DataError(f"{path}: {' '.join(detail.split())}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
-    return Arrays(path.name, pixels, labels, None if labels is None else _numerals(labels))
+    return Arrays(path.name, pixels, labels, None if labels is None else numerals(labels, str(path)))
 
 
 def _as_images(array: np.ndarray, where: str) -> np.ndarray:
@@ -131,5 +145,9 @@ def _as_labels(array: np.ndarray, count: int, where: str) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def _numerals(labels: np.ndarray) -> tuple[str, ...]:
-    return tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
+def numerals(labels: np.ndarray, where: str) -> tuple[str, ...]:
+    """The names of classes that have none but their numbers. Raises DataError for numbers that can be none."""
+    largest = int(labels.max(initial=-1))
+    if largest >= _MOST_CLASSES:
+        raise DataError(f"{where}: label {largest}, expected less than {_MOST_CLASSES}: set data.labels to none")
+    return tuple(map(str, range(largest + 1)))

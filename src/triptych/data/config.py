@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
 
-Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays"]
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord"]
+Augment = Literal["none", "shift", "affine"]
 
 
 @config
@@ -18,7 +19,9 @@ class DataConfig(Config):
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's idx files or of CIFAR-10's .bin files; None: for digits only."
+    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's, CIFAR-10's or openai/glow's TFRecord files; None: for digits only."
+    pad: int = 0
+    "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
     "Height and width that the images are cropped and resized to."
     channels: Literal[1, 3] | None = None
@@ -29,6 +32,8 @@ class DataConfig(Config):
     "Centre square, or a random square of the image at 1 to 1.25 times the size."
     flip: bool = True
     "Mirror a random half of the training images."
+    augment: Augment = "none"
+    "shift: move training images by up to 0.1 of their size; affine: also rotate (15 degrees), zoom (0.9 to 1.1 per axis) and mirror them."
     enlarge: bool = False
     "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
     decode: Literal["exact", "reduced"] = "exact"
@@ -40,5 +45,6 @@ class DataConfig(Config):
 
     def __post_init__(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
+        self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")

@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 from PIL import Image, ImageOps
 
-from triptych.data.transforms import Plan, Size, apply, plan
+from triptych.data.transforms import Plan, Size, apply, padded, plan
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
@@ -22,20 +22,23 @@ _TRANSPOSED = range(5, 9)  # orientations that swap width and height
 _SIXTEEN_BITS = 2**16
 
 
-def image_square(data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool) -> np.ndarray:
-    """The square of pixels that `plan` cuts from an encoded image: uint8 (s, s, channels).
+def image_square(
+    data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool, pad: int = 0
+) -> np.ndarray:
+    """The square of pixels that `plan` cuts from an encoded image, padded before: uint8 (s, s, channels).
 
     Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
     with Image.open(io.BytesIO(data)) as image:
         orientation = _orientation(image)
-        original = _upright(image.size, orientation)
-        check_size(original, image_size=image_size, enlarge=enlarge)
+        original = check_size(_upright(image.size, orientation), image_size=image_size, enlarge=enlarge, pad=pad)
         steps = plan(original, image_size, crop)
-        halvings = _halvings(image, steps, orientation) if reduced else 0
+        halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
             pixels = ImageOps.exif_transpose(_with_orientation(pixels, orientation))
+    if pad:
+        pixels = Image.fromarray(padded(np.atleast_3d(np.asarray(pixels)), pad).squeeze())
     square = apply(pixels, steps, halvings_done=halvings, original=original)
     return square.reshape(image_size, image_size, channels)
 
@@ -50,12 +53,13 @@ class TooSmall(ValueError):
     """The image would have to be enlarged, which was not asked for."""
 
 
-def check_size(size: Size, *, image_size: int, enlarge: bool) -> None:
-    """Raises TooSmall when the image would have to be enlarged and may not be."""
-    if min(size) < image_size and not enlarge:
-        raise TooSmall(
-            f"{size[0]}x{size[1]} pixels, smaller than data.image_size {image_size}: lower data.image_size, or set data.enlarge to true"
-        )
+def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0) -> Size:
+    """The padded size. Raises TooSmall when the image would have to be enlarged and may not be."""
+    width, height = size[0] + 2 * pad, size[1] + 2 * pad
+    if min(width, height) < image_size and not enlarge:
+        found = f"{width}x{height} pixels{' with data.pad' if pad else ''}"
+        raise TooSmall(f"{found}, smaller than data.image_size {image_size}: lower data.image_size, or set data.enlarge to true")
+    return width, height
 
 
 def reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""ImageSet: images that can be asked for by number, from files or from an array in memory."""
+"""ImageSet: images that can be asked for by number, from files, from the records of files or from an array in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 from PIL import Image
 
 from triptych.core.errors import DataError
+from triptych.data.augmentation import move
 from triptych.data.config import DataConfig
 from triptych.data.decode import TooSmall, check_size, header_size, image_square, reason
 from triptych.data.files import Files
-from triptych.data.transforms import Draws, apply, draw, mirror, plan, with_channels
+from triptych.data.tfrecord import Records
+from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
 _PROBED = 256
@@ -46,12 +48,15 @@ class ImageSet(ABC):
 
     def draws(self, positions: np.ndarray, *, seed: int) -> Draws:
         """The augmentation of the samples at these positions of the training order."""
-        return draw(positions, seed=seed, flip=self.config.flip, random_crop=self.config.crop == "random")
+        config = self.config
+        return draw(positions, seed=seed, flip=config.flip, random_crop=config.crop == "random", augment=config.augment)
 
     def load(self, items: np.ndarray, draws: Draws | None = None) -> np.ndarray:
         """The images as uint8 (b, h, w, c): augmented by `draws`, or the plain centre crop. Raises DataError naming the file."""
         squares = self._squares(items, None if draws is None else draws.crop)
         if draws is not None:
+            if draws.moves is not None:
+                move(squares, draws.moves)
             mirror(squares, draws.flip)
         return squares
 
@@ -67,14 +72,14 @@ class FileImages(ImageSet):
         return self._files.describe(int(self._items[item]))
 
     def default_workers(self) -> int:
-        return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
+        return _several_workers()
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
         for item in np.unique(np.linspace(0, len(self) - 1, _PROBED).astype(np.int64)):
             try:
                 size = header_size(self._files.read(int(self._items[item])))
-                check_size(size, image_size=self.config.image_size, enlarge=self.config.enlarge)
+                check_size(size, image_size=self.config.image_size, enlarge=self.config.enlarge, pad=self.config.pad)
             except Exception as error:
                 raise self._failure(item, error) from error
 
@@ -90,6 +95,7 @@ class FileImages(ImageSet):
                     crop=None if crop is None else crop[k],
                     reduced=self.config.decode == "reduced",
                     enlarge=self.config.enlarge,
+                    pad=self.config.pad,
                 )
             except Exception as error:
                 raise self._failure(item, error) from error
@@ -103,8 +109,37 @@ class FileImages(ImageSet):
         return DataError(f"{self.key(item)}: {reason(error)}{advice}")
 
 
+class RecordImages(ImageSet):
+    """Images in TFRecord files, read when they are asked for."""
+
+    def __init__(self, records: Records, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+        super().__init__(config, channels=channels, items=items, labels=labels)
+        self._records = records
+
+    def key(self, item: int) -> str:
+        return self._records.describe(int(self._items[item]))
+
+    def default_workers(self) -> int:
+        return _several_workers()
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        size, config = self.config.image_size, self.config
+        squares = np.empty((len(items), size, size, self.channels), dtype=np.uint8)
+        for k, item in enumerate(items):
+            pixels = self._records.pixels(int(self._items[item]))
+            try:
+                check_size((pixels.shape[1], pixels.shape[0]), image_size=size, enlarge=config.enlarge, pad=config.pad)
+            except TooSmall as error:
+                raise DataError(f"{self.key(item)}: {error}") from None
+            image = padded(pixels, config.pad)[None]
+            if crop is not None or not _is_sized(image, size):
+                image = resized(image, size, None if crop is None else crop[k : k + 1])
+            squares[k] = with_channels(image, self.channels)[0]
+        return squares
+
+
 class ArrayImages(ImageSet):
-    """Images of one size in an array, in memory or mapped from a file."""
+    """Images of one size in an array, in memory or mapped from a file. One in memory is already padded, by `prepared`."""
 
     def __init__(
         self, pixels: np.ndarray, config: DataConfig, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
@@ -118,10 +153,13 @@ class ArrayImages(ImageSet):
 
     def default_workers(self) -> int:
         in_memory = not isinstance(self._pixels, np.memmap)
-        return 0 if in_memory and self.config.crop == "center" and _is_sized(self._pixels, self.config.image_size) else 1
+        plain = self.config.crop == "center" and self.config.augment == "none"
+        return 0 if in_memory and plain and _is_sized(self._pixels, self.config.image_size) else 1
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         chosen = self._pixels[self._items[items]]
+        if isinstance(self._pixels, np.memmap):
+            chosen = padded(chosen, self.config.pad)
         if crop is None and _is_sized(chosen, self.config.image_size):
             return with_channels(np.asarray(chosen), self.channels)
         return with_channels(resized(chosen, self.config.image_size, crop), self.channels)
@@ -138,11 +176,18 @@ def resized(pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None)
 
 
 def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
-    """The pixels cut to size once and for all, where that is small and nothing is random about it; else as they are."""
+    """The pixels padded and, where that is small and nothing is random about it, cut to size once and for all; as they are if mapped."""
     size = config.image_size
-    if config.crop != "center" or _is_sized(pixels, size) or isinstance(pixels, np.memmap):
+    if isinstance(pixels, np.memmap):
+        return pixels
+    pixels = padded(pixels, config.pad)
+    if config.crop != "center" or _is_sized(pixels, size):
         return pixels
     return resized(pixels, size) if len(pixels) * size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
+
+
+def _several_workers() -> int:
+    return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
 
 
 def _is_sized(pixels: np.ndarray, image_size: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
 from triptych.data.decode import TooSmall, check_size
 from triptych.data.files import Files, open_folder, open_tar, open_zip
-from triptych.data.images import ArrayImages, FileImages, ImageSet, prepared
+from triptych.data.images import ArrayImages, FileImages, ImageSet, RecordImages, prepared
 from triptych.data.naming import classes_of, divided, held_out, parsed
+from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
@@ -35,23 +37,27 @@ def open_data(config: DataConfig) -> Data:
     if config.path is None:
         if config.source != "digits":
             raise ConfigError("data.path", "missing: give the folder or file of the images")
-        return _from_arrays(config, arrays.digits(), None, enlarge=True)
+        return _from_pixels(config, arrays.digits(), None, enlarge=True)
     path = Path(config.path).expanduser()
     if not path.exists():
         raise DataError(f"{path}: does not exist (data.path)")
     source = recognised(path) if config.source in ("auto", "digits") else config.source
-    if source in ("mnist", "cifar10", "folder") and not path.is_dir():
+    if source in ("mnist", "cifar10", "folder", "tfrecord") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
     if source in ("tar", "zip", "arrays") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
     if source == "mnist":
         train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
-        return _from_arrays(config, _present(train, path, "train-images-idx3-ubyte"), test)
+        return _from_pixels(config, _present(train, path, "train-images-idx3-ubyte"), test)
     if source == "cifar10":
         train, test = map(arrays.cifar10, arrays.cifar10_files(path))
-        return _from_arrays(config, _present(train, path, "data_batch_1.bin"), test)
+        return _from_pixels(config, _present(train, path, "data_batch_1.bin"), test)
+    if source == "tfrecord":
+        _check_labels(config, path.name, labelled=True)
+        side = config.image_size - 2 * config.pad
+        return _from_pixels(config, *open_records(path, side=side, labelled=config.labels == "auto"))
     if source == "arrays":
-        return _from_arrays(config, arrays.array_file(path), None)
+        return _from_pixels(config, arrays.array_file(path), None)
     if source == "folder":
         return _from_files(config, *open_folder(path))
     return _from_files(config, open_tar(path) if source == "tar" else open_zip(path), [])
@@ -62,6 +68,10 @@ def recognised(path: Path) -> Source:
     if path.is_dir():
         if arrays.find_idx(path, "train", "images-idx3"):
             return "mnist"
+        if holds_records(path):
+            return "tfrecord"
+        if is_split(path):
+            raise DataError(f"{path}: one split of a set of TFRecord files: give the folder above it")
         return "cifar10" if (path / "data_batch_1.bin").is_file() else "folder"
     name = path.name.lower()
     if name.endswith(_TAR_SUFFIXES):
@@ -79,38 +89,47 @@ def _present(train: Arrays | None, path: Path, name: str) -> Arrays:
     return train
 
 
-def _from_arrays(config: DataConfig, train: Arrays, test: Arrays | None, *, enlarge: bool = False) -> Data:
-    if config.labels in ("folder", "prefix"):
-        hint = "it has labels of its own" if train.labels is not None else "it has no labels"
-        raise ConfigError("data.labels", f"got {config.labels!r}, but {train.name} is not made of files and {hint}: use auto or none")
+def _from_pixels(config: DataConfig, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
+    _check_labels(config, train.name, labelled=train.labels is not None)
     for part in (train, test):
-        if part is not None and len(part.pixels):
-            _check_array(config, part, enlarge=enlarge)
-    channels = config.channels or train.pixels.shape[-1]
+        if part is not None and len(part):
+            _check_sides(config, part, enlarge=enlarge)
+    channels = config.channels or train.channels
     labelled = config.labels != "none" and train.labels is not None
     if test is None:
-        keys = [str(k) for k in range(len(train.pixels))]
+        keys = [str(k) for k in range(len(train))]
         chosen, rest = held_out(keys, fraction=config.validation_fraction)
     else:
-        chosen, rest = np.arange(len(train.pixels)), np.arange(len(test.pixels) if config.validation_fraction > 0 else 0)
+        chosen, rest = np.arange(len(train)), np.arange(len(test) if config.validation_fraction > 0 else 0)
     _check_count(len(chosen), train.name)
-
-    def images(part: Arrays, pixels: np.ndarray, items: np.ndarray) -> ArrayImages:
-        labels = part.labels[items] if labelled and part.labels is not None else None
-        return ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels)
-
-    pixels = prepared(train.pixels, config)
-    training = images(train, pixels, chosen)
+    training = _opener(config, train, channels=channels, labelled=labelled)
     validation = None
     if len(rest):
-        validation = images(train, pixels, rest) if test is None else images(test, prepared(test.pixels, config), rest)
-    return Data(training, validation, _spec(config, channels, train.class_names if labelled else None))
+        validation = (training if test is None else _opener(config, test, channels=channels, labelled=labelled))(rest)
+    return Data(training(chosen), validation, _spec(config, channels, train.class_names if labelled else None))
 
 
-def _check_array(config: DataConfig, part: Arrays, *, enlarge: bool) -> None:
-    height, width = part.pixels.shape[1:3]
+def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
+    """From the numbers of some images to the set of them."""
+
+    def labels(items: np.ndarray) -> np.ndarray | None:
+        return part.labels[items] if labelled and part.labels is not None else None
+
+    if isinstance(part, Records):
+        return lambda items: RecordImages(part, config, channels=channels, items=items, labels=labels(items))
+    pixels = prepared(part.pixels, config)
+    return lambda items: ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels(items))
+
+
+def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
+    if config.labels in ("folder", "prefix"):
+        hint = "it has labels of its own" if labelled else "it has no labels"
+        raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
+
+
+def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
-        check_size((width, height), image_size=config.image_size, enlarge=enlarge or config.enlarge)
+        check_size(part.size, image_size=config.image_size, enlarge=enlarge or config.enlarge, pad=config.pad)
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 

@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 
 from triptych.core.rng import key_of, words
+from triptych.data.augmentation import moves
+from triptych.data.config import Augment
 
 Size = tuple[int, int]
 """Width and height."""
@@ -26,15 +28,18 @@ class Draws:
     "Which samples are mirrored: bool of shape (b,)."
     crop: np.ndarray | None
     "Words in 0..2^32-1 for the scale, top and left of a random crop: int64 of shape (b, 3). None: centre crop."
+    moves: np.ndarray | None = None
+    "How each sample is shifted, or rotated and zoomed too: float64 of shape (b, 2, 3), see augmentation.py. None: not at all."
 
 
-def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool) -> Draws:
+def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool, augment: Augment = "none") -> Draws:
     """The draws of the samples at these positions of the training order."""
-    if flip:
+    if flip or augment == "affine":
         mirrored = words(positions, key=key_of(seed, "data", "flip"))[:, 0] >= 1 << 31
     else:
         mirrored = np.zeros(len(positions), dtype=bool)
-    return Draws(mirrored, words(positions, key=key_of(seed, "data", "crop"), count=3) if random_crop else None)
+    cropped = words(positions, key=key_of(seed, "data", "crop"), count=3) if random_crop else None
+    return Draws(mirrored, cropped, moves(positions, seed=seed, augment=augment))
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,13 @@ def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: 
     if image.size != steps.resized:
         image = image.resize(steps.resized, Image.Resampling.BICUBIC)
     return np.asarray(image)[steps.top : steps.top + steps.image_size, steps.left : steps.left + steps.image_size]
+
+
+def padded(images: np.ndarray, pad: int) -> np.ndarray:
+    """The images (..., h, w, c) with `pad` pixels more on each side: the least of each column above and below, then of each row."""
+    if not pad:
+        return images
+    return np.pad(images, [(0, 0)] * (images.ndim - 3) + [(pad, pad), (pad, pad), (0, 0)], mode="minimum")
 
 
 def mirror(images: np.ndarray, flip: np.ndarray) -> None:
