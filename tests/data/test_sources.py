@@ -230,6 +230,25 @@ def test_arrays_and_files_are_cut_alike(tmp_path):
 # Padding
 
 
+@pytest.mark.parametrize("kind", ["folder", "arrays"])
+def test_windows_of_images_at_a_given_scale(tmp_path, kind):
+    """Those of training lie anywhere, those held out in the middle, and no pixel is scaled where the images have that short side."""
+    pixels = np.stack([picture(24, 24, seed=k) for k in range(40)])
+    if kind == "arrays":
+        np.savez(tmp_path / "images.npz", arr_0=pixels)
+    else:
+        write_folder(tmp_path / "images", [f"{k:02d}.png" for k in range(40)], size=(24, 24))
+    path = tmp_path / ("images.npz" if kind == "arrays" else "images")
+    data = opened(path, image_size=16, crop="random", resize=24, flip=False, validation_fraction=0.25)
+    assert data.validation is not None
+    windows = {image[top : top + 16, left : left + 16].tobytes(): (top, left) for image in pixels for top in range(9) for left in range(9)}
+    drawn = data.train.load(np.arange(len(data.train)), data.train.draws(np.arange(len(data.train)), seed=1))
+    assert len({windows[image.tobytes()] for image in drawn}) > 10
+    assert {windows[image.tobytes()] for image in everything(data.validation)} == {(4, 4)}
+    with pytest.raises(DataError, match=r"24x24 pixels, smaller than data.resize 32: lower data.resize, or set data.enlarge to true"):
+        opened(path, image_size=16, resize=32)
+
+
 def least_around(images: np.ndarray, pad: int) -> np.ndarray:
     """Above and below the least of each column, then left and right the least of each row; images (n, h, w, c)."""
     columns = images.min(axis=1, keepdims=True).repeat(pad, axis=1)

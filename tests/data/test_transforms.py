@@ -74,6 +74,17 @@ def test_random_crop_scales_are_equally_likely():
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
 
 
+def test_a_given_short_side_is_what_the_square_is_cut_from():
+    pixels = picture(100, 150)
+    for drawn in (None, *words(np.arange(20), key=(5, 6), count=3)):
+
+        def place(length, axis, drawn=drawn):
+            return (length - 16) // 2 if drawn is None else int(drawn[1 + axis]) * (length - 16 + 1) >> 32
+
+        expected = as_described(Image.fromarray(pixels), 16, 24, place)
+        np.testing.assert_array_equal(square(encoded(pixels), 16, crop=drawn, resize=24), expected)
+
+
 def test_draws_depend_on_seed_and_position_alone():
     whole = draw(np.arange(1000), seed=5, flip=True, random_crop=True)
     part = draw(np.array([7, 999, 3]), seed=5, flip=True, random_crop=True)

@@ -8,11 +8,12 @@ import pytest
 from tests.contract.shrink import shrunk
 from triptych.flows.glow import GlowSamplingConfig
 from triptych.runs import Run, train
+from triptych.runs.sampling import write_samples
 
 
 @pytest.fixture(scope="module", params=["glow-digits", "glow-cifar10-cond"])
 def run(request, tmp_path_factory) -> Run:
-    return train(shrunk(request.param), tmp_path_factory.mktemp("run") / "glow", device="cpu")
+    return train(shrunk(request.param).updated({"train": {"sample_count": 10}}), tmp_path_factory.mktemp("run") / "glow", device="cpu")
 
 
 def test_encode_and_decode(run) -> None:
@@ -25,8 +26,25 @@ def test_encode_and_decode(run) -> None:
     assert np.array_equal(decoded.images, images // step * step)
 
 
+def test_a_picture_for_each_temperature(run) -> None:
+    last = run.config.train.total_images
+    pictures = {path.stem.removeprefix(f"{last:09d}"): path for path in (run.directory / "samples").glob(f"{last:09d}*.png")}
+    assert set(pictures) == {"", *(f"-temperature-{t}" for t in ("0", "0.25", "0.5", "0.6", "0.7", "0.8", "0.9", "1"))}
+    samples = run.sample(10, settings=GlowSamplingConfig(temperature=(0.9,)), device="cpu")
+    write_samples(run.directory / "expected.png", samples)
+    for path, same in ((pictures["-temperature-0.9"], True), (pictures["-temperature-0.5"], False)):
+        assert (path.read_bytes() == (run.directory / "expected.png").read_bytes()) == same
+
+
+def test_temperatures_are_taken_in_turn(run) -> None:
+    several = run.sample(6, settings=GlowSamplingConfig(temperature=(0.5, 1.0, 0.0)), batch_size=4, device="cpu").images
+    for place, temperature in enumerate((0.5, 1.0, 0.0)):
+        alone = run.sample(6, settings=GlowSamplingConfig(temperature=(temperature,)), batch_size=6, device="cpu").images
+        assert np.abs(several[place::3].astype(int) - alone[place::3]).max() <= 1
+
+
 def test_samples_are_less_varied_at_a_lower_temperature(run) -> None:
-    warm, cold = (run.sample(16, labels=None, settings=GlowSamplingConfig(temperature=t), device="cpu").images for t in (1.0, 0.3))
+    warm, cold = (run.sample(16, labels=None, settings=GlowSamplingConfig(temperature=(t,)), device="cpu").images for t in (1.0, 0.3))
     assert cold.astype(float).std(0).mean() < 0.6 * warm.astype(float).std(0).mean()
 
 

@@ -201,7 +201,7 @@ def test_level(mixing, coupling) -> None:
     level = Level(8, depth=3, settings=settings(mixing, coupling), splits=True).double()
     moved(level)
     x = numbers(2, 2, 4, 6)
-    y, found = level(x)
+    y, found, _ = level(x)
     torch.testing.assert_close(level.inverse(y), x, atol=1e-11, rtol=0)
     expected = torch.stack([log_det(lambda x: level(x)[0], x[k : k + 1]) for k in range(2)])
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
@@ -209,6 +209,23 @@ def test_level(mixing, coupling) -> None:
     for step in level.steps:
         z, _ = step(y)
         torch.testing.assert_close(step.inverse(z), y, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("mixing", MIXINGS)
+def test_inverses_at_hand_are_those_of_now(mixing) -> None:
+    torch.manual_seed(0)
+    level = Level(8, depth=3, settings=settings(mixing, "affine"), splits=True).double()
+    moved(level)
+    y = numbers(2, 8, 2, 3)
+    plain = [step.mixing.inverse(y) for step in level.steps]
+    with level.inverses_at_hand():
+        for step, expected in zip(level.steps, plain, strict=True):
+            torch.testing.assert_close(step.mixing.inverse(y), expected, atol=1e-12, rtol=0)
+    moved(level)
+    for step, before in zip(level.steps, plain, strict=True):
+        after = step.mixing.inverse(y)
+        torch.testing.assert_close(step.mixing.after(ActNorm(8).double(), after), y, atol=1e-10, rtol=0)
+        assert mixing in ("shuffle", "reverse") or not torch.allclose(after, before)
 
 
 def test_squeeze_orders_channels_by_old_channel_row_column() -> None:

@@ -33,7 +33,7 @@ def gradients(steps: nn.ModuleList, memory: MemoryName, *, bf16: bool = False) -
     weight = torch.randn(4, CHANNELS, 8, 8, generator=generator)
     steps.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        y, log_det = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
+        y, log_det, _ = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
     assert y.dtype == log_det.dtype == torch.float32
     ((y * weight).sum() + 3 * log_det.sum() + 0.1 * y.square().sum()).backward()
     assert x.grad is not None
@@ -98,13 +98,13 @@ def test_inversion_keeps_as_much_at_any_depth() -> None:
 def test_without_gradients_nothing_is_kept(memory: MemoryName) -> None:
     steps, x = steps_of(depth=2), torch.randn(4, CHANNELS, 8, 8)
     with torch.no_grad():
-        y, log_det = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
+        y, log_det, _ = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
     assert not y.requires_grad and not log_det.requires_grad
 
 
 def test_a_parameter_that_changed_in_between_is_an_error() -> None:
     steps, x = steps_of(depth=2), torch.randn(4, CHANNELS, 8, 8, requires_grad=True)
-    y, _ = run_steps(steps, x, memory="inversion")  # type: ignore[arg-type]
+    y, _, _ = run_steps(steps, x, memory="inversion")  # type: ignore[arg-type]
     with torch.no_grad():
         next(steps.parameters()).add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

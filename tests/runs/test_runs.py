@@ -118,6 +118,27 @@ def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_counts_at_an_anchor_size_are_those_of_one_process(tmp_path):
+    asked = shrunk("glow-digits").updated(
+        {
+            "model": {"init_images": 10},
+            "data": {"anchor_size": 16, "image_size": 8},
+            "train": {"batch_size": 6, "microbatch": 2, "total_images": 48},
+            "optim": {"warmup_images": 60},
+        }
+    )
+    plain = asked.rescaled(3)
+    assert (plain.train.batch_size, plain.train.microbatch, plain.train.total_images) == (6 * 4 * 3, 2 * 4, 48)
+    assert (plain.model.init_images, plain.optim.warmup_images, plain.data.anchor_size) == (10 * 4, 60 * 4, None)
+    small = asked.updated({"data": {"image_size": 32}}).rescaled(2)  # a quarter of 6, 2 and 10, cut off, and at least 1
+    assert (small.train.batch_size, small.train.microbatch, small.model.init_images, small.optim.warmup_images) == (2, 1, 2, 10)
+    assert plain.rescaled(5) == plain
+    run = train(asked, tmp_path / "run", device="cpu")
+    assert run.config == asked.rescaled(1) and run.checkpoints()[-1] == 48
+    again = train(asked.updated({"train": {"total_images": 72}}), tmp_path / "run", device="cpu")
+    assert again.checkpoints()[-1] == 72, "the same command goes on"
+
+
 def test_a_randomized_seed_is_recorded_and_kept(tmp_path):
     wish = config(train={"randomized_seed": True, "total_images": BATCH})
     first = train(wish, tmp_path / "a", device="cpu").config.train.seed

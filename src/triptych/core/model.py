@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -64,6 +65,8 @@ class Model(nn.Module, ABC):
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     init_images: int = 0
     "Number of images that `initialize` wants; 0: it is not called."
+    grids: Mapping[str, Config] = MappingProxyType({})
+    "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
     saves_memory: bool = False
     "Whether it gives time for memory; its gradients then keep their place, for what comes and goes around them leaves gaps."
 

@@ -24,12 +24,16 @@ class DataConfig(Config):
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
     "Height and width that the images are cropped and resized to."
+    anchor_size: int | None = None
+    "Batches, microbatches, init_images and warm-up are for images of this size, and for one process; they are rescaled when a run starts."
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: Literal["auto", "folder", "prefix", "none"] = "auto"
     "Class by sub-folder, by file name up to the first underscore, or none; auto: the source's own, or sub-folders that hold all images."
     crop: Literal["center", "random"] = "center"
-    "Centre square, or a random square of the image at 1 to 1.25 times the size."
+    "Centre square, or a random square; held-out images have the centre square."
+    resize: int | None = None
+    "Short side that images get before the square is cut out; None: image_size, or with crop random 1 to 1.25 times that."
     flip: bool = True
     "Mirror a random half of the training images."
     augment: Augment = "none"
@@ -46,5 +50,7 @@ class DataConfig(Config):
     def __post_init__(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
+        self.require(self.resize is None or self.resize >= self.image_size, "resize", "at least data.image_size, or nothing")
+        self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")

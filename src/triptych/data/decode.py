@@ -23,7 +23,15 @@ _SIXTEEN_BITS = 2**16
 
 
 def image_square(
-    data: bytes, *, image_size: int, channels: int, crop: np.ndarray | None, reduced: bool, enlarge: bool, pad: int = 0
+    data: bytes,
+    *,
+    image_size: int,
+    channels: int,
+    crop: np.ndarray | None,
+    reduced: bool,
+    enlarge: bool,
+    pad: int = 0,
+    resize: int | None = None,
 ) -> np.ndarray:
     """The square of pixels that `plan` cuts from an encoded image, padded before: uint8 (s, s, channels).
 
@@ -31,8 +39,8 @@ def image_square(
     """
     with Image.open(io.BytesIO(data)) as image:
         orientation = _orientation(image)
-        original = check_size(_upright(image.size, orientation), image_size=image_size, enlarge=enlarge, pad=pad)
-        steps = plan(original, image_size, crop)
+        original = check_size(_upright(image.size, orientation), image_size=image_size, enlarge=enlarge, pad=pad, resize=resize)
+        steps = plan(original, image_size, crop, resize=resize)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
@@ -53,12 +61,12 @@ class TooSmall(ValueError):
     """The image would have to be enlarged, which was not asked for."""
 
 
-def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0) -> Size:
+def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0, resize: int | None = None) -> Size:
     """The padded size. Raises TooSmall when the image would have to be enlarged and may not be."""
     width, height = size[0] + 2 * pad, size[1] + 2 * pad
-    if min(width, height) < image_size and not enlarge:
-        found = f"{width}x{height} pixels{' with data.pad' if pad else ''}"
-        raise TooSmall(f"{found}, smaller than data.image_size {image_size}: lower data.image_size, or set data.enlarge to true")
+    if min(width, height) < (resize or image_size) and not enlarge:
+        found, setting = f"{width}x{height} pixels{' with data.pad' if pad else ''}", "data.resize" if resize else "data.image_size"
+        raise TooSmall(f"{found}, smaller than {setting} {resize or image_size}: lower {setting}, or set data.enlarge to true")
     return width, height
 
 

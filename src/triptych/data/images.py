@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -79,7 +80,7 @@ class FileImages(ImageSet):
         for item in np.unique(np.linspace(0, len(self) - 1, _PROBED).astype(np.int64)):
             try:
                 size = header_size(self._files.read(int(self._items[item])))
-                check_size(size, image_size=self.config.image_size, enlarge=self.config.enlarge, pad=self.config.pad)
+                check_size(size, **limits(self.config))
             except Exception as error:
                 raise self._failure(item, error) from error
 
@@ -96,6 +97,7 @@ class FileImages(ImageSet):
                     reduced=self.config.decode == "reduced",
                     enlarge=self.config.enlarge,
                     pad=self.config.pad,
+                    resize=self.config.resize,
                 )
             except Exception as error:
                 raise self._failure(item, error) from error
@@ -128,12 +130,12 @@ class RecordImages(ImageSet):
         for k, item in enumerate(items):
             pixels = self._records.pixels(int(self._items[item]))
             try:
-                check_size((pixels.shape[1], pixels.shape[0]), image_size=size, enlarge=config.enlarge, pad=config.pad)
+                check_size((pixels.shape[1], pixels.shape[0]), **limits(config))
             except TooSmall as error:
                 raise DataError(f"{self.key(item)}: {error}") from None
             image = padded(pixels, config.pad)[None]
-            if crop is not None or not _is_sized(image, size):
-                image = resized(image, size, None if crop is None else crop[k : k + 1])
+            if crop is not None or not _is_cut(image, config):
+                image = resized(image, size, None if crop is None else crop[k : k + 1], resize=config.resize)
             squares[k] = with_channels(image, self.channels)[0]
         return squares
 
@@ -154,23 +156,23 @@ class ArrayImages(ImageSet):
     def default_workers(self) -> int:
         in_memory = not isinstance(self._pixels, np.memmap)
         plain = self.config.crop == "center" and self.config.augment == "none"
-        return 0 if in_memory and plain and _is_sized(self._pixels, self.config.image_size) else 1
+        return 0 if in_memory and plain and _is_cut(self._pixels, self.config) else 1
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         chosen = self._pixels[self._items[items]]
         if isinstance(self._pixels, np.memmap):
             chosen = padded(chosen, self.config.pad)
-        if crop is None and _is_sized(chosen, self.config.image_size):
+        if crop is None and _is_cut(chosen, self.config):
             return with_channels(np.asarray(chosen), self.channels)
-        return with_channels(resized(chosen, self.config.image_size, crop), self.channels)
+        return with_channels(resized(chosen, self.config.image_size, crop, resize=self.config.resize), self.channels)
 
 
-def resized(pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None) -> np.ndarray:
-    """The centre crops, or the random ones that `crop` (b, 3) chooses, of images (b, h, w, c): uint8 (b, s, s, c)."""
+def resized(pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None) -> np.ndarray:
+    """The centre crops, or the random ones that `crop` (b, 3) chooses, of images (b, h, w, c): uint8 (b, s, s, c). See `plan`."""
     count, height, width, channels = pixels.shape
     squares = np.empty((count, image_size, image_size, channels), dtype=np.uint8)
     for k, image in enumerate(pixels):
-        steps = plan((width, height), image_size, None if crop is None else crop[k])
+        steps = plan((width, height), image_size, None if crop is None else crop[k], resize=resize)
         squares[k] = apply(Image.fromarray(image if channels == 3 else image[..., 0]), steps).reshape(squares.shape[1:])
     return squares
 
@@ -181,7 +183,7 @@ def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     if isinstance(pixels, np.memmap):
         return pixels
     pixels = padded(pixels, config.pad)
-    if config.crop != "center" or _is_sized(pixels, size):
+    if config.crop != "center" or config.resize is not None or _is_cut(pixels, config):
         return pixels
     return resized(pixels, size) if len(pixels) * size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
 
@@ -190,5 +192,11 @@ def _several_workers() -> int:
     return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
 
 
-def _is_sized(pixels: np.ndarray, image_size: int) -> bool:
-    return pixels.shape[1:3] == (image_size, image_size)
+def _is_cut(pixels: np.ndarray, config: DataConfig) -> bool:
+    """Whether images (b, h, w, c) are of the wanted size as they are."""
+    return pixels.shape[1:3] == (config.image_size, config.image_size) and config.resize in (None, config.image_size)
+
+
+def limits(config: DataConfig) -> dict[str, Any]:
+    """What `check_size` holds images against."""
+    return {name: getattr(config, name) for name in ("image_size", "enlarge", "pad", "resize")}

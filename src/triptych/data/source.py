@@ -15,7 +15,7 @@ from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
 from triptych.data.decode import TooSmall, check_size
 from triptych.data.files import Files, open_folder, open_tar, open_zip
-from triptych.data.images import ArrayImages, FileImages, ImageSet, RecordImages, prepared
+from triptych.data.images import ArrayImages, FileImages, ImageSet, RecordImages, limits, prepared
 from triptych.data.naming import classes_of, divided, held_out, parsed
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
@@ -129,7 +129,7 @@ def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
 
 def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
-        check_size(part.size, image_size=config.image_size, enlarge=enlarge or config.enlarge, pad=config.pad)
+        check_size(part.size, **limits(config) | {"enlarge": enlarge or config.enlarge})
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 

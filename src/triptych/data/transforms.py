@@ -53,10 +53,13 @@ class Plan:
     image_size: int
 
 
-def plan(size: Size, image_size: int, crop: np.ndarray | None = None) -> Plan:
-    """The plan for an image of `size`: centre crop, or the random crop that the three words of `crop` choose."""
-    short = image_size
-    if crop is not None:
+def plan(size: Size, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None) -> Plan:
+    """The plan for an image of `size`: centre crop, or the random crop that the three words of `crop` choose.
+
+    `resize`: the short side before the square is cut; None: image_size, or a random one from there to 1.25 times that.
+    """
+    short = resize or image_size
+    if crop is not None and resize is None:
         largest = -(-5 * image_size // 4)  # the crop covers at least 0.8 of the short side
         short += _below(int(crop[0]), largest - image_size + 1)
     halved: list[Size] = []

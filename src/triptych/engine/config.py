@@ -101,7 +101,7 @@ class OptimConfig(Config):
     changeable: ClassVar = frozenset(("learning_rate", "betas", "eps", "weight_decay", "schedule", "warmup_images", "clip_norm"))
 
     name: Literal["adamw", "adam", "adamax", "adamax-glow"] = "adamw"
-    "Decoupled weight decay (Loshchilov and Hutter 2019); Adam or Adamax (Kingma and Ba 2015); Adamax with openai/glow's smaller first steps."
+    "Decoupled weight decay (Loshchilov and Hutter 2019); Adam or Adamax (Kingma and Ba 2015); or openai/glow's Adamax."
     learning_rate: float = 1e-4
     "Step size after warm-up."
     betas: tuple[float, float] = (0.9, 0.999)

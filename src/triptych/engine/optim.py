@@ -1,5 +1,8 @@
 """Optimizers, the learning rate, and their state in a checkpoint."""
 
+# pyright: reportPrivateImportUsage=false
+# (the operations on lists of tensors, torch._foreach_*, have no public names)
+
 from __future__ import annotations
 
 import math
@@ -42,9 +45,9 @@ class GlowAdamax(torch.optim.Optimizer):
             for parameters in self._by_steps(group["params"]):
                 self._step(parameters, group)
 
-    def _by_steps(self, parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    def _by_steps(self, parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
         """The parameters with a gradient, by the number of steps they have taken, this one counted."""
-        found: dict[int, list[nn.Parameter]] = {}
+        found: dict[int, list[Tensor]] = {}
         for parameter in parameters:
             if parameter.grad is None:
                 continue
@@ -55,12 +58,12 @@ class GlowAdamax(torch.optim.Optimizer):
             found.setdefault(int(state["step"]), []).append(parameter)
         return found.values()
 
-    def _step(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         states = [self.state[parameter] for parameter in parameters]
         step = int(states[0]["step"])
         means, largest = ([state[name] for state in states] for name in ("exp_avg", "exp_inf"))
-        scratch = [parameter.grad for parameter in parameters]
+        scratch = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_lerp_(means, scratch, 1 - beta1)
         torch._foreach_abs_(scratch)
         torch._foreach_mul_(largest, beta2)

@@ -25,12 +25,12 @@ from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError, RunError
+from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
 from triptych.flows.memory import MemoryName
-from triptych.flows.multiscale import Encoded, MultiscaleFlow, StepSettings
+from triptych.flows.multiscale import Encoded, Extent, MultiscaleFlow, StepSettings
 
 _ABOVE_LEVEL = 2.0**-10  # of a level: the conversion of images to 8 bits truncates, and float32 may lie a little below a whole number
 
@@ -39,11 +39,12 @@ _ABOVE_LEVEL = 2.0**-10  # of a level: the conversion of images to 8 bits trunca
 class GlowSamplingConfig(Config):
     """How images are drawn from the model."""
 
-    temperature: float = 1.0
-    "Factor of the latents' standard deviation, at all levels; below 1 images are less varied and more likely."
+    temperature: tuple[float, ...] = (1.0,)
+    "Factor of the latents' standard deviation, at all levels; below 1 images are less varied. Several are taken in turn, image by image."
 
     def __post_init__(self) -> None:
-        self.require(0 <= self.temperature < math.inf, "temperature", "0 or more")
+        self.require(len(self.temperature) > 0, "temperature", "at least one number")
+        self.require(all(0 <= value < math.inf for value in self.temperature), "temperature", "0 or more")
 
 
 @config
@@ -69,7 +70,7 @@ class GlowLikelihoodConfig(Config):
 class GlowConfig(ModelConfig):
     """Glow."""
 
-    changeable: ClassVar = frozenset(("memory", "sampling"))
+    changeable: ClassVar = frozenset(("memory", "sampling", "grid_temperatures"))
 
     levels: int = 3
     "Scales; the image size has to be a multiple of 2^levels."
@@ -91,12 +92,14 @@ class GlowConfig(ModelConfig):
     "Weight of predicting the class from the last latent (with class_conditional; 0.01 in the original)."
     bits: int = 8
     "Bits that are kept of each 8-bit value."
-    memory: MemoryName = "autograd"
-    "Activations in training: all kept; or those of each step's beginning; or none, but computed back from the end of a level."
+    memory: MemoryName = "inversion"
+    "Activations kept in training: all; or those at each step's beginning; or none, they are computed back from the end of a level."
     init_images: int = 256
     "First images, from which the scales of all activations are set."
     sampling: GlowSamplingConfig = dataclasses.field(default_factory=GlowSamplingConfig)
     "Default settings of `triptych sample`, and those of the grids during training."
+    grid_temperatures: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+    "Temperatures at which there are further grids during training, of the same noise."
 
     def __post_init__(self) -> None:
         for name in ("levels", "depth", "width"):
@@ -104,6 +107,7 @@ class GlowConfig(ModelConfig):
         self.require(1 <= self.bits <= 8, "bits", "1 to 8")
         self.require(self.init_images >= 2, "init_images", "at least 2")
         self.require(0 <= self.class_weight < math.inf, "class_weight", "0 or more")
+        self.require(all(0 <= value < math.inf for value in self.grid_temperatures), "grid_temperatures", "0 or more")
         self.require(self.class_weight == 0 or self.class_conditional, "class_weight", "0 where class_conditional is false")
 
     def build(self, spec: DataSpec) -> Glow:
@@ -142,6 +146,10 @@ class Glow(Model):
             self.classifier = ZeroLinear(self.network.latent_shapes[-1][0], self.num_classes)
             self.averaged = ("network", "classifier")
         self.phases = (Phase("likelihood", self.averaged),)
+        temperatures = dict.fromkeys(config.grid_temperatures)
+        self.grids = {f"temperature-{value:g}": GlowSamplingConfig(temperature=(value,)) for value in temperatures}
+        self.saves_memory = config.memory != "autograd"
+        self._extent: Extent | None = None
 
     @property
     def dimensions(self) -> int:
@@ -155,16 +163,12 @@ class Glow(Model):
         self.network.initialize(self._dequantized(batch.images, self._uniform(rng)))
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
-        """Bits per dimension of each sample, and the weighted bits of its class. Raises RunError with the layer's name (on a CPU)."""
+        """Bits per dimension of each sample, and the weighted bits of its class."""
         labels = None if self.num_classes is None else batch.labels
         x = self._dequantized(batch.images, self._uniform(rng))
         encoded: Encoded = self.network(x, labels)
         bits = self._bits_per_dim(encoded.log_prob)
-        if bits.device.type == "cpu" and not torch.isfinite(bits).all():  # elsewhere it would wait for the device
-            raise RunError(
-                f"the likelihood is not finite; {self.network.fault(x)}; a longer --optim.warmup-images, a lower --optim.learning-rate, "
-                "--optim.clip-norm, or --model.permutation conv-lu may help"
-            )
+        self._extent = encoded.extent.unless_failed(self._extent)
         logged = {"bits_per_dim": bits.detach()}
         if self.classifier is None or labels is None:
             return LossTerms(loss=bits, logged=logged)
@@ -173,6 +177,11 @@ class Glow(Model):
         class_bits = F.cross_entropy(logits, labels, reduction="none") / math.log(2)
         logged |= {"class_bits": class_bits.detach(), "class_error": (logits.argmax(1) != labels).float()}
         return LossTerms(loss=bits + self.config.class_weight * class_bits, logged=logged)
+
+    def fault(self) -> str | None:
+        """The layer that made a loss not finite."""
+        fault = None if self._extent is None else self._extent.fault()
+        return fault and f"{fault}; a longer --optim.warmup-images or --model.permutation conv-lu may help too"
 
     # Likelihood ------------------------------------------------------------------------------------------------------
 
@@ -217,8 +226,9 @@ class Glow(Model):
         if not isinstance(settings, GlowSamplingConfig):
             raise TypeError(f"{type(settings).__name__} are not the settings of Glow's sampler")
         labels = self._labels(labels, len(rng))
+        temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]
         noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
-        latents = [(settings.temperature * part).to(self._dtype) for part in noise]
+        latents = [(temperatures[:, None, None, None] * part).to(self._dtype) for part in noise]
         return self._images(self.network.inverse(latents, labels))
 
     @torch.no_grad()

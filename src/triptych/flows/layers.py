@@ -15,7 +15,8 @@ computed from either side. Convolutions of f follow autocast; everything that is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -109,6 +110,8 @@ class _Matrix(Mixing):
     def __init__(self) -> None:
         super().__init__()
         self._inverted: tuple[Tensor, Tensor] | None = None
+        self.held_inverse: Tensor | None = None
+        "The inverse of W, of which it is known that W does not change; see `inverses_at_hand`."
 
     @abstractmethod
     def matrix(self) -> Tensor:
@@ -127,13 +130,36 @@ class _Matrix(Mixing):
     @torch.no_grad()
     def inverse_matrix(self) -> Tensor:
         """The inverse of W, computed in float64, without a gradient."""
+        if self.held_inverse is not None:
+            return self.held_inverse
         matrix = self.matrix()
         # By value: neither versions nor addresses tell of every way in which weights are exchanged.
         known = self._inverted
         same = known is not None and known[0].device == matrix.device and known[0].dtype == matrix.dtype and torch.equal(known[0], matrix)
         if known is None or not same:
-            known = self._inverted = matrix.clone(), torch.linalg.inv(matrix.double()).to(matrix.dtype)
+            known = self._inverted = matrix.clone(), _inverses([self])[0]
         return known[1]
+
+
+def _inverses(layers: Sequence[_Matrix]) -> Sequence[Tensor]:
+    matrices = torch.stack([layer.matrix() for layer in layers])
+    # What is singular gives values that are not finite, and nothing waits for the device to tell.
+    return torch.linalg.inv_ex(matrices.double()).inverse.to(matrices.dtype).unbind()
+
+
+@contextmanager
+def inverses_at_hand(mixings: Iterable[Mixing]) -> Iterator[None]:
+    """Within it the maps, all of one width, stay what they are: their inverses are computed in one go."""
+    layers = [mixing for mixing in mixings if isinstance(mixing, _Matrix)]
+    with torch.no_grad():
+        inverses = _inverses(layers) if layers else ()
+    for layer, inverse in zip(layers, inverses, strict=True):
+        layer.held_inverse = inverse
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.held_inverse = None
 
 
 class InvertibleConv(_Matrix):

@@ -7,9 +7,10 @@ with sublinear memory cost", arXiv 1604.06174); "inversion" keeps the output of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,18 +49,38 @@ class Rewound:
         return _joined([part.detach() for part in self.inputs])
 
 
-def run_steps(steps: Iterable[InvertibleStep], x: Tensor, *, memory: MemoryName) -> tuple[Tensor, Tensor]:
-    """What all steps make of x (b, ...) in turn, and the sum of their log|det| (b,)."""
+class Passed(NamedTuple):
+    """What steps make of x."""
+
+    y: Tensor
+    log_det: Tensor
+    "The sum of their log|det|: (b,)."
+    largest: Tensor
+    "The largest magnitude after each step, for all samples together: (k,), without a gradient."
+
+
+def run_steps(
+    steps: Iterable[InvertibleStep],
+    x: Tensor,
+    *,
+    memory: MemoryName,
+    rewinding: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Passed:
+    """What all steps make of x (b, ...) in turn. The way back through their inverses happens within the context `rewinding`."""
     steps = tuple(steps)
     if memory == "inversion" and torch.is_grad_enabled():
         # As arguments, so that the graph (and DDP, which waits for every parameter's gradient) knows of the parameters.
-        return _Inverted.apply(steps, x, *_parameters(steps))  # type: ignore[return-value]
-    log_det = x.new_zeros(len(x))
+        return Passed(*_Inverted.apply(steps, rewinding, x, *_parameters(steps)))
+    return _passed(steps, x, again=memory == "checkpoint" and torch.is_grad_enabled())
+
+
+def _passed(steps: Sequence[InvertibleStep], x: Tensor, *, again: bool = False) -> Passed:
+    log_det, largest = x.new_zeros(len(x)), []
     for step in steps:
-        again = memory == "checkpoint" and torch.is_grad_enabled()
         x, changed = checkpoint(step, x, use_reentrant=False, preserve_rng_state=False) if again else step(x)  # type: ignore[misc]
         log_det = log_det + changed
-    return x, log_det
+        largest.append(x.detach().abs().amax())
+    return Passed(x, log_det, torch.stack(largest))
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -74,31 +95,37 @@ def _parameters(steps: Iterable[InvertibleStep]) -> list[nn.Parameter]:
 
 class _Inverted(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, steps: tuple[InvertibleStep, ...], x: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any,
+        steps: tuple[InvertibleStep, ...],
+        rewinding: Callable[[], AbstractContextManager[None]],
+        x: Tensor,
+        *parameters: Tensor,
+    ) -> Passed:
         device = x.device.type
-        ctx.steps = steps
+        ctx.steps, ctx.rewinding = steps, rewinding
         ctx.autocast = {
             "device_type": device,
             "enabled": torch.is_autocast_enabled(device),
             "dtype": torch.get_autocast_dtype(device),
         }
-        log_det = x.new_zeros(len(x))
-        for step in steps:
-            x, changed = step(x)
-            log_det = log_det + changed
-        ctx.save_for_backward(x, *parameters)  # the parameters so that a change of theirs before the backward pass is an error
-        return x, log_det
+        passed = _passed(steps, x)
+        ctx.mark_non_differentiable(passed.largest)
+        ctx.save_for_backward(passed.y, *parameters)  # the parameters so that a change of theirs before the backward pass is an error
+        return passed
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, grad_log_det: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor, grad_log_det: Tensor, _: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
         y = ctx.saved_tensors[0]
         gradients: dict[nn.Parameter, Tensor] = {}
-        with torch.autocast(**ctx.autocast):
+        with torch.autocast(**ctx.autocast), ctx.rewinding():
             for step in reversed(ctx.steps):
                 for part in step.rewound(y):
                     given = torch.autograd.grad(part.outputs, (*part.inputs, *part.parameters), (grad, grad_log_det)[: len(part.outputs)])
                     own, rest = given[: len(part.inputs)], given[len(part.inputs) :]
                     grad, y = _joined(own), part.x
                     gradients |= dict(zip(part.parameters, rest, strict=True))
-        return None, grad, *(gradients[parameter] for parameter in _parameters(ctx.steps))
+        return None, None, grad, *(gradients[parameter] for parameter in _parameters(ctx.steps))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Modules
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from triptych.flows.layers import (
     ZeroConv,
     ZeroLinear,
     full_precision,
+    inverses_at_hand,
     make_mixing,
 )
 from triptych.flows.memory import MemoryName, Rewound, run_steps
@@ -69,6 +71,39 @@ class Gaussian(NamedTuple):
         return (-0.5 * (latent.square() + math.log(2 * math.pi)) - self.log_std).flatten(1).sum(1)
 
 
+class Extent(NamedTuple):
+    """How large what passes through the flow becomes, without a gradient: it tells which layer failed."""
+
+    largest: Tensor
+    "The largest magnitude after each step: (levels, depth)."
+    log_det: Tensor
+    "log|det| of each step's mixing, at one pixel: (levels, depth)."
+    log_prob: Tensor
+    "log p of what leaves at each level, over all samples; the last is what is left: (levels,)."
+
+    def unless_failed(self, earlier: Extent | None) -> Extent:
+        """This one, or the earlier one where that has a value that is not finite. Nothing waits for the device."""
+        if earlier is None:
+            return self
+        fine = torch.stack([part.isfinite().all() for part in earlier]).all()
+        return Extent(*(torch.where(fine, new, old) for new, old in zip(self, earlier, strict=True)))
+
+    def fault(self) -> str | None:
+        """The first layer that made something that is not finite, or has no inverse; None: there is none."""
+        before, levels = "the image", len(self.log_prob)
+        for i, (largest, log_det, log_prob) in enumerate(zip(*(part.tolist() for part in self), strict=True)):
+            for j, (value, singular) in enumerate(zip(largest, log_det, strict=True)):
+                name = f"levels.{i}.steps.{j}"
+                if not math.isfinite(singular):
+                    return f"{name}.mixing: its matrix is singular or not finite"
+                if not math.isfinite(value):
+                    return f"{name}: its output is not finite, from {before}"
+                before = f"values of up to {value:.3g}"
+            if not math.isfinite(log_prob):
+                return f"{'top' if i == levels - 1 else f'levels.{i}.split'}: the log-density of its values is not finite"
+        return None
+
+
 class Encoded(NamedTuple):
     """What a flow makes of images."""
 
@@ -78,6 +113,7 @@ class Encoded(NamedTuple):
     "What left at each level, and last what was left: (b, c, h, w) each, N(0, 1) under the model."
     top: Tensor
     "The last of them before its Gaussian was taken off."
+    extent: Extent
 
 
 class FlowStep(nn.Module):
@@ -90,7 +126,7 @@ class FlowStep(nn.Module):
         self.coupling = Coupling(channels, width=settings.width, kind=settings.coupling, border=settings.border)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and the part of log|det dy/dx| that depends on the sample, (b,); the rest is `Level.log_det_per_pixel`'s."""
+        """y, and the part of log|det dy/dx| that depends on the sample, (b,); the rest `Level` adds for all steps at once."""
         return self.coupling(self.mixing.after(self.norm, x))
 
     def inverse(self, y: Tensor) -> Tensor:
@@ -161,12 +197,19 @@ class Level(nn.Module):
         self.split = Split(channels, border=settings.border) if splits else None
         self.memory: MemoryName = settings.memory
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The squeezed image after all steps, and log|det| (b,)."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """The squeezed image after all steps, log|det| (b,), and of an Extent the largest magnitudes and log|det| (depth,)."""
         x = F.pixel_unshuffle(x, 2)
-        log_det = (x.shape[2] * x.shape[3] * self.log_det_per_pixel()).to(x.dtype)
-        x, changed = run_steps(self.steps, x, memory=self.memory)
-        return x, log_det + changed
+        scales = torch.stack([step.norm.log_scale for step in self.steps]).sum(dtype=torch.float64)
+        mixings: list[Mixing] = [step.mixing for step in self.steps]
+        mixed = mixings[0].log_dets(mixings)
+        log_det = (x.shape[2] * x.shape[3] * (LOG_SCALE_FACTOR * scales + mixed.sum())).to(x.dtype)
+        passed = run_steps(self.steps, x, memory=self.memory, rewinding=self.inverses_at_hand)
+        return passed.y, log_det + passed.log_det, (passed.largest, mixed.detach().to(x.dtype))
+
+    def inverses_at_hand(self) -> AbstractContextManager[None]:
+        """The context in which the steps do not change and have their inverses ready."""
+        return inverses_at_hand(step.mixing for step in self.steps)
 
     def inverse(self, y: Tensor) -> Tensor:
         """The image before the squeeze."""
@@ -180,12 +223,6 @@ class Level(nn.Module):
         for step in self.steps:
             x = step.initialize(x)
         return x
-
-    def log_det_per_pixel(self) -> Tensor:
-        """log|det| of the actnorms and mixings of all steps at one pixel of the squeezed image: a number in float64."""
-        scales = torch.stack([step.norm.log_scale for step in self.steps]).sum(dtype=torch.float64)
-        mixings: list[Mixing] = [step.mixing for step in self.steps]
-        return LOG_SCALE_FACTOR * scales + mixings[0].log_dets(mixings).sum()
 
 
 class MultiscaleFlow(nn.Module):
@@ -208,18 +245,22 @@ class MultiscaleFlow(nn.Module):
 
     def forward(self, x: Tensor, labels: Tensor | None) -> Encoded:
         """The log-density of each image and its latents; `labels` (b,) exactly when the flow has classes."""
-        log_prob, latents = x.new_zeros(len(x)), []
+        log_dets, latents, log_probs, extents = [], [], [], []
         for level in self.levels:
-            x, log_det = level(x)
-            log_prob = log_prob + log_det
-            if level.split is not None:
+            x, log_det, extent = level(x)
+            log_dets.append(log_det)
+            extents.append(extent)
+            if level.split is None:
+                prior, left = self.top(labels, x), x
+            else:
                 x, left = x.chunk(2, dim=1)
                 prior = level.split.prior(x)
-                latents.append(prior.latent(left))
-                log_prob = log_prob + prior.log_prob(latents[-1])
-        prior = self.top(labels, x)
-        latents.append(prior.latent(x))
-        return Encoded(log_prob + prior.log_prob(latents[-1]), latents, x)
+            latents.append(prior.latent(left))
+            log_probs.append(prior.log_prob(latents[-1]))
+        largest, mixed = (torch.stack(parts) for parts in zip(*extents, strict=True))
+        densities = torch.stack(log_probs)
+        log_prob = (torch.stack(log_dets) + densities).sum(0)
+        return Encoded(log_prob, latents, x, Extent(largest, mixed, densities.detach().sum(1)))
 
     def inverse(self, latents: list[Tensor], labels: Tensor | None) -> Tensor:
         """The images that have these latents."""
@@ -237,25 +278,3 @@ class MultiscaleFlow(nn.Module):
             x = level.initialize(x)
             if level.split is not None:
                 x = x.chunk(2, dim=1)[0]
-
-    @torch.no_grad()
-    def fault(self, x: Tensor) -> str:
-        """The first layer that makes something of x that is not finite or cannot be undone, and what is wrong with it."""
-        for i, level in enumerate(self.levels):
-            x = F.pixel_unshuffle(x, 2)
-            for j, step in enumerate(level.steps):
-                name = f"levels.{i}.steps.{j}"
-                if not torch.isfinite(step.mixing.log_dets([step.mixing])).all():
-                    return f"{name}.mixing: its matrix is singular or not finite"
-                x, mixed = step.mixing.after(step.norm, x), x
-                if not torch.isfinite(x).all():
-                    return f"{name}.norm or .mixing: not finite, from values of up to {float(mixed.abs().max()):.3g}"
-                x, log_det = step.coupling(x)
-                if not (torch.isfinite(x).all() and torch.isfinite(log_det).all()):
-                    return f"{name}.coupling: its result or its log-determinant is not finite"
-            if level.split is not None:
-                x, left = x.chunk(2, dim=1)
-                prior = level.split.prior(x)
-                if not torch.isfinite(prior.log_prob(prior.latent(left))).all():
-                    return f"levels.{i}.split: the log-density of what leaves is not finite"
-        return "top: the log-density of what is left is not finite"

@@ -71,7 +71,7 @@ def train(
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
     with ExitStack() as stack, stop_on_signals() as stop:
-        start = world.on_main(lambda: _start(config, directory, recipe, init_from, stack))
+        start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, stack))
         data = open_data(start.config.data)
         if start.stored is not None:
             _require_same_images(start.stored.spec, data.spec)
@@ -273,21 +273,25 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> An
 
 
 def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
-    """The grid of samples, or of translations of held-out images, for the loop; None for a model that makes none."""
+    """The grids of samples, or of translations of held-out images, for the loop; None for a model that makes none."""
     count = config.train.sample_count
     if not isinstance(model, Sampler | Translator) or not count:
         return None
     if isinstance(model, Translator):
         request, write = translated_grid(model, data, count=count, precision=config.train.precision)
+        requests = {"": request}
     else:
         request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, config.train.precision)
         write = functools.partial(_write_samples, labels=request.labels)
+        further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
+        requests = {"": request, **further}
     size = max(1, min(request.count, max(64, config.train.batch_size) // world.size))
 
     def sample(path: Path) -> None:
-        images = gather(model, request, batch_size=size, world=world)
-        if world.is_main:
-            write(path, images)
+        for ending, wanted in requests.items():
+            images = gather(model, wanted, batch_size=size, world=world)
+            if world.is_main:
+                write(path.with_stem(path.stem + ending), images)
 
     return sample
 
