@@ -11,12 +11,15 @@ import torch
 from PIL import Image
 
 from tests.contract.shrink import BATCH, shrunk
+from tests.runs.glow import folder, moved_run
 from triptych.cli.main import main
 from triptych.core.config import Config
 from triptych.core.errors import DataError
 from triptych.diffusion.adm import EncodingConfig
 from triptych.runs import Latents, Run, train
-from triptych.runs.encoding import Coder, read_latents, write_latents
+from triptych.runs.directions import read_directions
+from triptych.runs.encoding import Coder
+from triptych.runs.latents import read_latents, write_latents
 
 FAST = ("--steps", "4", "--device", "cpu")
 
@@ -26,6 +29,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = shrunk("adm-digits")
     config = replace(config, train=replace(config.train, total_images=BATCH))
     return train(config, tmp_path_factory.mktemp("runs") / "digits", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def glow(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return moved_run(tmp_path_factory.mktemp("runs") / "glow")
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +194,78 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
             read_latents(tmp_path / name)
+
+
+def sampled(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = main(["sample", *arguments, "--device", "cpu"])
+    printed = capsys.readouterr()
+    return code, printed.out or printed.err.removeprefix("triptych: error: ")
+
+
+def test_from_labelled_images_to_moved_ones(glow: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """encode --directions, then sample --from: the same images, and others along a direction and between two."""
+    directory, given = str(glow.directory), folder(tmp_path / "images", pixels(), ["a/0.png", "a/1.png", "b/0.png", "b/1.png", "c/0.png"])
+    latents, out = tmp_path / "latents.npz", tmp_path / "out.npz"
+    line = shown(capsys, directory, str(given), "--directions", "--check", "--out", str(latents), "--device", "cpu")
+    start = f"5 images encoded in {latents}, 3 directions in {glow.directory / 'directions.npz'}; decoded they are 0.0"
+    assert line.startswith(start)
+    common = (directory, "--from", str(latents), "--out", str(out))
+    for more, expected in (
+        ((), pixels()),
+        (("--direction", "b=0"), pixels()),
+        (("--batch-size", "2", "--pick", "4,1"), pixels()[[4, 1]]),
+        (("--between", "1,3", "--count", "2"), pixels()[[1, 3]]),
+        (("--pick", "2", "--direction", "b=-1:1", "--count", "3"), None),
+    ):
+        count = 3 if expected is None else len(expected)
+        assert sampled(capsys, *common, *more) == (0, f"{count} images in {out}\n")
+        with np.load(out) as file:
+            images = file["arr_0"]
+        np.testing.assert_array_equal(images[[1]] if expected is None else images, pixels()[[2]] if expected is None else expected)
+    assert read_directions(glow.directory / "directions.npz").of("a")[0].shape == (2, 4, 4)
+    code, error = sampled(capsys, *common, "--direction", "d=1")
+    assert (code, error) == (2, '--direction: unknown direction "d" (there is a, b, c)\n')
+    code, error = sampled(capsys, *common, "--pick", "5")
+    assert (code, error) == (2, "--pick: got 5, expected 0 to 4, the latents that are there\n")
+    write_latents(tmp_path / "other.npz", Latents((np.zeros((2, 1, 9, 9), np.float32),), None))
+    code, error = sampled(capsys, directory, "--from", str(tmp_path / "other.npz"))
+    assert (code, error) == (2, "--from: got the shapes [(1, 9, 9)], expected [(2, 4, 4), (8, 2, 2)], one for each level\n")
+    code, error = sampled(capsys, directory, "--from", str(tmp_path / "none.npz"))
+    assert (code, error) == (2, f"{tmp_path}/none.npz: there is no such file; expected an .npz of latents\n")
+
+
+def test_directions_of_a_table(glow: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = folder(tmp_path / "images", pixels(), [f"{k}.png" for k in range(5)])
+    table, out = tmp_path / "list_attr.txt", tmp_path / "d.npz"
+    table.write_text("5\nsmiling young\n" + "".join(f"{k}.png {(-1) ** k} {1 if k < 2 else -1}\n" for k in range(5)))
+    options = ("--directions", "--attributes", str(table), "--device", "cpu")
+    line = shown(capsys, str(glow.directory), str(given), *options, "--directions-out", str(out), "--out", str(tmp_path / "l.npz"))
+    assert line == f"5 images encoded in {tmp_path / 'l.npz'}, 2 directions in {out}\n"
+    assert read_directions(out).names == ("smiling", "young")
+    (tmp_path / "l.npz").unlink()
+    table.write_text("5\nsmiling\n0.png 1\n")
+    error = refused(capsys, str(glow.directory), str(given), *options, "--out", str(tmp_path / "l.npz"))
+    assert error == f"{table}: has no row for {given}/1.png" and not (tmp_path / "l.npz").exists()
+
+
+def test_what_does_not_go_with_directions(glow: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "plain.npy", pixels())
+    advice = "put them in sub-folders, one for each class, or give a table of attributes (--attributes)"
+    for arguments, line in (
+        (("--decode", "--directions"), "--directions: got True, expected False with --decode; it goes with encoding"),
+        (("--decode", "--classes", "prefix"), "--classes: got 'prefix', expected auto with --decode; it goes with encoding"),
+        (("--attributes", "a.csv"), "--attributes: got 'a.csv', expected None without --directions"),
+        (("--directions-out", "d.npz"), "--directions-out: got 'd.npz', expected None without --directions"),
+        (("--directions", "--directions-out", "d.txt"), "--directions-out: got 'd.txt', expected a name that ends with .npz"),
+        (("--directions", "--classes", "prefix"), f"--classes: got 'prefix', but {images} is not made of files; leave it out"),
+        (
+            ("--directions", "--attributes", "a.csv"),
+            f"--attributes: {images} holds images without file names, which the rows of a.csv go by",
+        ),
+    ):
+        assert refused(capsys, str(glow.directory), str(images), *arguments) == line
+    line = f"--directions: {tmp_path}/plain.npy has no classes; {advice}"
+    assert refused(capsys, str(glow.directory), str(tmp_path / "plain.npy"), "--directions", "--device", "cpu") == line
 
 
 def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

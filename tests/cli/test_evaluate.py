@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.contract.shrink import BATCH, shrunk
+from tests.runs.glow import folder, moved_run, pixels
 from triptych.cli.main import main
 from triptych.data.config import DataConfig
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
@@ -151,6 +153,46 @@ def test_a_trained_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert printed.err == ""
     assert main(["evaluate", str(run), *flags, "--likelihood", "ode", "--steps", "2", "--count", "1"]) == 0
     assert "±" not in capsys.readouterr().out  # one image has no standard error
+    for more, line in (
+        ((), "--draws: got 8, but the bound of ADM draws no dequantization noise; leave it out"),
+        (("--likelihood", "ode"), "--draws: got 8, but the likelihood of ADM has no such setting; leave it out"),
+    ):
+        assert main(["evaluate", str(run), *flags, "--draws", "8", *more]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+def test_a_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bits of a folder's images, the same in every batch; more draws of the noise leave the error over the images as it is."""
+    run = str(moved_run(tmp_path / "run").directory)
+    images = str(folder(tmp_path / "images", pixels(12), [f"{k:02}.png" for k in range(12)]))
+    capsys.readouterr()
+    found = {}
+    for name, flags in (
+        ("one", ()),
+        ("split", ("--batch-size", "5")),
+        ("many", ("--draws", "200")),
+        ("again", ("--draws", "200", "--seed", "1")),
+    ):
+        out = tmp_path / f"{name}.json"
+        common = ("--data.path", images, "--split", "all", "--device", "cpu", "--out", str(out))
+        assert main(["evaluate", run, *common, *flags]) == 0
+        figures = json.loads(out.read_text())["metrics"]["bits-per-dim"]
+        each = np.load(out.with_suffix(".npz"))["bits_per_dim"]
+        assert len(each) == 12 and figures["bits_per_dim"] == pytest.approx(each.mean())
+        assert figures["standard_error"] == pytest.approx(each.std(ddof=1) / 12**0.5)
+        assert figures["settings"] == {"likelihood": "exact", "draws": 200 if "--draws" in flags else 1}
+        assert f"bits_per_dim    {each.mean():.4f} ± {figures['standard_error']:.4f}" in capsys.readouterr().out
+        found[name] = each
+    np.testing.assert_allclose(found["split"], found["one"], atol=1e-6, rtol=0)
+    noise = np.abs(found["one"] - found["many"]).max()
+    assert noise > 1e-3 and np.abs(found["again"] - found["many"]).max() < noise / 4
+    for flags, line in (
+        (("--draws", "0"), "--draws: got 0, expected at least 1"),
+        (("--steps", "5"), "--steps: got 5, but Glow knows the likelihood exactly, without steps; leave it out"),
+        (("--likelihood", "ode"), "--likelihood: got ode, but Glow has no such likelihood; leave it out"),
+    ):
+        assert main(["evaluate", run, "--device", "cpu", *flags]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {line}\n"
 
 
 def test_a_run_without_a_likelihood(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

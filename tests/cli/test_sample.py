@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from triptych.cli.main import main
 
-from .conftest import FakeRuns, SilentConfig, ToySampling
+from .conftest import FakeRun, FakeRuns, SilentConfig, ToySampling
 
 
 def sampled(fake: FakeRuns, *arguments: str) -> dict[str, Any]:
@@ -81,9 +82,95 @@ def test_the_images_of_an_upsampler(given: str, count: int, fake_runs: FakeRuns,
     assert capsys.readouterr().out == f"{count} images in runs/toy/samples.png\n"
 
 
+@pytest.fixture
+def edited(fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
+    """The fakes with `Run.edit`, which makes nine images."""
+
+    def edit(self: FakeRun, *given: Any, **named: Any) -> SimpleNamespace:
+        self.runs.calls.append(("edit", given, named))
+        named.pop("progress")(9)
+        return SimpleNamespace(images=range(9))
+
+    monkeypatch.setattr(FakeRun, "edit", edit, raising=False)
+    return fake_runs
+
+
+NOTHING = {
+    "strengths": None,
+    "pick": None,
+    "between": None,
+    "path": "linear",
+    "count": None,
+    "labels": None,
+    "directions": None,
+    "batch_size": None,
+    "checkpoint": "latest",
+    "weights": None,
+    "device": None,
+    "out": Path("runs/toy/samples.png"),
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ("--from a.npz", {}),
+        ("--from=a.npz --pick 0,5 --count 3", {"pick": [0, 5], "count": 3}),
+        ("--latents a.npz --pick 5", {"pick": [5]}),
+        (
+            "--direction smiling=0.8,young=-.5 --from a.npz --directions d.npz",
+            {"strengths": {"smiling": 0.8, "young": -0.5}, "directions": "d.npz"},
+        ),
+        ("--from a.npz --direction a=b=-1:1e0 --labels 3,cat", {"strengths": {"a=b": (-1.0, 1.0)}, "labels": [3, "cat"]}),
+        ("--from a.npz --between 3,7 --path sphere --count 5", {"between": (3, 7), "path": "sphere", "count": 5}),
+        (
+            "--from a.npz --batch-size 4 --checkpoint best --weights raw --device cpu --out b.npz",
+            {"batch_size": 4, "checkpoint": "best", "weights": "raw", "device": "cpu", "out": Path("b.npz")},
+        ),
+    ],
+)
+def test_images_of_latents(arguments: str, asked: dict[str, Any], edited: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "runs/toy", *arguments.split()]) == 0
+    _, (name, (latents,), named) = edited.calls
+    assert (name, latents) == ("edit", "a.npz") and named == NOTHING | asked
+    assert capsys.readouterr().out == f"9 images in {named['out']}\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        ("--seed 3", "--seed: got 3, expected 0 with --from, which draws nothing; leave it out"),
+        ("--steps 5", "--steps: got 5, expected None with --from, which draws nothing; leave it out"),
+        ("--eta 0.5", "--eta: got 0.5, expected 0.0 with --from, which draws nothing; leave it out"),
+        ("--base b", "--base: got 'b', expected None with --from, which draws nothing; leave it out"),
+        ("--guide b", "--guide: got 'b', expected None with --from, which draws nothing; leave it out"),
+        ("--guide-with b", "--guide-with: got 'b', expected None with --from, which draws nothing; leave it out"),
+        ("--precision bf16", "--precision: got 'bf16', expected float32 with --from"),
+        ("--pick 0,x", "--pick: got '0,x', expected numbers of latents, from 0 on, separated by commas"),
+        ("--pick -1", "--pick: got '-1', expected numbers of latents, from 0 on, separated by commas"),
+        ("--between 3", "--between: got '3', expected the numbers of two latents: 3,7"),
+        ("--direction smiling", "--direction: got 'smiling', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
+        ("--direction a=1,b=x", "--direction: got 'b=x', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
+        ("--direction a=nan", "--direction: got 'a=nan', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
+        ("--direction a=0:1:2", "--direction: got 'a=0:1:2', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
+        ("--direction a=1,a=2", "--direction: got a twice"),
+        ("--directions d.npz", "--directions: got 'd.npz', expected None without --direction"),
+        ("--path sphere", "--path: got 'sphere', expected linear without --between"),
+    ],
+)
+def test_what_does_not_go_with_latents(arguments: str, line: str, edited: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "runs/toy", "--from", "a.npz", *arguments.split()]) == 2
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+    assert [name for name, _, _ in edited.calls] == ["open_run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("--pick 0", "--pick: got '0', expected None without --from, the latents that it is about"),
+        ("--direction a=1", "--direction: got 'a=1', expected None without --from, the latents that it is about"),
+        ("--between 0,1", "--between: got '0,1', expected None without --from, the latents that it is about"),
+        ("--from", "--from: the value is missing, expected text or None"),
         ("--count 0", "--count: got 0, expected at least 1"),
         ("--count many", "--count: got 'many', expected a whole number or None"),
         ("--eta -1", "--eta: got -1.0, expected 0 or more"),
@@ -102,6 +189,14 @@ def test_mistakes(arguments: str, line: str, fake_runs: FakeRuns, capsys: pytest
     assert main(["sample", "runs/toy", *arguments.split()]) == 2
     assert capsys.readouterr().err == f"triptych: error: {line}\n"
     assert [name for name, _, _ in fake_runs.calls] == ["open_run"]
+
+
+def test_help(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", "--help"]) == 0
+    assert "--from LATENTS.npz --between 3,7" in capsys.readouterr().out
+    assert main(["sample", "runs/toy", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in ("--from", "--pick", "--direction", "--between", "--steps"))
 
 
 def test_a_model_without_a_sampler(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

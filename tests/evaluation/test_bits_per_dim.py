@@ -122,7 +122,10 @@ def test_the_settings_of_a_likelihood() -> None:
     [
         (Silent(), {}, "metrics: bits-per-dim needs a model that knows how probable an image is; Silent does not"),
         (Uniform(), {"likelihood": "bound"}, "likelihood: got bound, but Uniform has no variational bound; leave it out"),
-        (Uniform(), {"steps": 5}, "steps: unknown setting of Config"),
+        (Uniform(), {"steps": 5}, "steps: got 5, but Uniform knows the likelihood exactly, without steps; leave it out"),
+        (Uniform(), {"draws": 5}, "draws: got 5, but the likelihood of Uniform has no such setting; leave it out"),
+        (Bounded(), {"draws": 5}, "draws: got 5, but the bound of Bounded draws no dequantization noise; leave it out"),
+        (Bounded(), {"draws": 1, "likelihood": "ode"}, "draws: got 1, but the likelihood of Bounded has no such setting; leave it out"),
         (Uniform(), {"likelihood": "ode"}, "likelihood: got ode, but Uniform has no such likelihood; leave it out"),
         (Integrated(), {"steps": "ddim25"}, "steps: got 'ddim25', expected a number, with the likelihood of Integrated"),
     ],
@@ -136,6 +139,7 @@ def test_what_a_model_does_not_have(model: Model, settings: dict[str, str | int]
     ("settings", "message"),
     [
         ({"likelihood": "ode", "steps": "ddim25"}, "steps: got 'ddim25', expected a number, with likelihood ode"),
+        ({"draws": 0}, "draws: got 0, expected at least 1"),
         ({"probes": 0}, "probes: got 0, expected at least 1, or None for the exact divergence"),
     ],
 )

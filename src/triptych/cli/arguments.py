@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -44,3 +45,36 @@ def separated(labels: str) -> list[str]:
 def label_values(labels: str | None) -> list[int | str] | None:
     """The labels of `--labels`: numbers, and names of classes; None where there are none."""
     return None if labels is None else [int(label) if label.isdecimal() else label for label in separated(labels)]
+
+
+def latent_numbers(text: str, *, setting: str) -> list[int]:
+    """The numbers in a setting such as "0,5"; raises ConfigError for anything else."""
+    parts = separated(text)
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(setting, f"got {text!r}, expected numbers of latents, from 0 on, separated by commas")
+    return list(map(int, parts))
+
+
+def latent_pair(text: str) -> tuple[int, int]:
+    """The two numbers of `--between`."""
+    numbers = latent_numbers(text, setting="between")
+    if len(numbers) != 2:
+        raise ConfigError("between", f"got {text!r}, expected the numbers of two latents: 3,7")
+    return numbers[0], numbers[1]
+
+
+def strengths(text: str) -> dict[str, float | tuple[float, float]]:
+    """The strengths of `--direction`, by name, a range as (from, to); raises ConfigError for anything else."""
+    found: dict[str, float | tuple[float, float]] = {}
+    for part in separated(text):
+        name, _, strength = part.rpartition("=")
+        try:
+            ends = [float(end) for end in strength.split(":")]
+        except ValueError:
+            ends = []
+        if not name or len(ends) not in (1, 2) or not all(map(math.isfinite, ends)):
+            raise ConfigError("direction", f"got {part!r}, expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)")
+        if name in found:
+            raise ConfigError("direction", f"got {name} twice")
+        found[name] = ends[0] if len(ends) == 1 else (ends[0], ends[1])
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
 from triptych.cli.processes import is_first_process
@@ -20,7 +20,8 @@ _USAGE_LINE = "triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptyc
 USAGE = f"""usage: {_USAGE_LINE}
 
 Turns images into the latents of a trained run (for a diffusion model: the noise that DDIM draws them from), or latents into images.
-IMAGES is a folder, .zip, .tar, .npz or .npy.
+IMAGES is a folder, .zip, .tar, .npz or .npy. --directions finds what a class or an attribute of the images is among the latents too;
+`triptych sample RUN --from LATENTS.npz --direction NAME=STRENGTH` moves images along it.
 
   triptych encode RUN --help    list all options, with the settings of that run's encoder
 
@@ -35,6 +36,14 @@ class EncodeOptions(Config):
     "From latents to images."
     check: bool = False
     "Decode the latents too, and print how far that is from the images."
+    directions: bool = False
+    "Also write a direction for each class of the images, or each attribute of --attributes: from those without it to those with it."
+    attributes: str | None = None
+    "A table of attributes: a CSV (file name, then 1 or 0, or 1 or -1), or CelebA's list_attr_celeba.txt; None: the classes."
+    directions_out: str | None = None
+    "FILE.npz of the directions; None: RUN/directions.npz."
+    classes: Literal["auto", "folder", "prefix", "none"] = "auto"
+    "Classes of image files: by their folder, by what their name has before an underscore, or none; auto: by folder where all have one."
     count: int | None = None
     "The first so many; None: all."
     labels: str | None = None
@@ -51,7 +60,13 @@ class EncodeOptions(Config):
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def __post_init__(self) -> None:
-        self.require(not (self.decode and self.check), "check", "False with --decode; it goes with encoding")
+        for name in ("check", "directions"):
+            self.require(not (self.decode and getattr(self, name)), name, "False with --decode; it goes with encoding")
+        self.require(not self.decode or self.classes == "auto", "classes", "auto with --decode; it goes with encoding")
+        for name in ("attributes", "directions_out"):
+            self.require(self.directions or getattr(self, name) is None, name, "None without --directions")
+        named = self.directions_out is None or Path(self.directions_out).suffix == ".npz"
+        self.require(named, "directions_out", "a name that ends with .npz")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
@@ -99,12 +114,20 @@ def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[
 
 
 def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> str:
+    from triptych.runs.directions import DIRECTIONS
+
     out = Path(options.out) if options.out is not None else run.directory / "latents.npz"
     with progress_bar("coding") as move:
         coder = _coder(run, options, settings, lambda done: move(advance=done))
-        pictures = coder.open(images)
-        latents = coder.encode(pictures, count=options.count, labels=label_values(options.labels), out=out)
-        line = f"{len(latents)} images encoded in {out}"
+        pictures = coder.open(images, classes=options.classes)
+        asked: dict[str, Any] = {"count": options.count, "labels": label_values(options.labels)}
+        if options.directions:
+            file = Path(options.directions_out) if options.directions_out is not None else run.directory / DIRECTIONS
+            directions, latents = coder.directions(pictures, **asked, attributes=options.attributes, out=file, latents_out=out)
+            line = f"{len(latents)} images encoded in {out}, {len(directions)} directions in {file}"
+        else:
+            latents = coder.encode(pictures, **asked, out=out)
+            line = f"{len(latents)} images encoded in {out}"
         if options.check:
             line += f"; decoded they are {coder.error(pictures, latents):.2f} levels of 255 off on average"
     return line

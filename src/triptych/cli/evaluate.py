@@ -21,7 +21,8 @@ USAGE = """usage: triptych evaluate RUN [--metrics bits-per-dim] [--split SPLIT]
 
 Measures a trained run on images: its own held-out ones, or others (--data.path). The same command goes on after an interruption.
 
-  bits-per-dim    bits for each 8-bit value of the images, by the variational bound or by the probability-flow ODE
+  bits-per-dim    bits for each 8-bit value of the images: exact for flows (--draws N averages over N dequantizations);
+                  for diffusion models by the variational bound or by the probability-flow ODE
 
   triptych evaluate RUN --help    list all options
 

@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
+from triptych.cli.arguments import (
+    label_values,
+    latent_numbers,
+    latent_pair,
+    named_as_flags,
+    names_checkpoint,
+    run_argument,
+    separated,
+    strengths,
+)
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
-from triptych.core.errors import UserError
+from triptych.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from triptych.runs import Run
 
 _COUNT = 64
+_FROM, _LATENTS = "--from", "--latents"
 
 USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--guide CLASSIFIER_RUN] [--out FILE] [sampler settings]
+       triptych sample RUN --from LATENTS.npz [--pick 0,5] [--direction smiling=0.8,young=-1:1] [--count N] [--out FILE]
+       triptych sample RUN --from LATENTS.npz --between 3,7 [--count N] [--out FILE]
 
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
 An upsampler makes large images of the small ones that --base names: files, or a run that draws them.
+--from draws nothing: it shows latents of images (triptych encode writes them), moved along directions, or on the way between two.
 
   triptych sample RUN --help    list all options, with the settings of that run's sampler
 
 example: triptych sample runs/digits --count 64 --labels 3,7 --out grid.png"""
+
+_NOT_WITH_LATENTS = "with --from, which draws nothing; leave it out"
 
 
 @config
@@ -32,11 +48,11 @@ class SampleOptions(Config):
     """How many images, of what, from which weights, to where."""
 
     count: int | None = None
-    "Number of images; None: 64, or as many as --base has where it is not a run."
+    "Number of images; None: 64, or as many as --base or --from has; on a way (--between, --direction NAME=FROM:TO): 9."
     seed: int = 0
     "Seed of the noise."
     labels: str | None = None
-    "Classes by number or name, separated by commas, taken in turn (3,7); None: all in turn, or those of --base."
+    "Classes by number or name, separated by commas, taken in turn (3,7); None: all in turn, or those of --base or --from."
     out: str | None = None
     "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
     base: str | None = None
@@ -45,6 +61,18 @@ class SampleOptions(Config):
     "A run of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: no classifier."
     guide_with: str | None = None
     "A run of a weaker model (smaller, or less trained) that the sampler is led away from, by --guidance-scale; None: none."
+    latents: str | None = None
+    "Also written --from: an .npz of latents (triptych encode makes it), of which the images are made; None: they are drawn."
+    pick: str | None = None
+    "Which of the latents, by number from 0 on, separated by commas (0,5); None: all."
+    direction: str | None = None
+    "How far to move the latents along directions (smiling=0.8,young=-0.5); NAME=FROM:TO: --count images along one, a row for each latent."
+    directions: str | None = None
+    "An .npz of directions (triptych encode --directions makes it); None: RUN/directions.npz."
+    between: str | None = None
+    "Two latents (3,7): --count images on the way from one to the other."
+    path: Literal["linear", "sphere"] = "linear"
+    "The way of --between: a straight line, or on a sphere, which keeps the length (for diffusion models)."
     batch_size: int | None = None
     "Images drawn at once in each process; None: the run's batch size."
     checkpoint: str = "latest"
@@ -68,6 +96,26 @@ class SampleOptions(Config):
         for name in ("guide", "guide_with"):
             alone = self.base is None or getattr(self, name) is None
             self.require(alone, name, "none beside --base: draw with it to an .npz first, and give that as --base")
+        self._check_latents()
+
+    def _check_latents(self) -> None:
+        """Raises ConfigError for options that do not go with --from, or go with it alone."""
+        if self.latents is None:
+            for name in ("pick", "direction", "directions", "between"):
+                self.require(getattr(self, name) is None, name, "None without --from, the latents that it is about")
+        else:
+            self.require(self.seed == 0, "seed", f"0 {_NOT_WITH_LATENTS}")
+            for name in ("base", "guide", "guide_with"):
+                self.require(getattr(self, name) is None, name, f"None {_NOT_WITH_LATENTS}")
+            self.require(self.precision == "float32", "precision", "float32 with --from")
+        self.require(self.path == "linear" or self.between is not None, "path", "linear without --between")
+        self.require(self.directions is None or self.direction is not None, "directions", "None without --direction")
+        if self.pick is not None:
+            latent_numbers(self.pick, setting="pick")
+        if self.between is not None:
+            latent_pair(self.between)
+        if self.direction is not None:
+            strengths(self.direction)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -85,8 +133,8 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
-    with named_as_flags(options, settings):
-        count = _draw(run, options, settings, out)
+    with _called_from(), named_as_flags(options, settings):
+        count = _draw(run, options, settings, out) if options.latents is None else _edit(run, options, out)
     runs.close_world()
     if is_first_process():
         print(f"{count} images in {out}")
@@ -118,17 +166,57 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     return count
 
 
+def _edit(run: Run, options: SampleOptions, out: Path) -> int:
+    """Makes images of latents, and says how many."""
+    assert options.latents is not None
+    with progress_bar("decoding") as move:
+        samples = run.edit(
+            options.latents,
+            strengths=None if options.direction is None else strengths(options.direction),
+            pick=None if options.pick is None else latent_numbers(options.pick, setting="pick"),
+            between=None if options.between is None else latent_pair(options.between),
+            path=options.path,
+            count=options.count,
+            labels=label_values(options.labels),
+            directions=options.directions,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+            weights=options.weights,
+            device=options.device,
+            out=out,
+            progress=lambda done: move(advance=done),
+        )
+    return len(samples.images)
+
+
 def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[SampleOptions, Config]:
     """The options, and the settings of the sampler: those of the run with the flags laid over them."""
-    from triptych.cli.settings import parse
+    from triptych.cli.settings import flags_of, parse
 
-    return parse(
-        arguments,
-        prog=f"triptych sample {run}",
-        description="Draws images from the run. The options after --device are settings of its sampler.",
-        options=SampleOptions(),
-        settings=sampling,
-    )
+    with _called_from():
+        options, settings = parse(
+            [_LATENTS + argument.removeprefix(_FROM) if argument.split("=")[0] == _FROM else argument for argument in arguments],
+            prog=f"triptych sample {run}",
+            description="Draws images from the run. The options after --device are settings of its sampler.",
+            options=SampleOptions(),
+            settings=sampling,
+        )
+    if options.latents is not None:
+        for flag, before in zip(flags_of(settings), flags_of(sampling), strict=True):
+            if flag.default != before.default:
+                raise ConfigError(flag.name, f"got {flag.default!r}, expected {before.default!r} {_NOT_WITH_LATENTS}")
+    return options, settings
+
+
+@contextmanager
+def _called_from() -> Iterator[None]:
+    """Within it an error about the latents has the flag that people know: no field of a class can be named from."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.setting != _LATENTS:
+            raise
+        raise ConfigError(_FROM, error.reason) from error
 
 
 def _own_share(count: int) -> int:

@@ -29,10 +29,13 @@ class BitsPerDimConfig(Config):
     "bound: clip the image that each step predicts to [-1, 1]."
     probes: int | None = 1
     "ode: random vectors for the divergence at each network call; None: exact, a backward pass for each dimension."
+    draws: int | None = None
+    "Flows: draws of the dequantization noise, over which an image's bits are averaged; None: 1."
 
     def __post_init__(self) -> None:
         number = str(self.steps)
         self.require(self.likelihood != "ode" or self.steps is None or number.isdecimal(), "steps", "a number, with likelihood ode")
+        self.require(self.draws is None or self.draws >= 1, "draws", "at least 1")
         self.require(self.probes is None or self.probes >= 1, "probes", "at least 1, or None for the exact divergence")
 
 
@@ -47,13 +50,28 @@ def bits_per_dim(model: Model, settings: BitsPerDimConfig) -> ImageMetric:
     if settings.likelihood == "ode" and not (isinstance(model, Likelihood) and hasattr(model.likelihood, "probes")):
         raise ConfigError("likelihood", f"got ode, but {name} has no such likelihood; leave it out")
     if isinstance(model, VariationalBound) and settings.likelihood != "ode":
+        if settings.draws is not None:
+            raise ConfigError("draws", f"got {settings.draws}, but the bound of {name} draws no dequantization noise; leave it out")
         return BoundMetric(model, settings)
     assert isinstance(model, Likelihood)
-    settings.require(settings.steps is None or str(settings.steps).isdecimal(), "steps", f"a number, with the likelihood of {name}")
-    changes: dict[str, Any] = {} if settings.steps is None else {"steps": int(settings.steps)}
+    return LikelihoodMetric(model, model.likelihood.updated(_changes(model, settings)), name=settings.likelihood or "exact")
+
+
+def _changes(model: Likelihood, settings: BitsPerDimConfig) -> dict[str, Any]:
+    """What `settings` change in those of the model's likelihood. Raises ConfigError for what that does not have."""
+    name, changes = type(model).__name__, dict[str, Any]()
+    if settings.steps is not None:
+        if not hasattr(model.likelihood, "steps"):
+            raise ConfigError("steps", f"got {settings.steps}, but {name} knows the likelihood exactly, without steps; leave it out")
+        settings.require(str(settings.steps).isdecimal(), "steps", f"a number, with the likelihood of {name}")
+        changes["steps"] = int(settings.steps)
+    if settings.draws is not None:
+        if not hasattr(model.likelihood, "draws"):
+            raise ConfigError("draws", f"got {settings.draws}, but the likelihood of {name} has no such setting; leave it out")
+        changes["draws"] = settings.draws
     if settings.likelihood == "ode":
         changes["probes"] = settings.probes
-    return LikelihoodMetric(model, model.likelihood.updated(changes), name=settings.likelihood or "exact")
+    return changes
 
 
 class BoundMetric:

@@ -9,11 +9,27 @@ samples.images  # uint8, (64, 16, 16, 1)
 """
 
 from triptych.engine.distributed import close_world
-from triptych.runs.encoding import Coder, Latents
+from triptych.runs.directions import Directions
+from triptych.runs.encoding import Coder
 from triptych.runs.evaluation import Evaluation
 from triptych.runs.interchange import Exported, export_run, import_run
+from triptych.runs.latents import Latents, between
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Samples
 from triptych.runs.training import train
 
-__all__ = ["Coder", "Evaluation", "Exported", "Latents", "Run", "Samples", "close_world", "export_run", "import_run", "open_run", "train"]
+__all__ = [
+    "Coder",
+    "Directions",
+    "Evaluation",
+    "Exported",
+    "Latents",
+    "Run",
+    "Samples",
+    "between",
+    "close_world",
+    "export_run",
+    "import_run",
+    "open_run",
+    "train",
+]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -19,30 +17,14 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
 from triptych.core.model import Encoder
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import explain
 from triptych.engine.distributed import World
-from triptych.runs.files import check_place, save_npz
+from triptych.runs.attributes import attribute_groups, class_groups
+from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
+from triptych.runs.latents import Latents, check_name, read_latents, write_latents
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
-from triptych.runs.translation import Pictures, open_pictures
+from triptych.runs.translation import ClassesFrom, Pictures, open_pictures
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Latents:
-    """What images are to a model."""
-
-    arrays: tuple[np.ndarray, ...]
-    "float32 (n, ...) each; of a diffusion model one array of noise, (n, c, h, w)."
-    labels: np.ndarray | None
-    "The labels of the images, int64 (n,), or None."
-
-    def __len__(self) -> int:
-        return len(self.arrays[0])
-
-    def first(self, count: int) -> Latents:
-        """Those of the first `count` images."""
-        return Latents(tuple(array[:count] for array in self.arrays), None if self.labels is None else self.labels[:count])
 
 
 class Coder:
@@ -70,11 +52,9 @@ class Coder:
         cannot be used and where `out` cannot be written.
         """
         if out is not None:
-            check_latents_name(out)
+            check_name(out, kind="latents")
         pictures = self.open(images)
-        count = pictures.count if count is None else count
-        if not 1 <= count <= pictures.count:
-            raise ConfigError("count", f"got {count}, expected 1 to {pictures.count}, the images that are there")
+        count = _counted(count, pictures)
         chosen = pictures.labels(self.model, self.spec, count=count, given=labels)
 
         def part(indices: range) -> list[np.ndarray]:
@@ -89,6 +69,64 @@ class Coder:
         if out is not None and self._world.is_main:
             write_latents(out, latents)
         return latents
+
+    def directions(
+        self,
+        images: str | Path | np.ndarray | Pictures,
+        *,
+        attributes: str | Path | None = None,
+        count: int | None = None,
+        labels: Sequence[int | str] | None = None,
+        out: Path | None = None,
+        latents_out: Path | None = None,
+    ) -> tuple[Directions, Latents]:
+        """A direction for each class of the images, or for each attribute of a table (see attributes.py), and the latents they are from.
+
+        Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
+        classes, a table that does not fit them, and an attribute that all or none of them have.
+        """
+        if out is not None:
+            check_name(out, kind="directions")
+        pictures = self.open(images)
+        count = _counted(count, pictures)
+        if attributes is None:
+            groups = class_groups(pictures, self.spec, count=count)
+        else:
+            groups = attribute_groups(Path(attributes).expanduser(), pictures, count=count)
+        latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
+        made = directions_of(latents, groups)
+        if out is not None and self._world.is_main:
+            write_directions(out, made)
+        return made, latents
+
+    def edit(
+        self,
+        latents: Latents | str | Path,
+        edit: Edit,
+        *,
+        directions: Directions | str | Path | None = None,
+        labels: Sequence[int | str] | None = None,
+        out: Path | None = None,
+    ) -> Samples:
+        """The images of latents, given or in a file, moved as `edit` says; also written to `out`, a row of a grid for each way.
+
+        `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
+        fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
+        """
+        picked = edit.picked(latents if isinstance(latents, Latents) else read_latents(Path(latents)))
+        picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
+        if edit.between is not None and self._num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
+            found = " and ".join(map(str, picked.labels.tolist()))
+            raise ConfigError("labels", f"the latents {edit.between} are of the classes {found}; give one for all images between them")
+        if edit.strengths and not isinstance(directions, Directions | None):
+            directions = read_directions(Path(directions))
+        made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
+        if out is not None:
+            check_output(out, count=len(made))
+        samples = self.decode(made)
+        if out is not None and self._world.is_main:
+            write_samples(out, samples, columns=edit.columns)
+        return samples
 
     def decode(
         self, latents: Latents | str | Path, *, count: int | None = None, labels: Sequence[int | str] | None = None, out: Path | None = None
@@ -118,13 +156,13 @@ class Coder:
         decoded = self._decoded(latents, latents.labels).double()
         return float(((decoded + 1) * 127.5 - levels).abs().mean())
 
-    def open(self, images: str | Path | np.ndarray | Pictures) -> Pictures:
-        """The images, of the model's size. Raises DataError for what cannot be used."""
+    def open(self, images: str | Path | np.ndarray | Pictures, *, classes: ClassesFrom = "auto") -> Pictures:
+        """The images, of the model's size; `classes`: see `open_pictures`. Raises DataError for what cannot be used."""
         if isinstance(images, Pictures):
             return images
         if not isinstance(images, np.ndarray) and not Path(images).expanduser().exists():
             raise DataError(f"{images}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
-        return open_pictures(images, size=self.spec.image_size, channels=self.spec.channels)
+        return open_pictures(images, size=self.spec.image_size, channels=self.spec.channels, classes=classes)
 
     @torch.no_grad()
     def _decoded(self, latents: Latents, labels: np.ndarray | None) -> Tensor:
@@ -166,43 +204,8 @@ def require_encoder(model: nn.Module) -> Encoder:
     return model
 
 
-def write_latents(path: Path, latents: Latents) -> None:
-    """Writes an .npz with arr_0, then latent_1, latent_2 and so on where there are more, and labels; whole or not at all."""
-    check_latents_name(path)
-    names = ["arr_0", *(f"latent_{k}" for k in range(1, len(latents.arrays)))]
-    arrays: dict[str, Any] = dict(zip(names, latents.arrays, strict=True)) | ({} if latents.labels is None else {"labels": latents.labels})
-    try:
-        save_npz(path, arrays)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def check_latents_name(path: Path) -> None:
-    """DataError unless latents can go to a file of that name."""
-    if path.suffix != ".npz":
-        raise DataError(f"{path}: latents are written as .npz")
-    check_place(path)
-
-
-def read_latents(path: Path) -> Latents:
-    """The latents in a file of `write_latents`. Raises DataError for any other."""
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected an .npz of latents")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file.items()) if isinstance(file, np.lib.npyio.NpzFile) else {}
-    except (EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: is damaged, or no .npz of latents") from error
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {explain(error)}") from error
-    labels = arrays.pop("labels", None)
-    levels = [arrays[name] for name in ["arr_0", *(f"latent_{k}" for k in range(1, len(arrays)))] if name in arrays]
-    if not levels or len(levels) != len(arrays) or any(level.dtype != np.float32 for level in levels):
-        found = ", ".join(f"{name} ({array.dtype})" for name, array in arrays.items()) or "nothing"
-        raise DataError(f"{path}: holds {found}, expected latents: arr_0, and latent_1 and so on where there are more, all float32")
-    if any(level.ndim == 0 or not len(level) or not np.isfinite(level).all() for level in levels):
-        raise DataError(f"{path}: holds no latents, or values that are not finite")
-    lengths = {len(level) for level in levels} | (set() if labels is None else {labels.size})
-    if len(lengths) > 1 or (labels is not None and (labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer))):
-        raise DataError(f"{path}: its arrays are not of one length, or its labels are not whole numbers")
-    return Latents(tuple(levels), None if labels is None else labels.astype(np.int64))
+def _counted(count: int | None, pictures: Pictures) -> int:
+    count = pictures.count if count is None else count
+    if not 1 <= count <= pictures.count:
+        raise ConfigError("count", f"got {count}, expected 1 to {pictures.count}, the images that are there")
+    return count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,15 @@ from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
-from triptych.runs.encoding import Coder, Latents, require_encoder
+from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
+from triptych.runs.encoding import Coder, require_encoder
 from triptych.runs.evaluation import Evaluation, Question, Split, evaluate
 from triptych.runs.guidance import led
 from triptych.runs.inputs import Inputs, drawn_by, open_inputs
+from triptych.runs.latents import Latents, PathName
 from triptych.runs.sampling import Request, Samples, gather, label_list, require_sampler, sample_to
 from triptych.runs.stored import StoredRun, build
-from triptych.runs.translation import Pictures, Translation, require_translator
+from triptych.runs.translation import ClassesFrom, Pictures, Translation, require_translator
 
 
 class Run(StoredRun):
@@ -194,6 +196,49 @@ class Run(StoredRun):
     def decode(self, latents: Latents | str | Path, *, labels: Sequence[int | str] | None = None, device: str | None = None) -> Samples:
         """The images of latents; see `Coder.decode`."""
         return self.coder(device=device).decode(latents, labels=labels)
+
+    def directions(
+        self,
+        images: str | Path | np.ndarray,
+        *,
+        attributes: str | Path | None = None,
+        classes: ClassesFrom = "auto",
+        labels: Sequence[int | str] | None = None,
+        device: str | None = None,
+        out: str | Path | None = None,
+    ) -> Directions:
+        """The directions of the images' classes, or of the attributes in a table; see `Coder.directions` and `open_pictures`."""
+        coder = self.coder(device=device)
+        pictures = coder.open(images, classes=classes)
+        return coder.directions(pictures, attributes=attributes, labels=labels, out=None if out is None else Path(out))[0]
+
+    def edit(
+        self,
+        latents: Latents | str | Path,
+        *,
+        strengths: Mapping[str, float | Range] | None = None,
+        pick: Sequence[int] | None = None,
+        between: tuple[int, int] | None = None,
+        path: PathName = "linear",
+        count: int | None = None,
+        labels: Sequence[int | str] | None = None,
+        directions: Directions | str | Path | None = None,
+        batch_size: int | None = None,
+        checkpoint: str = "latest",
+        weights: str | None = None,
+        device: str | None = None,
+        out: str | Path | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Samples:
+        """The images of latents, given or in a file, moved along `directions` (None: those in the run's directions.npz).
+
+        `strengths`, `pick`, `between`, `path`, `count`: see `Edit`; `labels` and what is raised: see `Coder.edit`. Nothing is drawn, so
+        the same latents give the same images.
+        """
+        edit = Edit(strengths or {}, pick, between, path, count)
+        coder = self.coder(batch_size=batch_size, checkpoint=checkpoint, weights=weights, device=device, progress=progress)
+        known = self.directory / DIRECTIONS if directions is None else directions
+        return coder.edit(latents, edit, directions=known, labels=labels, out=None if out is None else Path(out))
 
 
 def open_run(run_dir: str | Path) -> Run:

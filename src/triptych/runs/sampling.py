@@ -183,11 +183,14 @@ def check_output(out: Path, *, count: int) -> None:
             )
 
 
-def write_samples(out: Path, samples: Samples) -> None:
-    """Writes a grid (.png), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs."""
+def write_samples(out: Path, samples: Samples, *, columns: int | None = None) -> None:
+    """Writes a grid (.png), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs.
+
+    `columns`: of the grid; None: see `write_grid`.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.suffix == ".png":
-        write_grid(out, samples)
+        write_grid(out, samples, columns=columns)
     elif out.suffix == ".npz":
         arrays = {"arr_0": samples.images} | ({} if samples.labels is None else {"arr_1": samples.labels})
         save_npz(out, arrays)

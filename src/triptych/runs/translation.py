@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -27,8 +28,10 @@ from triptych.runs.sampling import Request, Samples, draw, label_list, write_gri
 BASE_COUNT = 64
 """Images that a base run draws where no number is given."""
 
+ClassesFrom = Literal["auto", "folder", "prefix", "none"]
 _COLUMNS = 16  # of the grids during training
 _BELOW_SIZE = ", smaller than data.image_size"  # where the data's message goes on with advice about settings that are not there here
+_LABELS = "data.labels"  # which is called `classes` here
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,10 @@ class Pictures:
         return own
 
 
-def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int) -> Pictures:
+def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int, classes: ClassesFrom = "auto") -> Pictures:
     """All images of a folder, archive or array, in order; larger ones of files are cut to `size`, arrays have to have it.
 
+    `classes`: of files, from their folders or what their names have before an underscore; auto: from the folders, where all are in one.
     Raises DataError for what cannot be used, naming the file.
     """
     if isinstance(source, np.ndarray):
@@ -108,8 +112,18 @@ def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int) 
         raise DataError(f"{source}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
     if recognised(path) == "arrays":
         part = array_file(path)
-        return _array_pictures(str(path), part.pixels, part.labels, size=size, channels=channels)
-    config = DataConfig(path=str(path), image_size=size, channels=3 if channels == 3 else 1, flip=False, validation_fraction=0, workers=0)
+        if classes in ("folder", "prefix"):
+            raise ConfigError("classes", f"got {classes!r}, but {path} is not made of files; leave it out")
+        return _array_pictures(str(path), part.pixels, None if classes == "none" else part.labels, size=size, channels=channels)
+    config = DataConfig(
+        path=str(path),
+        labels=classes,
+        image_size=size,
+        channels=3 if channels == 3 else 1,
+        flip=False,
+        validation_fraction=0,
+        workers=0,
+    )
     with _sized(size):
         data = open_data(config)
     return Pictures(str(path), data.train, data.spec, numbered=False, origin=_stamp(path))
@@ -128,14 +142,18 @@ def _array_pictures(name: str, pixels: np.ndarray, labels: np.ndarray | None, *,
 
 @contextmanager
 def _sized(size: int) -> Iterator[None]:
-    """Within it an image that is too small is said to be so without advice about the settings of a training."""
+    """Within it an image that is too small is said to be so, and classes to be missing, without advice about the settings of a training."""
     try:
         yield
+    except ConfigError as error:
+        if error.setting != _LABELS:
+            raise
+        raise ConfigError("classes", error.reason) from error
     except DataError as error:
         head, found, _ = str(error).partition(_BELOW_SIZE)
-        if not found:
+        if not found and _LABELS not in head:
             raise
-        raise DataError(f"{head}, expected at least {size}x{size}") from error
+        raise DataError(f"{head}, expected at least {size}x{size}" if found else head.replace(_LABELS, "classes")) from error
 
 
 def _stamp(path: Path) -> str:

@@ -1,0 +1,150 @@
+"""Latents of images: several arrays to an image, their file, and the way from one image to another."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.engine.checkpoint import explain
+from triptych.runs.files import check_place, save_npz
+
+PathName = Literal["linear", "sphere"]
+_SMALLEST_SINE = 1e-6  # of the angle between two latents: below it they lie on one line, and a sphere has no shortest way
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What images are to a model."""
+
+    arrays: tuple[np.ndarray, ...]
+    "float32 (n, ...) each; of a diffusion model one array of noise, (n, c, h, w)."
+    labels: np.ndarray | None
+    "The labels of the images, int64 (n,), or None."
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def first(self, count: int) -> Latents:
+        """Those of the first `count` images."""
+        return Latents(tuple(array[:count] for array in self.arrays), None if self.labels is None else self.labels[:count])
+
+    def chosen(self, numbers: Sequence[int], *, setting: str = "pick") -> Latents:
+        """Those of some images, in the order of their numbers. Raises ConfigError about `setting` for numbers that are not there."""
+        wrong = next((number for number in numbers if not 0 <= number < len(self)), None)
+        if wrong is not None:
+            raise ConfigError(setting, f"got {wrong}, expected 0 to {len(self) - 1}, the latents that are there")
+        if not numbers:
+            raise ConfigError(setting, "got an empty list, expected at least one latent")
+        kept = np.asarray(numbers, dtype=np.int64)
+        return Latents(tuple(array[kept] for array in self.arrays), None if self.labels is None else self.labels[kept])
+
+    def repeated(self, count: int) -> Latents:
+        """Each `count` times, one copy after the other."""
+        labels = None if self.labels is None else self.labels.repeat(count)
+        return Latents(tuple(array.repeat(count, axis=0) for array in self.arrays), labels)
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of an image's latents."""
+        return [array.shape[1:] for array in self.arrays]
+
+
+def between(latents: Latents, first: int, last: int, count: int, *, path: PathName = "linear") -> Latents:
+    """`count` latents at even distances on the way from one to another, the two included, exactly as they are.
+
+    linear: z = (1 - a) z_1 + a z_2, a from 0 to 1. sphere: z = (sin((1 - a) w) z_1 + sin(a w) z_2) / sin w, w the angle between the two
+    (Shoemake 1985): the length changes evenly, where on the straight line between two independent noises it falls to 0.7 of theirs.
+    The labels are theirs where both have the same, else None. Raises ConfigError for latents that are not there.
+    """
+    if count < 2:
+        raise ConfigError("count", f"got {count}, expected at least 2 between two latents")
+    ends = latents.chosen((first, last), setting="between")
+    shares = np.linspace(0, 1, count)
+    weights = np.stack((1 - shares, shares))
+    angle = _angle(ends) if path == "sphere" else 0.0
+    if np.sin(angle) > _SMALLEST_SINE:
+        weights = np.sin(weights * angle) / np.sin(angle)
+    made = tuple(np.tensordot(weights.T.astype(np.float32), array, axes=1) for array in ends.arrays)
+    same = ends.labels is not None and ends.labels[0] == ends.labels[1]
+    return Latents(made, np.repeat(ends.labels[:1], count) if ends.labels is not None and same else None)
+
+
+def _angle(pair: Latents) -> float:
+    """The angle between two latents, all levels together, in radians."""
+    products = np.zeros((2, 2))
+    for array in pair.arrays:
+        rows = array.reshape(2, -1).astype(np.float64)
+        products += rows @ rows.T
+    lengths = np.sqrt(products[0, 0] * products[1, 1])
+    return float(np.arccos(np.clip(products[0, 1] / lengths, -1, 1))) if lengths > 0 else 0.0
+
+
+# Files ---------------------------------------------------------------------------------------------------------------
+
+
+def write_latents(path: Path, latents: Latents) -> None:
+    """Writes an .npz with arr_0, then latent_1, latent_2 and so on where there are more, and labels; whole or not at all."""
+    check_name(path, kind="latents")
+    write_levels(path, latents.arrays, {} if latents.labels is None else {"labels": latents.labels})
+
+
+def read_latents(path: Path) -> Latents:
+    """The latents in a file of `write_latents`. Raises DataError for any other."""
+    arrays = read_arrays(path, kind="latents")
+    labels = arrays.pop("labels", None)
+    levels = read_levels(path, arrays, kind="latents")
+    if labels is not None and (labels.shape != levels[0].shape[:1] or not np.issubdtype(labels.dtype, np.integer)):
+        raise DataError(f"{path}: its arrays are not of one length, or its labels are not whole numbers")
+    return Latents(levels, None if labels is None else labels.astype(np.int64))
+
+
+def check_name(path: Path, *, kind: str) -> None:
+    """DataError unless latents, or what `kind` says, can go to a file of that name."""
+    if path.suffix != ".npz":
+        raise DataError(f"{path}: {kind} are written as .npz")
+    check_place(path)
+
+
+def write_levels(path: Path, levels: Sequence[np.ndarray], others: Mapping[str, np.ndarray]) -> None:
+    """Writes an array for each level, and others by name; whole or not at all. Raises DataError."""
+    try:
+        save_npz(path, dict(zip(_level_names(len(levels)), levels, strict=True)) | dict(others))
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def read_arrays(path: Path, *, kind: str, advice: str = "") -> dict[str, np.ndarray]:
+    """All arrays of an .npz by name. Raises DataError for a file that is none; `kind` says of what it should be."""
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; expected an .npz of {kind}{advice}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file.items()) if isinstance(file, np.lib.npyio.NpzFile) else {}
+    # A zip that is encrypted or of a strange method is a RuntimeError, an array that claims to be huge a MemoryError.
+    except (EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path}: is damaged, or no .npz of {kind}") from error
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {explain(error)}") from error
+
+
+def read_levels(path: Path, arrays: Mapping[str, np.ndarray], *, kind: str) -> tuple[np.ndarray, ...]:
+    """The arrays of the levels, which must be all that there are, float32, finite and of one length. Raises DataError."""
+    levels = [arrays[name] for name in _level_names(len(arrays)) if name in arrays]
+    if not levels or len(levels) != len(arrays) or any(level.dtype != np.float32 for level in levels):
+        found = ", ".join(f"{name} ({array.dtype})" for name, array in arrays.items()) or "nothing"
+        raise DataError(f"{path}: holds {found}, expected {kind}: arr_0, and latent_1 and so on where there are more, all float32")
+    if any(level.ndim == 0 or not len(level) or not np.isfinite(level).all() for level in levels):
+        raise DataError(f"{path}: holds no {kind}, or values that are not finite")
+    if len({len(level) for level in levels}) > 1:
+        raise DataError(f"{path}: its arrays are not of one length")
+    return tuple(levels)
+
+
+def _level_names(count: int) -> list[str]:
+    return ["arr_0", *(f"latent_{k}" for k in range(1, count))]
