@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import encode, evaluate, export, guided_diffusion, import_, sample, train
+from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, sample, train
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.diffusion.adm import EncodingConfig
 from triptych.interop.flags import all_flags, parse_flags
+from triptych.interop.glow_flags import FLAGS
 from triptych.recipes.catalogue import load_recipe, recipes
 
 from .conftest import FakeRuns
@@ -94,7 +95,7 @@ def encode_takes(rest: list[str]) -> None:
 
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
-    parse_flags(options.flags or "", all_flags(options.program))  # type: ignore[arg-type]
+    parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
 
 
 def export_takes(rest: list[str]) -> None:
@@ -106,6 +107,10 @@ def script_takes(rest: list[str]) -> None:
     guided_diffusion.read(rest[0], rest[1:])
 
 
+def glow_takes(rest: list[str]) -> None:
+    glow.read(rest)
+
+
 TAKEN = {
     "train": train_takes,
     "sample": sample_takes,
@@ -114,6 +119,7 @@ TAKEN = {
     "import": import_takes,
     "export": export_takes,
     "guided-diffusion": script_takes,
+    "glow": glow_takes,
 }
 
 

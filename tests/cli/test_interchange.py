@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from tests.interop.checkpoint import PREFIX
 from tests.interop.networks import CLASSIFIER, UPSAMPLER, classifier_weights, diffusion_weights, upsampler_weights
 from triptych.cli import export, import_
 from triptych.cli.main import main
@@ -71,7 +73,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("guided-diffusion", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
         (
             "guided-difusion a.pt --run r",
-            "unknown program 'guided-difusion', expected guided-diffusion or improved-diffusion; did you mean",
+            "unknown program 'guided-difusion', expected guided-diffusion, improved-diffusion or glow; did you mean",
         ),
         ("guided-diffusion a.pt b.pt --run r", "unexpected 'b.pt'; usage: triptych import PROGRAM FILE --run DIR"),
         ("guided-diffusion a.pt", "--run: missing: the directory of the new run"),
@@ -188,3 +190,51 @@ def test_an_interrupted_import_is_no_run(file: str, capsys: pytest.CaptureFixtur
             assert main(command) == 130
         assert failed(["sample", "net"], capsys).startswith("no run in net")
     assert main(command) == 0
+
+
+# glow ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_glow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ["import", "glow", str(PREFIX), "--run", "r", "--flags", "--image_size 8 --n_bits 5", "--ema-rate", "0.9"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "its moving averages are the run's ema-0.9, and are used unless --weights raw is given",
+        "r: Glow, 8x8, no classes",
+        "draw from it: triptych sample r",
+    ]
+    assert main(["sample", "r", "--count", "2", "--weights", "raw", "--out", "a.png", "--device", "cpu"]) == 0
+    options = import_.configure(["glow", "x", "--run=r", "--ema-rate=0.5"])
+    assert (options.program, options.file, options.ema_rate, options.flags) == ("glow", "x", 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("graph_optimized.pb", "graph_optimized.pb is a frozen graph, not variables; give a checkpoint: PREFIX.index"),
+        ("none.ckpt", "there is no checkpoint none.ckpt: no file none.ckpt.index in ."),
+        (f"{PREFIX} --flags=--depth=3", "--depth: the checkpoint has 1, got 3"),
+        (f"{PREFIX} --flags=--image_size=9", "--image_size: got 9, for the checkpoint has 2 levels: expected a multiple of 4"),
+        (f"{PREFIX} --flags=--n_levls=2", '--n_levls: unknown flag; did you mean "--n_levels"?'),
+        (f"{PREFIX} --flags=--learntop=True", "--learntop: got 'True', but this flag takes no value"),
+        (f"{PREFIX} --flags=--num_channels=3", "--num_channels: unknown flag"),
+        (f"{PREFIX} --n_levels 2", '--n_levels: the original\'s flags go into one text: --flags "--n_levels ..."'),
+        (f"{PREFIX} --ema a.pt", "--ema: a checkpoint of glow holds its averages itself: leave it out"),
+        (f"{PREFIX} --ema-rate 1", "--ema-rate: got 1.0, expected 0 or more and below 1"),
+        (f"{PREFIX} --ema-rate high", "--ema-rate: got 'high', expected a number"),
+        ("weights.npz", "weights.npz: the weights have no model/0/0/actnorm_center/b, which a model of these flags has"),
+        ("other.npz", "other.npz: these are not the variables of openai/glow: none is called model/LEVEL/STEP/..."),
+    ],
+)
+def test_mistakes_of_importing_glow(arguments: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("weights.npz", **{"model/0/0/f1/l_1/W": np.zeros(3)})
+    np.savez("other.npz", weight=np.zeros(3))
+    assert failed(["import", "glow", *arguments.split(), "--run", "r"], capsys).startswith(line)
+    assert not Path("r").exists()
+
+
+def test_the_rate_of_averages_is_glows(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    line = failed(["import", "guided-diffusion", file, "--run", "r", "--flags", FLAGS, "--ema-rate", "0.9"], capsys)
+    assert line == "--ema-rate: guided-diffusion's averages are files of their own, whose names say the rate: give ema"

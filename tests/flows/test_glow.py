@@ -215,7 +215,7 @@ def test_initialize_normalizes_every_actnorm_in_one_pass() -> None:
     for level in model.network.levels:
         for step in level.steps:
             for layer in (step.coupling.network.first, step.coupling.network.second):
-                layer.register_forward_hook(lambda _, __, out: outputs.append(out))
+                layer.register_forward_hook(lambda _, __, out: outputs.append(out.clone()))  # ReLU works in place
     model.loss(model.phases[0], data, rng(32))
     assert len(outputs) == 2 * 3 * 2
     for y in outputs:

@@ -15,7 +15,9 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow import from_variables, variable_name
+from triptych.interop.glow import CLASS_WEIGHT, averages, described, from_variables, shape_flags, variable_name
+from triptych.interop.glow_published import published
+from triptych.recipes.catalogue import load_recipe
 
 ARRAYS, FLAGS = recorded.load("glow")
 
@@ -136,3 +138,120 @@ def test_defaults_and_unknown_flags() -> None:
 )
 def test_what_does_not_fit_is_named(change, message) -> None:
     assert message in refused(recorded_weights(), FLAGS | change)
+
+
+# Checkpoints ---------------------------------------------------------------------------------------------------------
+
+
+def told(model: Glow) -> dict[str, Any]:
+    return shape_flags(variables(model))
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({}, {"n_levels": 2, "depth": 2, "width": 8, "flow_coupling": 1, "flow_permutation": 2, "learntop": True, "ycond": False}),
+        ({"levels": 1, "depth": 3, "width": 5, "coupling": "additive"}, {"n_levels": 1, "depth": 3, "width": 5, "flow_coupling": 0}),
+        ({"permutation": "shuffle", "learn_top": False}, {"flow_permutation": 1, "learntop": False, "weight_y": False, "n_y": None}),
+        ({"num_classes": 5, "class_conditional": True}, {"ycond": True, "n_y": 5, "weight_y": False}),
+        ({"num_classes": 3, "class_conditional": True, "class_weight": 0.5}, {"ycond": True, "n_y": 3, "weight_y": True}),
+    ],
+)
+def test_names_and_shapes_tell_the_flags(settings, flags) -> None:
+    assert flags.items() <= told(model_of(**settings)).items()
+
+
+def test_no_permutation_is_the_reversed_order() -> None:
+    model = model_of(permutation="reverse")
+    assert shape_flags({name: array for name, array in variables(model).items() if "shuffle" not in name})["flow_permutation"] == 0
+
+
+def test_all_flags_of_a_checkpoint() -> None:
+    found = described(variables(model_of()), {"n_bits_x": 5, "image_size": 8})
+    assert (found["n_bits_x"], found["image_size"], found["depth"], found["weight_y"]) == (5, 8, 2, 0.0)
+    classed = variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5))
+    assert (described(classed, {})["weight_y"], described(classed, {"weight_y": 0.5})["weight_y"]) == (CLASS_WEIGHT, 0.5)
+    assert (described(classed, {})["image_size"], described(classed, {"problem": "celeba"})["image_size"]) == (32, 256)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"depth": 3, "width": 512}, "--depth: the checkpoint has 2, got 3; --width: the checkpoint has 8, got 512"),
+        ({"learntop": False}, "--learntop: the checkpoint has True, got False"),
+        ({"weight_y": 0.0}, "--weight_y: the checkpoint has a classifier, got 0.0"),
+        ({"image_size": 30}, "--image_size: got 30, for the checkpoint has 2 levels: expected a multiple of 4"),
+        ({"n_bits_x": 0}, "--n_bits_x: got 0, expected 1 to 8"),
+        ({"problem": "svhn"}, "--problem: got 'svhn', expected mnist, cifar10"),
+    ],
+)
+def test_flags_that_the_shapes_contradict(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        described(variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5)), given)
+    assert message in str(raised.value)
+
+
+def test_the_default_size_has_to_fit_the_levels() -> None:
+    deep = {
+        f"model/{level}/0/{name}": np.zeros((1, 1, 1, 4)) for level in range(6) for name in ("actnorm_center/b", "f1/l_1/W", "f1/l_last/W")
+    }
+    with pytest.raises(ConfigError, match="--image_size: missing; 32, its default, does not do, for the checkpoint has 6 levels"):
+        described(deep, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda all: {"weight": np.zeros(3)}, "these are not the variables of openai/glow: none is called model/LEVEL/STEP/..."),
+        (lambda all: all | {"model/7/1/invconv/W": np.zeros(3)}, "the weights have no model/2/0, but other levels have it"),
+        (lambda all: all | {"model/0/999999/x": np.zeros(3)}, "the weights have no model/0/2, but other levels have it"),
+        (lambda all: all | {"model/0/0/f1/l_1/W": np.zeros(3)}, "model/0/0/f1/l_1/W has shape [3], expected 4 axes"),
+        (lambda all: all | {"model/prior/y_emb/W": np.float32(0)}, "model/prior/y_emb/W has shape [], expected 2 axes"),
+    ],
+)
+def test_variables_of_another_program(change, message: str) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        described(change(variables(model_of())), {})
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("model/0/0/invconv/W", np.full((12, 12), np.nan), "model/0/0/invconv/W holds values that are not finite"),
+        ("model/0/0/invconv/W", np.full((12, 12), "a"), "model/0/0/invconv/W has type <U1, expected numbers"),
+        ("model/0/0/f1/l_2/W", np.zeros((1, 1, 8, 9)), "model/0/0/f1/l_2/W has shape [1, 1, 8, 9]"),
+    ],
+)
+def test_values_that_make_no_model(name: str, array: np.ndarray, message: str) -> None:
+    flags = {"n_levels": 2, "depth": 2, "width": 8, "image_size": 8, "learntop": True, "flow_coupling": 1}
+    assert message in refused(variables(model_of()) | {name: array}, flags)
+
+
+def test_an_order_that_is_none() -> None:
+    flags = {"n_levels": 2, "depth": 2, "width": 8, "image_size": 8, "learntop": True, "flow_coupling": 1, "flow_permutation": 1}
+    weights = variables(model_of(permutation="shuffle")) | {"model/0/0/shuffle/indices": np.zeros(12, dtype=np.int32)}
+    assert "model/0/0/shuffle/indices is not an order of 12 channels" in refused(weights, flags)
+
+
+def test_averages_stand_for_all_trained_variables_or_none() -> None:
+    weights = variables(model_of(permutation="shuffle"))
+    averaged = {f"{name}/ExponentialMovingAverage": array / 2 for name, array in weights.items() if "shuffle" not in name}
+    found = averages(weights | averaged | {"Variable": np.zeros(1)})
+    assert found is not None and found.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(found[name], array if "shuffle" in name else array / 2)
+    averaged.popitem()
+    assert averages(weights | averaged) is None
+
+
+def test_published_checkpoints_are_known_by_a_name_in_their_path() -> None:
+    for path, name, recipe in (
+        ("abl-1x1-aff/logs/model_best_loss.ckpt", "abl-1x1-aff", "glow-cifar10"),
+        ("/data/abl-reverse-add/model_best_loss.ckpt.index", "abl-reverse-add", "glow-cifar10"),
+        ("lsun-rnvp-crh", "lsun-rnvp-crh", "glow-lsun-church"),
+    ):
+        found = published(path)
+        assert found is not None and (found.name, found.recipe) == (name, recipe)
+        assert load_recipe(found.recipe).data.image_size == found.flags["image_size"]
+    assert published("logs/model_best_loss.ckpt") is None

@@ -8,11 +8,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.diffusion import recorded
+from tests.interop import checkpoint as written
 from tests.interop.networks import CLASSIFIER, DIFFUSION, UPSAMPLER, classifier_weights, diffusion_weights, upsampler_weights
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
@@ -21,7 +23,8 @@ from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import NoisyClassifier
 from triptych.diffusion.super_resolution import SuperResolution
 from triptych.engine.checkpoint import list_checkpoints
-from triptych.interop import published
+from triptych.flows.glow import Glow, GlowConfig
+from triptych.interop import glow, published, tensor_bundle
 from triptych.interop.published import Published
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
@@ -204,7 +207,7 @@ def test_imports_that_are_refused(file: Path, run: Run, tmp_path: Path) -> None:
         import_run(tmp_path / "none.pt", new, flags=WORDS)
     with pytest.raises(CheckpointError, match=r"other\.pt: these are not the weights of a network of guided-diffusion"):
         import_run(saved(tmp_path / "other.pt", {"weight": torch.ones(1)}), new)
-    with pytest.raises(ConfigError, match="program: got 'guided', expected guided-diffusion or improved-diffusion"):
+    with pytest.raises(ConfigError, match="program: got 'guided', expected guided-diffusion, improved-diffusion or glow"):
         import_run(file, new, flags=WORDS, program="guided")  # type: ignore[arg-type]
     assert not new.exists()
     (tmp_path / "notes").mkdir()
@@ -268,3 +271,82 @@ def test_grey_images_cannot_go_to_the_original(tmp_path: Path) -> None:
 def test_deterministic_weights_differ() -> None:
     """What the equalities above rest on."""
     assert not torch.equal(recorded.weight("a", (3,)), recorded.weight("b", (3,)))
+
+
+# glow ------------------------------------------------------------------------------------------------------------------------
+
+GLOW_FLAGS = {"n_levels": 2, "depth": 1, "width": 4, "flow_coupling": 1, "learntop": True, "image_size": 8}
+
+
+def test_a_checkpoint_that_tensorflow_wrote(tmp_path: Path) -> None:
+    """The run's model is that of the variables as they were handed to TensorFlow; so is its average."""
+    run = import_run(written.PREFIX, tmp_path / "run", program="glow", flags={"image_size": 8}, ema_rate=0.9)
+    assert run.spec == DataSpec(image_size=8, channels=1) and run.config.train.ema_rates == (0.9,) and run.recipe is None
+    values = torch.randint(256, (3, 1, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for weights, made in (("raw", written.value), (None, written.average)):
+        wanted = glow.from_variables({name: made(name, shape) for name, shape in written.VARIABLES.items()}, GLOW_FLAGS)
+        found = run.load(weights=weights, device="cpu")
+        assert isinstance(found, Glow) and found.config == replaced(wanted.config, run.config.model)
+        torch.testing.assert_close(found.bits_per_dim(values), wanted.bits_per_dim(values), rtol=1e-6, atol=0)
+    origin = json.loads((run.directory / "checkpoints/000000000/state.json").read_text())["imported"]
+    parts = [path.read_bytes() for path in tensor_bundle.bundle_files(written.PREFIX)]
+    assert origin["sha256"] == hashlib.sha256(b"".join(parts)).hexdigest() and origin["file"] == "model_best_loss.ckpt.index"
+    assert (origin["averages"], origin["published"]) == (["ema-0.9"], None)
+    assert origin["flags"] == (
+        "--problem cifar10 --image_size 8 --width 4 --depth 1 --n_levels 2 --n_bits_x 8 --learntop --weight_y 0.0 --flow_permutation 2 "
+        "--flow_coupling 1"
+    )
+
+
+def replaced(model: GlowConfig, by: Any) -> GlowConfig:
+    """With what leaves no trace in weights as the other has it."""
+    return dataclasses.replace(model, memory=by.memory, init_images=by.init_images, sampling=by.sampling)
+
+
+def test_recorded_values_after_an_import(tmp_path: Path) -> None:
+    """From an .npz of variables, without averages, to the bits per dimension of the original's formulas."""
+    arrays, flags = recorded.load("glow")
+    np.savez(tmp_path / "w.npz", **{name.removeprefix("weights/"): array for name, array in arrays.items() if name.startswith("weights/")})
+    run = import_run(tmp_path / "w.npz", tmp_path / "run", program="glow", flags=flags)
+    assert run.recipe is None and (run.config.data.source, run.config.data.image_size) == ("cifar10", 32)
+    assert not list((run.directory / "checkpoints/000000000").glob("ema-*"))
+    model = run.load(device="cpu")
+    assert isinstance(model, Glow)
+    found = model.bits_per_dim(torch.from_numpy(arrays["x"]), noise=torch.from_numpy(arrays["u"]))
+    np.testing.assert_allclose(found.numpy(), arrays["bits_per_dim"], atol=1e-5, rtol=0)
+    with pytest.raises(ConfigError, match="ema_rate: the checkpoint has no moving averages of all its weights: leave it out"):
+        import_run(tmp_path / "w.npz", tmp_path / "again", program="glow", ema_rate=0.9)
+
+
+def test_published_names_choose_the_recipe(tmp_path: Path) -> None:
+    weights = {name: written.value(name, shape) for name, shape in written.VARIABLES.items()}
+    for folder, recipe, size, line in (
+        ("lsun-rnvp-twr", "glow-lsun-tower", 64, "is the published lsun-rnvp-twr"),
+        ("abl-1x1-aff", "glow-cifar10", 32, "is the published abl-1x1-aff"),
+        ("abl-1x1-add", None, 32, "has the name of the published abl-1x1-add, but another model"),
+    ):
+        (tmp_path / folder).mkdir()
+        np.savez(tmp_path / folder / "w.npz", **weights)
+        said: list[str] = []
+        run = import_run(tmp_path / folder / "w.npz", tmp_path / "runs" / folder, program="glow", report=said.append)
+        assert said == [f"{tmp_path / folder / 'w.npz'} {line}"]
+        assert (run.recipe, run.spec.image_size, run.config.data.channels) == (recipe, size, 1)
+        if recipe is not None:
+            assert (run.config.train, run.config.optim) == (load_recipe(recipe).train, load_recipe(recipe).optim)
+
+
+def test_the_rate_of_averages_is_that_of_the_flags(tmp_path: Path) -> None:
+    """Of eight processes, as the original's recipes: 1 - 1 / (2 ceil(1000 / (8 * 10)))."""
+    flags = "--image_size 8 --n_train 1000 --n_batch_train 10 --polyak_epochs 2"
+    run = import_run(written.FOLDER, tmp_path / "run", program="glow", flags=flags)
+    assert run.config.train.ema_rates == (round(1 - 1 / 26, 6),)
+
+
+def test_an_imported_glow_trains(tmp_path: Path) -> None:
+    run = import_run(written.PREFIX, tmp_path / "run", program="glow", flags="--image_size 8", ema_rate=0.9)
+    data = DataConfig(source="digits", image_size=8, labels="none", workers=0, validation_fraction=0.0)
+    settings = {"total_images": 12, "batch_size": 6, "sample_count": 0, "sample_every": None, "validate_every": None}
+    config = dataclasses.replace(run.config.updated({"train": settings}), data=data)
+    train(config, run.directory, device="cpu")
+    assert open_run(run.directory).checkpoints()[-1] == 12
+    assert "of rate 0.9 starts at" not in (run.directory / "log.txt").read_text(), "it came with the checkpoint"

@@ -6,19 +6,16 @@ before they run, so that the next time they can be given as they are. A flag tha
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import math
 import os
-import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triptych.cli.processes import is_first_process, num_processes
-from triptych.core.config import Config
+from triptych.cli.originals import Commands, flag_list, imported, nearest_recipe, note, run_all, without_python
+from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import Flag, Kind, Value, command_line, flag_table, parse_flags
 from triptych.interop.script_flags import CLASSIFIER_SAMPLING, CLASSIFIER_TRAINING, LIKELIHOOD, SAMPLING, TRAINING, UPSAMPLING
@@ -38,7 +35,6 @@ scripts:
 
 example: triptych guided-diffusion image_train --data_dir ./photos --image_size 64 --num_channels 128 --batch_size 16"""
 
-_LAUNCHERS = ("python", "python3", "mpiexec", "mpirun", "srun", "torchrun")
 _SEVERAL = "torchrun --nproc-per-node N -m -- triptych guided-diffusion SCRIPT"
 
 _ORIGINAL_NAMES = {
@@ -77,9 +73,6 @@ class Given:
         return {name: self.values[name] for name in flag_table(kind)}
 
 
-Commands = Iterator[list[str]]
-
-
 @dataclass(frozen=True)
 class Script:
     """One of the original's scripts: its own flags with their defaults, whose networks' flags it has too, and what it becomes."""
@@ -101,49 +94,13 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    if arguments[0] in _LAUNCHERS:
-        arguments = _without_python(arguments)
+    arguments = without_python(arguments, begin="the script", several=_SEVERAL)
     name = script_name(arguments[0])
     if "-h" in arguments or "--help" in arguments:
         print(help_page(name))
         return 0
     given = read(name, arguments[1:])
-    if num_processes() > 1:
-        return _in_each_process(given)
-    for command in SCRIPTS[name].commands(given):
-        code = _run(command)
-        if code:
-            return code
-    return 0
-
-
-def _run(command: list[str]) -> int:
-    """The exit code of a command, which is printed before."""
-    from triptych.cli.main import VERBS
-
-    if is_first_process():
-        print(f"triptych {shlex.join(command)}", flush=True)
-    return importlib.import_module(VERBS[command[0]].module).main(command[1:])
-
-
-def _in_each_process(given: Given) -> int:
-    """The same among several processes: the first one says what there is to do, and imports while the others wait."""
-    from triptych.engine.distributed import open_world
-
-    def prepared() -> list[str]:
-        *before, last = SCRIPTS[given.script].commands(given)
-        for command in before:
-            _run(command)
-        return last
-
-    return _run(open_world().on_main(prepared))
-
-
-def _without_python(arguments: Sequence[str]) -> Sequence[str]:
-    """A copied command line without `python`; ConfigError where something else launches it."""
-    if arguments[0] not in ("python", "python3") or len(arguments) < 2:
-        raise ConfigError("", f"got {arguments[0]!r}; begin with the script, for several processes so: {_SEVERAL} ...")
-    return arguments[1:]
+    return run_all(lambda: SCRIPTS[name].commands(given))
 
 
 def script_name(script: str) -> str:
@@ -156,10 +113,7 @@ def script_name(script: str) -> str:
 
 def help_page(script: str) -> str:
     """The flags of a script with the original's defaults."""
-    flags = SCRIPTS[script].flags().values()
-    width = max(len(flag.name) for flag in flags) + 4
-    lines = (f"  {'--' + flag.name:{width}}{flag.default}".rstrip() for flag in flags)
-    return f"usage: triptych guided-diffusion {script} --flag value ...\n\nflags of the original, with its defaults:\n" + "\n".join(lines)
+    return f"usage: triptych guided-diffusion {script} --flag value ...\n\n{flag_list(SCRIPTS[script].flags())}"
 
 
 def read(script: str, words: Sequence[str]) -> Given:
@@ -184,9 +138,9 @@ def _train_upsampler(given: Given) -> Commands:
 
 def _train_classifier(given: Given) -> Commands:
     if given["val_data_dir"]:
-        _note("--val_data_dir is not read: images held out of --data_dir serve (--data.validation-fraction)")
+        note("--val_data_dir is not read: images held out of --data_dir serve (--data.validation-fraction)")
     if "eval_interval" in given.named:
-        _note("--eval_interval is not used: all held-out images are evaluated at every checkpoint (--train.validate-every)")
+        note("--eval_interval is not used: all held-out images are evaluated at every checkpoint (--train.validate-every)")
     yield from _training(given, "classifier", crop="random")
 
 
@@ -198,13 +152,13 @@ def _training(given: Given, kind: Kind, *, crop: str) -> Commands:
     if given["resume_checkpoint"]:
         run, commands = _imported(given, given["resume_checkpoint"], kind)
         yield from commands
-        _note("--resume_checkpoint gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
+        note("--resume_checkpoint gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
         begin = ["--init-from", str(run)]
     try:
         config = _run_config(given, kind, crop=crop)
     except ConfigError as error:
         raise ConfigError(_original_name(error.setting, given), error.reason) from None
-    recipe, flags = nearest_recipe(config)
+    recipe, flags = nearest_recipe(config, families=("diffusion", "classifiers", "upsamplers"))
     directory = given.place or os.environ.get("OPENAI_LOGDIR") or f"runs/{given.script}"
     yield ["train", recipe, "--run", directory, *begin, *flags]
 
@@ -244,9 +198,7 @@ def _train_config(given: Given, kind: Kind, batch: int) -> TrainConfig:
     classifier = kind == "classifier"
     steps = given["iterations"] if classifier else given["lr_anneal_steps"]
     if not steps:
-        _note(
-            "--lr_anneal_steps 0 never ends: stop it with Ctrl-C, or give --lr_anneal_steps; --train.total-images is the number of images"
-        )
+        note("--lr_anneal_steps 0 never ends: stop it with Ctrl-C, or give --lr_anneal_steps; --train.total-images is the number of images")
     half = given["classifier_use_fp16"] if classifier else given["use_fp16"]
     return TrainConfig(
         total_images=steps * batch or ENDLESS_IMAGES,
@@ -277,32 +229,6 @@ def _optim_config(given: Given, kind: Kind) -> OptimConfig:
     anneal = given["anneal_lr"] if kind == "classifier" else given["lr_anneal_steps"] > 0
     schedule = "linear" if anneal else "constant"
     return OptimConfig(learning_rate=given["lr"], weight_decay=given["weight_decay"], schedule=schedule)
-
-
-def nearest_recipe(config: RunConfig) -> tuple[str, list[str]]:
-    """The recipe of the same kind of model that needs the fewest settings to become `config`, and those settings as flags."""
-    from triptych.recipes.catalogue import load_recipe, recipes
-
-    candidates = {
-        name: load_recipe(name) for name, recipe in recipes().items() if recipe.family in ("diffusion", "classifiers", "upsamplers")
-    }
-    commands = {name: settings_flags(base, config) for name, base in candidates.items() if type(base.model) is type(config.model)}
-    recipe = min(commands, key=lambda name: len(commands[name]))
-    return recipe, commands[recipe]
-
-
-def settings_flags(base: Config, target: Config) -> list[str]:
-    """The flags that make `base` into `target`, which has the same sections."""
-    from triptych.cli.settings import flags_of
-
-    words: list[str] = []
-    for flag in flags_of(base):
-        value: Any = target
-        for part in flag.setting.split("."):
-            value = getattr(value, part)
-        if value != flag.default:
-            words += [flag.name, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
-    return words
 
 
 # Sampling and likelihood -------------------------------------------------------------------------------------------------
@@ -350,7 +276,7 @@ def _likelihood(given: Given) -> Commands:
     count = _num_samples(given, len(open_data(images).train))
     run, commands = _imported(given, given["model_path"], "diffusion")
     yield from commands
-    _note("the images are not mirrored at random, as the original does")
+    note("the images are not mirrored at random, as the original does")
     command = ["evaluate", str(run), "--metrics", "bits-per-dim", "--likelihood", "bound", "--split", "all"]
     command += ["--data.path", given["data_dir"], "--data.labels", "prefix" if given["class_cond"] else "none", "--data.enlarge", "True"]
     command += ["--count", str(count), "--batch-size", str(given["batch_size"]), "--steps", given["timestep_respacing"] or "None"]
@@ -362,7 +288,7 @@ def _num_samples(given: Given, most: float) -> int:
     """How many samples there will be: as many as asked for, but no image twice."""
     if given["num_samples"] <= most:
         return given["num_samples"]
-    _note(f"--num_samples {given['num_samples']}: there are {most} images, each of which is taken once; the original begins again")
+    note(f"--num_samples {given['num_samples']}: there are {most} images, each of which is taken once; the original begins again")
     return int(most)
 
 
@@ -370,7 +296,7 @@ def _sampler(given: Given, kind: Kind, *, most: float = math.inf) -> list[str]:
     """The settings of sampling that all sampling scripts have. `most`: samples that there can be."""
     size, count = given["large_size" if kind == "super-resolution" else "image_size"], _num_samples(given, most)
     if kind == "diffusion" and (given["class_cond"] or "classifier_path" in given.values):
-        _note("classes are taken in turn, where the original draws them at random; --labels of triptych sample chooses them")
+        note("classes are taken in turn, where the original draws them at random; --labels of triptych sample chooses them")
     folder = os.environ.get("OPENAI_LOGDIR") or "."
     out = given.place or os.path.join(folder, f"samples_{count}x{size}x{size}x3.npz")
     return [
@@ -382,24 +308,7 @@ def _sampler(given: Given, kind: Kind, *, most: float = math.inf) -> list[str]:
 
 
 def _imported(given: Given, path: str, kind: Kind, *, setting: str = "--model_path") -> tuple[Path, Commands]:
-    """The run that holds the weights of a file, and the command that imports them, unless that was done before."""
-    if not path:
-        raise ConfigError(setting, "missing: the file of the weights, or a run directory")
-    if (Path(path) / "config.json").is_file():
-        return Path(path), iter(())
-    words = given.words(kind)
-    stamp = Path(path).stat() if Path(path).is_file() else None  # another file of the same name is another import
-    version = "" if stamp is None else f"{stamp.st_size} {stamp.st_mtime_ns}"
-    digest = hashlib.sha256(f"{Path(path).resolve()} {version} {words}".encode()).hexdigest()[:6]
-    run = Path("runs") / f"{Path(path).stem}-{digest}"
-    if (run / "config.json").is_file():
-        return run, iter(())
-    return run, iter([["import", "guided-diffusion", path, "--run", str(run), *(["--flags", words] if words else [])]])
-
-
-def _note(text: str) -> None:
-    if is_first_process():
-        print(f"triptych: note: {text}", file=sys.stderr)
+    return imported("guided-diffusion", path, words=given.words(kind), setting=setting)
 
 
 SCRIPTS = {

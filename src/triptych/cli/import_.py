@@ -6,19 +6,25 @@ from collections.abc import Sequence
 
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import PROGRAMS, all_flags
+from triptych.interop.flags import SOURCES, all_flags
+from triptych.interop.glow_flags import FLAGS
 from triptych.interop.script_flags import OF_SCRIPTS
 
-USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE]
+USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
 
-Makes a run of a file of weights (.pt), which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion.
+Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
+whose FILE is a .pt, or glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables.
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 
-  --run DIR      directory of the new run
-  --flags "..."  the original's flags in its own words: "--image_size 64 --num_channels 128 ..."
-  --ema FILE     the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
+  --run DIR        directory of the new run
+  --flags "..."    the original's flags in its own words: "--image_size 64 --num_channels 128 ..."; of glow's the shapes tell all but
+                   --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier)
+  --ema FILE       the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
+  --ema-rate RATE  glow: the rate of the moving averages in the checkpoint (else that of its flags on eight processes)
 
-example: triptych import guided-diffusion 256x256_diffusion.pt --run runs/adm256"""
+example: triptych import guided-diffusion 256x256_diffusion.pt --run runs/adm256
+         triptych import glow abl-1x1-aff/logs/model_best_loss.ckpt --run runs/glow"""
+_NAMES = ("run", "flags", "ema", "ema-rate")
 
 
 @config
@@ -30,6 +36,7 @@ class ImportOptions(Config):
     run: str | None = None
     flags: str | None = None
     ema: str | None = None
+    ema_rate: float | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -48,10 +55,11 @@ def main(arguments: Sequence[str]) -> int:
             flags=options.flags,
             program=options.program,  # type: ignore[arg-type]
             ema=options.ema,
+            ema_rate=options.ema_rate,
             report=print,
         )
     except ConfigError as error:
-        raise _of_a_script(error) from None
+        raise _named_as_given(error, options) from None
     size = run.spec.image_size
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
@@ -64,9 +72,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _of_a_script(error: ConfigError) -> ConfigError:
-    """The error; where it is about a flag of the original's scripts, which says nothing of the network, it says so."""
-    if error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
+def _named_as_given(error: ConfigError, options: ImportOptions) -> ConfigError:
+    """The error, about an option of this command by its name; one about a flag of the original's scripts says what such flags are."""
+    if error.setting in ("ema", "ema_rate"):
+        return ConfigError(f"--{error.setting.replace('_', '-')}", error.reason)
+    if options.program == "glow" or error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
         return error
     return ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out")
 
@@ -82,19 +92,28 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
             loose.append(argument)
             continue
         name, equals, text = argument.removeprefix("--").partition("=")
-        if name in all_flags():
+        if name in all_flags() or name in FLAGS:
             raise ConfigError(argument, f'the original\'s flags go into one text: --flags "{argument} ..."')
-        if name not in ("run", "flags", "ema"):
-            raise ConfigError(argument, f"unknown option{nearest(argument, ('--run', '--flags', '--ema'))}; {usage}")
+        if name not in _NAMES:
+            raise ConfigError(argument, f"unknown option{nearest(argument, (f'--{known}' for known in _NAMES))}; {usage}")
         value = text if equals else next(rest, None)
         if value is None or (name != "flags" and (not value or value.startswith("--"))):
             raise ConfigError(f"--{name}", "the value is missing")
         named[name] = value
-    if loose and loose[0] not in PROGRAMS:
-        raise ConfigError("", f"unknown program {loose[0]!r}, expected {' or '.join(PROGRAMS)}{nearest(loose[0], PROGRAMS)}")
+    if loose and loose[0] not in SOURCES:
+        known = f"{', '.join(SOURCES[:-1])} or {SOURCES[-1]}"
+        raise ConfigError("", f"unknown program {loose[0]!r}, expected {known}{nearest(loose[0], SOURCES)}")
     if len(loose) != 2:
         what = "no program and file given" if not loose else "no file given" if len(loose) < 2 else f"unexpected {loose[2]!r}"
         raise ConfigError("", f"{what}; {usage}")
     if "run" not in named:
         raise ConfigError("--run", f"missing: the directory of the new run; {usage}")
-    return ImportOptions(program=loose[0], file=loose[1], **named)
+    rate = _number(named.pop("ema-rate")) if "ema-rate" in named else None
+    return ImportOptions(program=loose[0], file=loose[1], ema_rate=rate, **named)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError("--ema-rate", f"got {text!r}, expected a number, 0 or more and below 1") from None

@@ -38,6 +38,7 @@ VERBS = {
     "import": Verb("triptych.cli.import_", "PROGRAM FILE --run DIR [--flags ...]", "make a run of another program's weights"),
     "export": Verb("triptych.cli.export", "RUN --to PROGRAM --out PATH", "write a run's weights for another program"),
     "guided-diffusion": Verb("triptych.cli.guided_diffusion", "SCRIPT --flag value ...", "run a command line of guided-diffusion"),
+    "glow": Verb("triptych.cli.glow", "--flag value ...", "run a command line of openai/glow's train.py"),
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(group, **common, fused=device.type in ("cpu", "cuda"))
 
+_PIECE_VALUES = 2**18  # with the gradient, the two moments and the weight 4 MiB
+
 
 class GlowAdamax(torch.optim.Optimizer):
     """Adamax as openai/glow has it: the step keeps Adam's sqrt(1 - beta2^t), so that the first ones are smaller.
@@ -43,7 +45,8 @@ class GlowAdamax(torch.optim.Optimizer):
         """One step on all parameters that have a gradient."""
         for group in self.param_groups:
             for parameters in self._by_steps(group["params"]):
-                self._step(parameters, group)
+                for part in _pieces(parameters):
+                    self._step(part, group)
 
     def _by_steps(self, parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
         """The parameters with a gradient, by the number of steps they have taken, this one counted."""
@@ -74,6 +77,19 @@ class GlowAdamax(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - group["weight_decay"])
         rate = group["lr"] * math.sqrt(1 - beta2**step) / (1 - beta1**step)
         torch._foreach_addcdiv_(parameters, means, scratch, -rate)
+
+
+def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """The parameters; on a CPU a few at a time, so that they stay in its cache from one operation to the next."""
+    if parameters[0].device.type != "cpu":
+        yield parameters
+        return
+    start, values = 0, 0
+    for k, parameter in enumerate(parameters, 1):
+        values += parameter.numel()
+        if values >= _PIECE_VALUES or k == len(parameters):
+            yield parameters[start:k]
+            start, values = k, 0
 
 
 def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, total_images: int) -> float:

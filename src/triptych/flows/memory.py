@@ -7,6 +7,7 @@ with sublinear memory cost", arXiv 1604.06174); "inversion" keeps the output of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def _passed(steps: Sequence[InvertibleStep], x: Tensor, *, again: bool = False) 
     for step in steps:
         x, changed = checkpoint(step, x, use_reentrant=False, preserve_rng_state=False) if again else step(x)  # type: ignore[misc]
         log_det = log_det + changed
-        largest.append(x.detach().abs().amax())
+        largest.append(torch.linalg.vector_norm(x.detach(), math.inf))
     return Passed(x, log_det, torch.stack(largest))
 
 

@@ -1,7 +1,7 @@
 """The flags of guided-diffusion and of improved-diffusion: their names, types and defaults, and a parser of their own words.
 
 guided-diffusion: https://github.com/openai/guided-diffusion. improved-diffusion, its ancestor, has fewer flags and some other defaults.
-Every flag takes a value: `--image_size 64 --class_cond True`.
+Every flag takes a value: `--image_size 64 --class_cond True`. Flags of other originals (glow_flags.py) are read by the same parser.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from triptych.core.errors import ConfigError, nearest
 
 Program = Literal["guided-diffusion", "improved-diffusion"]
 """Whose flags are meant."""
+Source = Literal["guided-diffusion", "improved-diffusion", "glow"]
+"""Whose weights are imported."""
 Kind = Literal["diffusion", "classifier", "super-resolution"]
 """What a network is."""
 Value = bool | int | float | str
 
 PROGRAMS: tuple[Program, ...] = get_args(Program)
+SOURCES: tuple[Source, ...] = get_args(Source)
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 LISTS = ("attention_resolutions", "classifier_attention_resolutions", "channel_mult")
 """Flags whose text is a list of numbers, separated by commas."""
@@ -34,6 +37,8 @@ class Flag:
     default: Value
     group: str
     "diffusion, model, classifier or super-resolution; a command line has several groups."
+    switch: bool = False
+    "Whether it stands alone: its name means True."
 
     @property
     def type(self) -> type:
@@ -133,6 +138,11 @@ def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[s
             raise ConfigError("flags", f"unexpected {word!r}; flags are given as --name value")
         name, equals, text = word.removeprefix("--").partition("=")
         flag = _begun(name, known)
+        if flag.switch:
+            if equals:
+                raise ConfigError(f"--{name}", f"got {text!r}, but this flag takes no value")
+            values[flag.name] = True
+            continue
         value = text if equals else next(rest, None)
         if value is None or (not equals and value.startswith("--")):
             raise ConfigError(f"--{name}", "the value is missing")
@@ -175,7 +185,7 @@ def flag_text(value: Any) -> str:
 
 
 def command_line(values: Mapping[str, Any]) -> str:
-    """The flags as they are given to the original's scripts; a value that is empty is left to its default."""
+    """The flags as guided-diffusion's scripts take them; a value that is empty is left to its default."""
     return " ".join(f"--{name} {flag_text(value)}" for name, value in values.items() if flag_text(value) != "")
 
 

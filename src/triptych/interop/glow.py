@@ -6,6 +6,8 @@ Its variables are named "model/LEVEL/STEP/..."; kernels are (h, w, in, out), a 1
 
 from __future__ import annotations
 
+import itertools
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -16,38 +18,23 @@ from torch import Tensor
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
-from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
+from triptych.interop.glow_flags import COUPLINGS, FLAGS, IMAGE_SIZES, PERMUTATIONS, check_choices
 
-DEFAULTS: dict[str, Any] = {
-    "problem": "cifar10",
-    "image_size": -1,
-    "width": 512,
-    "depth": 32,
-    "n_levels": 3,
-    "n_bits_x": 8,
-    "learntop": False,
-    "ycond": False,
-    "weight_y": 0.0,
-    "flow_permutation": 2,
-    "flow_coupling": 0,
-    "n_y": None,
-}
+DEFAULTS: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items() if flag.group == "model"} | {"n_y": None}
 """The flags of the original's train.py that say what the model is, and n_y, its number of classes (None: as the weights have it)."""
 
-_RUN_FLAGS = ("verbose", "restore_path", "inference", "logdir", "epochs", "epochs_full_valid", "epochs_full_sample", "n_sample", "seed")
-_DATA_FLAGS = ("category", "data_dir", "dal", "fmap", "pmap", "n_train", "n_test")
-_BATCH_FLAGS = ("n_batch_train", "n_batch_test", "n_batch_init", "anchor_size", "gradient_checkpointing")
-_OPTIMIZER_FLAGS = ("optimizer", "lr", "beta1", "polyak_epochs", "weight_decay", "epochs_warmup")
-_OTHER_FLAGS = frozenset((*_RUN_FLAGS, *_DATA_FLAGS, *_BATCH_FLAGS, *_OPTIMIZER_FLAGS))
-_IMAGE_SIZES = {"mnist": 32, "cifar10": 32, "imagenet-oord": 64, "imagenet": 256, "celeba": 256, "lsun_realnvp": 64, "lsun": 256}
-_PERMUTATIONS = {0: "reverse", 1: "shuffle", 2: "conv"}
-_COUPLINGS = {0: "additive", 1: "affine"}
+CLASS_WEIGHT = 0.01
+"""--weight_y of the original's README; a classifier in a checkpoint tells that there was a weight, not which."""
 _STRUCTURE = "learntop, ycond, weight_y, depth, n_levels, flow_permutation"
+_LABELS = "model/prior/y_emb/W"
 _AVERAGE = "/ExponentialMovingAverage"
+_STEP = re.compile(r"model/(0|[1-9]\d{0,5})/(0|[1-9]\d{0,5})/")
+
+Variables = Mapping[str, np.ndarray | Tensor]
 
 
-def from_variables(weights: Mapping[str, np.ndarray | Tensor], flags: Mapping[str, Any]) -> Glow:
+def from_variables(weights: Variables, flags: Mapping[str, Any]) -> Glow:
     """The model of the original's variables, in evaluation mode.
 
     `flags` are the original's, with values of Python; one that is absent has its default, an unknown one is ignored with a warning.
@@ -55,21 +42,94 @@ def from_variables(weights: Mapping[str, np.ndarray | Tensor], flags: Mapping[st
     do not fit.
     """
     values = _checked(flags)
-    variables = {name: value for name, value in weights.items() if name.startswith("model/") and not name.endswith(_AVERAGE)}
-    model = seeded_build(_config(values), _spec(values, variables), seed=0)
-    assert isinstance(model, Glow)
+    variables = {name: value for name, value in weights.items() if is_of_model(name) and not name.endswith(_AVERAGE)}
+    config, spec = _config(values), _spec(values, variables)
+    for level, step in itertools.product(range(values["n_levels"]), range(values["depth"])):  # before a model of any size is made
+        _found(variables, f"model/{level}/{step}/actnorm_center/b")
+    with torch.device("meta"):  # fresh weights would be thrown away
+        model = config.build(spec)
     state = model.state_dict()
     sources = {name: variable_name(name) for name in state if not (name.endswith(".order") and values["flow_permutation"] == 0)}
     unused = sorted(name for name in variables.keys() - set(sources.values()) if not name.endswith("/indices_inverse"))
     if unused:
         raise CheckpointError(f"the weights have {unused[0]}, which a model of these flags has not; see {_STRUCTURE}")
-    model.load_state_dict(state | {name: _tensor(variables, source, like=state[name]) for name, source in sources.items()})
+    reversed_orders = {name: torch.arange(len(state[name])).flip(0) for name in state.keys() - sources.keys()}
+    loaded = {name: _tensor(variables, source, like=state[name]) for name, source in sources.items()}
+    model.load_state_dict(loaded | reversed_orders, assign=True)
     return model.eval()
+
+
+def is_of_model(name: str) -> bool:
+    """Whether a variable is a part of the model or its moving average, and none of the optimizer's."""
+    return name.startswith("model/")
+
+
+def averages(variables: Variables) -> dict[str, np.ndarray | Tensor] | None:
+    """The variables with the moving averages in the place of all that are trained; None: not all have one."""
+    own = [name for name in variables if is_of_model(name) and not name.endswith(_AVERAGE)]
+    trained = [name for name in own if "/shuffle/" not in name]
+    if not all(name + _AVERAGE in variables for name in trained):
+        return None
+    return {name: variables[name] for name in own} | {name: variables[name + _AVERAGE] for name in trained}
+
+
+def described(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All flags of the model of a checkpoint: those that names and shapes tell, the given ones, and defaults for the rest.
+
+    The shapes tell all but problem, image_size, n_bits_x and the value of weight_y. Raises ConfigError that names the given flags that they
+    contradict, CheckpointError for variables that are not the original's.
+    """
+    told = shape_flags(variables)
+    classifier = told.pop("weight_y")
+    if not told["ycond"]:
+        del told["n_y"]  # the number of classes of its data set, of which it knows nothing
+    wrong = [f"--{name}: the checkpoint has {value}, got {given[name]}" for name, value in told.items() if given.get(name, value) != value]
+    if "weight_y" in given and told["ycond"] and (given["weight_y"] > 0) != classifier:
+        wrong.append(f"--weight_y: the checkpoint has {'a' if classifier else 'no'} classifier, got {given['weight_y']}")
+    if wrong:
+        raise ConfigError("", "; ".join(wrong))
+    values = DEFAULTS | dict(given) | told
+    if "weight_y" not in given and classifier:
+        values["weight_y"] = CLASS_WEIGHT
+    check_choices(values)
+    if not 1 <= values["n_bits_x"] <= 8:
+        raise ConfigError("--n_bits_x", f"got {values['n_bits_x']}, expected 1 to 8")
+    if values["image_size"] == DEFAULTS["image_size"]:
+        values["image_size"] = IMAGE_SIZES[values["problem"]]
+    multiple = 2 ** values["n_levels"]
+    if values["image_size"] < 1 or values["image_size"] % multiple:
+        got = f"got {values['image_size']}" if "image_size" in given else f"missing; {values['image_size']}, its default, does not do"
+        raise ConfigError("--image_size", f"{got}, for the checkpoint has {values['n_levels']} levels: expected a multiple of {multiple}")
+    return values
+
+
+def shape_flags(variables: Variables) -> dict[str, Any]:
+    """The flags that names and shapes tell, n_y among them; weight_y is whether there is a classifier."""
+    steps = {(int(match[1]), int(match[2])) for match in map(_STEP.match, variables) if match}
+    if not steps:
+        raise CheckpointError("these are not the variables of openai/glow: none is called model/LEVEL/STEP/...")
+    levels, depth = 1 + max(level for level, _ in steps), 1 + max(step for _, step in steps)
+    if len(steps) < levels * depth:
+        level, step = next(place for place in itertools.product(range(levels), range(depth)) if place not in steps)
+        raise CheckpointError(f"the weights have no model/{level}/{step}, but other levels have it")
+    channels, out = (_last_axis(variables, f"model/0/0/{name}") for name in ("actnorm_center/b", "f1/l_last/W"))
+    step_names = {name.split("/", 3)[3] for name in variables if _STEP.match(name)}
+    return {
+        "n_levels": levels,
+        "depth": depth,
+        "width": _last_axis(variables, "model/0/0/f1/l_1/W"),
+        "flow_coupling": int(out == channels),
+        "flow_permutation": 2 if "invconv/W" in step_names else 1 if "shuffle/indices" in step_names else 0,
+        "learntop": "model/prior/p/W" in variables,
+        "ycond": _LABELS in variables,
+        "n_y": _num_classes(variables) if _LABELS in variables else None,
+        "weight_y": "model/classifier/W" in variables,
+    }
 
 
 def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
     for name in flags:
-        if name not in DEFAULTS and name not in _OTHER_FLAGS:
+        if name not in DEFAULTS and name not in FLAGS:
             warnings.warn(f"the flag {name} is ignored: openai/glow has none of that name{nearest(name, DEFAULTS)}", stacklevel=3)
     values = DEFAULTS | {name: value for name, value in flags.items() if name in DEFAULTS}
     for name, default in DEFAULTS.items():
@@ -77,44 +137,45 @@ def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
         fits = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
         if not (fits or value == default or (kind is float and type(value) is int)):
             raise ConfigError(name, f"got {value!r}, expected {'true or false' if kind is bool else kind.__name__}")
-    for name, known in (("flow_permutation", _PERMUTATIONS), ("flow_coupling", _COUPLINGS), ("problem", _IMAGE_SIZES)):
-        if values[name] not in known:
-            raise ConfigError(name, f"got {values[name]!r}, expected {', '.join(map(str, known))}")
+    check_choices(values, dashes="")
     if values["image_size"] == DEFAULTS["image_size"]:
-        values["image_size"] = _IMAGE_SIZES[values["problem"]]
+        values["image_size"] = IMAGE_SIZES[values["problem"]]
     return values
 
 
 def _config(values: Mapping[str, Any]) -> GlowConfig:
-    return GlowConfig.from_dict(
-        {
-            "levels": values["n_levels"],
-            "depth": values["depth"],
-            "width": values["width"],
-            "coupling": _COUPLINGS[values["flow_coupling"]],
-            "permutation": _PERMUTATIONS[values["flow_permutation"]],
-            "learn_top": values["learntop"],
-            "class_conditional": values["ycond"],
-            # The original has no classifier without ycond, whatever the weight.
-            "class_weight": values["weight_y"] if values["ycond"] else 0.0,
-            "bits": values["n_bits_x"],
-        }
-    )
+    return GlowConfig.from_dict(settings_of(values))
 
 
-def _spec(values: Mapping[str, Any], variables: Mapping[str, np.ndarray | Tensor]) -> DataSpec:
+def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of GlowConfig that the model's flags are."""
+    return {
+        "levels": values["n_levels"],
+        "depth": values["depth"],
+        "width": values["width"],
+        "coupling": COUPLINGS[values["flow_coupling"]],
+        "permutation": PERMUTATIONS[values["flow_permutation"]],
+        "learn_top": values["learntop"],
+        "class_conditional": values["ycond"],
+        # The original has no classifier without ycond, whatever the weight.
+        "class_weight": values["weight_y"] if values["ycond"] else 0.0,
+        "bits": values["n_bits_x"],
+    }
+
+
+def _spec(values: Mapping[str, Any], variables: Variables) -> DataSpec:
     """The images and classes that the shapes tell."""
     channels = _found(variables, "model/0/0/actnorm_center/b").size // 4
     num_classes = values["n_y"]
     if values["ycond"]:
-        found = len(_found(variables, "model/prior/y_emb/W"))
+        found = _num_classes(variables)
         if num_classes not in (None, found):
             raise ConfigError("n_y", f"got {num_classes}, but the weights have {found} classes")
         num_classes = found
     return DataSpec(image_size=values["image_size"], channels=channels, num_classes=num_classes or None)
 
 
-def _tensor(variables: Mapping[str, np.ndarray | Tensor], source: str, *, like: Tensor) -> Tensor:
+def _tensor(variables: Variables, source: str, *, like: Tensor) -> Tensor:
     """A variable as a tensor of our layout, type and shape."""
     given = _found(variables, source)
     if given.ndim == 4 and like.ndim == 4:
@@ -123,13 +184,34 @@ def _tensor(variables: Mapping[str, np.ndarray | Tensor], source: str, *, like: 
         array = given.T if like.ndim == 2 else given.reshape(-1)
     if array.shape != tuple(like.shape):
         raise CheckpointError(f"{source} has shape {list(given.shape)}, which a model of these flags has not; see width, flow_coupling")
-    return torch.from_numpy(np.ascontiguousarray(array)).to(like.dtype)
+    if array.dtype.kind not in "fiu":
+        raise CheckpointError(f"{source} has type {array.dtype}, expected numbers")
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"{source} holds values that are not finite: its training failed; take an earlier checkpoint")
+    if not like.is_floating_point() and not np.array_equal(np.sort(array), np.arange(len(array))):
+        raise CheckpointError(f"{source} is not an order of {len(array)} channels")
+    return torch.tensor(array, dtype=like.dtype)
 
 
-def _found(variables: Mapping[str, np.ndarray | Tensor], name: str) -> np.ndarray:
+def _found(variables: Variables, name: str) -> np.ndarray:
     if name not in variables:
         raise CheckpointError(f"the weights have no {name}, which a model of these flags has; see {_STRUCTURE}")
     return np.asarray(variables[name])
+
+
+def _last_axis(variables: Variables, name: str) -> int:
+    return _shape(variables, name, axes=4)[-1]
+
+
+def _num_classes(variables: Variables) -> int:
+    return _shape(variables, _LABELS, axes=2)[0]
+
+
+def _shape(variables: Variables, name: str, *, axes: int) -> tuple[int, ...]:
+    shape = _found(variables, name).shape
+    if len(shape) != axes:
+        raise CheckpointError(f"{name} has shape {list(shape)}, expected {axes} axes")
+    return shape
 
 
 _IN_STEP = {

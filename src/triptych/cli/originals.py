@@ -1,0 +1,129 @@
+"""What the command lines of other programs have in common: they become commands of Triptych, which are printed and run."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triptych.cli.processes import is_first_process, num_processes
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError
+from triptych.interop.flags import Flag
+
+if TYPE_CHECKING:
+    from triptych.recipes.config import RunConfig
+
+Commands = Iterator[list[str]]
+"""Commands of Triptych, without its name."""
+LAUNCHERS = ("python", "python3", "mpiexec", "mpirun", "srun", "torchrun", "horovodrun")
+
+
+def run_all(commands: Callable[[], Commands]) -> int:
+    """The exit code of the last of the commands that ran; all but the last are imports.
+
+    Among several processes the first one says what there is to do, and imports while the others wait.
+    """
+    if num_processes() == 1:
+        code = 0
+        for command in commands():
+            code = _run(command)
+            if code:
+                break
+        return code
+    from triptych.engine.distributed import open_world
+
+    def prepared() -> list[str]:
+        *before, last = commands()
+        for command in before:
+            _run(command)
+        return last
+
+    return _run(open_world().on_main(prepared))
+
+
+def _run(command: list[str]) -> int:
+    """The exit code of a command, which is printed before."""
+    from triptych.cli.main import VERBS
+
+    if is_first_process():
+        print(f"triptych {shlex.join(command)}", flush=True)
+    return importlib.import_module(VERBS[command[0]].module).main(command[1:])
+
+
+def note(text: str) -> None:
+    """Says something about what the command line has become."""
+    if is_first_process():
+        print(f"triptych: note: {text}", file=sys.stderr)
+
+
+def without_python(arguments: Sequence[str], *, begin: str, several: str) -> Sequence[str]:
+    """A copied command line without `python`; ConfigError where something else launches it.
+
+    `begin`: what it has to begin with. `several`: the command for several processes.
+    """
+    if not arguments or arguments[0] not in LAUNCHERS:
+        return arguments
+    if arguments[0] not in ("python", "python3") or len(arguments) < 2:
+        raise ConfigError("", f"got {arguments[0]!r}; begin with {begin}, for several processes so: {several} ...")
+    return arguments[1:]
+
+
+def flag_list(flags: dict[str, Flag]) -> str:
+    """A page of help: the flags with their defaults."""
+    width = max(map(len, flags)) + 4
+    lines = (f"  {'--' + flag.name:{width}}{'' if flag.switch else flag.default}".rstrip() for flag in flags.values())
+    return "flags of the original, with its defaults:\n" + "\n".join(lines)
+
+
+def imported(program: str, path: str, *, words: str, setting: str) -> tuple[Path, Commands]:
+    """The run that holds the weights of a file, and the command that imports them, unless that was done before.
+
+    `path` may be a run itself. `words`: the flags that say what the model is. `setting`: the flag that names the file.
+    """
+    if not path:
+        raise ConfigError(setting, "missing: the file of the weights, or a run directory")
+    if (Path(path) / "config.json").is_file():
+        return Path(path), iter(())
+    digest = hashlib.sha256(f"{Path(path).resolve()} {_version(Path(path))} {words}".encode()).hexdigest()[:6]
+    run = Path("runs") / f"{Path(path).stem}-{digest}"
+    if (run / "config.json").is_file():
+        return run, iter(())
+    return run, iter([["import", program, path, "--run", str(run), *(["--flags", words] if words else [])]])
+
+
+def _version(path: Path) -> str:
+    """Changes with the file: another file of the same name is another import."""
+    for file in (path, path.with_name(f"{path.name}.index")):  # a checkpoint of TensorFlow goes by what its files begin with
+        if file.is_file():
+            stamp = file.stat()
+            return f"{stamp.st_size} {stamp.st_mtime_ns}"
+    return ""
+
+
+def nearest_recipe(config: RunConfig, *, families: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The recipe of the same kind of model that needs the fewest settings to become `config`, and those settings as flags."""
+    from triptych.recipes.catalogue import load_recipe, recipes
+
+    candidates = {name: load_recipe(name) for name, recipe in recipes().items() if recipe.family in families}
+    commands = {name: settings_flags(base, config) for name, base in candidates.items() if type(base.model) is type(config.model)}
+    recipe = min(commands, key=lambda name: len(commands[name]))
+    return recipe, commands[recipe]
+
+
+def settings_flags(base: Config, target: Config) -> list[str]:
+    """The flags that make `base` into `target`, which has the same sections."""
+    from triptych.cli.settings import flags_of
+
+    words: list[str] = []
+    for flag in flags_of(base):
+        value: Any = target
+        for part in flag.setting.split("."):
+            value = getattr(value, part)
+        if value != flag.default:
+            words += [flag.name, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return words
