@@ -64,7 +64,7 @@ def main() -> int:
             "",
             f"32 steps x 3 levels, width {WIDTH}, batch {BATCH}, {WARMUP} steps of warm-up and {STEPS} at 0.001, float32, CPU.",
             "",
-            "| seed | images seen | most bits per dimension after the warm-up | largest gradient norm then | validation, 5 bits, at the end |",
+            "| seed | images seen | most bits/dim after warm-up | largest gradient norm then | validation at the end, 5 bits |",
             "|---|---|---|---|---|",
             *rows,
             "",

@@ -248,6 +248,45 @@ def test_directions_of_a_table(glow: Run, tmp_path: Path, capsys: pytest.Capture
     assert error == f"{table}: has no row for {given}/1.png" and not (tmp_path / "l.npz").exists()
 
 
+def test_nothing_that_is_read_is_overwritten(glow: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "images.npz", arr_0=pixels(), arr_1=np.array([3, 1, 4, 1, 5]))
+    latents, directory, cpu = tmp_path / "latents.npz", str(glow.directory), ("--device", "cpu")
+    shown(capsys, directory, str(tmp_path / "images.npz"), "--directions", "--out", str(latents), *cpu)
+    read = {file: file.read_bytes() for file in (tmp_path / "images.npz", latents, glow.directory / "directions.npz")}
+    (tmp_path / "folder.npz").mkdir()
+    for verb, arguments, line in (
+        ("encode", ("images.npz", "--out", "images.npz"), "cannot write {}/images.npz: it is what is read; choose another --out"),
+        (
+            "encode",
+            ("images.npz", "--directions", "--directions-out", "images.npz"),
+            "cannot write {}/images.npz: it is what is read; choose another --out",
+        ),
+        (
+            "encode",
+            ("images.npz", "--directions", "--out", "both.npz", "--directions-out", "both.npz"),
+            "--directions-out: got '{}/both.npz', where the latents go; name another file",
+        ),
+        (
+            "encode",
+            ("latents.npz", "--decode", "--out", "latents.npz"),
+            "cannot write {}/latents.npz: it is what is read; choose another --out",
+        ),
+        (
+            "sample",
+            ("--from", "latents.npz", "--out", "latents.npz"),
+            "cannot write {}/latents.npz: it is what is read; choose another --out",
+        ),
+        ("encode", ("images.npz", "--out", "folder.npz"), "cannot write {}/folder.npz: it is a folder; choose another --out"),
+    ):
+        given = [str(tmp_path / word) if word.endswith(".npz") else word for word in arguments]
+        assert main([verb, directory, *given, *cpu]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {line.replace('{}', str(tmp_path))}\n"
+    own = str(glow.directory / "directions.npz")
+    assert main(["sample", directory, "--from", str(latents), "--direction", "1=1", "--out", own, *cpu]) == 2
+    assert capsys.readouterr().err == f"triptych: error: cannot write {own}: it is what is read; choose another --out\n"
+    assert all(file.read_bytes() == before for file, before in read.items()) and not (tmp_path / "both.npz").exists()
+
+
 def test_what_does_not_go_with_directions(glow: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "plain.npy", pixels())
     advice = "put them in sub-folders, one for each class, or give a table of attributes (--attributes)"
@@ -271,6 +310,10 @@ def test_what_does_not_go_with_directions(glow: Run, images: Path, tmp_path: Pat
 def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory, given = str(run.directory), str(images)
     np.save(tmp_path / "plain.npy", pixels())
+    locked = bytearray(images.read_bytes())
+    for start in (locked.index(b"PK\x03\x04") + 6, locked.index(b"PK\x01\x02") + 8):
+        locked[start] |= 1
+    (tmp_path / "locked.npz").write_bytes(locked)
     write_latents(tmp_path / "bare.npz", Latents((np.zeros((2, 1, 8, 8), np.float32),), None))
     write_latents(tmp_path / "wide.npz", Latents((np.zeros((2, 1, 9, 9), np.float32),), np.array([1, 2])))
     usage = "usage: triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
@@ -281,6 +324,10 @@ def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.Capture
         ((directory, "--check"), f"got '--check' where the images are expected; {usage}"),
         ((directory, "none.npz"), "none.npz: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
         ((directory, "none.npz", "--decode"), "none.npz: there is no such file; expected an .npz of latents"),
+        (
+            (directory, str(tmp_path / "locked.npz")),
+            "{}/locked.npz: cannot be read (File 'arr_0.npy' is encrypted, password required for extraction)",
+        ),
         ((directory, given, "--out", "a.png"), "--out: got 'a.png', expected a name that ends with .npz"),
         ((directory, given, "--decode", "--out", "a.jpg"), "--out: got 'a.jpg', expected a name that ends with .png or .npz, or a folder"),
         ((directory, given, "--decode", "--check"), "--check: got True, expected False with --decode; it goes with encoding"),

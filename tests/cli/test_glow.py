@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.interop.checkpoint import PREFIX
+from tests.interop.checkpoint import FOLDER, PREFIX
 from triptych.cli import glow, train
 from triptych.cli.main import main
 from triptych.flows.glow import GlowConfig
@@ -145,6 +147,22 @@ def test_weights_to_begin_with(in_tmp: Path) -> None:
     assert direct[direct.index("--init-from") + 1] == run
 
 
+def test_a_folder_of_weights_is_imported_again_when_they_changed(in_tmp: Path) -> None:
+    shutil.copytree(FOLDER, "logs/first", ignore=shutil.ignore_patterns("sliced"))
+    runs = []
+    for seconds in (1, 2):
+        os.utime(f"logs/first/{PREFIX.name}.index", (seconds, seconds))
+        for path in ("logs", "logs/first", f"logs/first/{PREFIX.name}", "."):
+            first, _ = commands(f"--data_dir x --restore_path {path}")
+            runs.append(first[first.index("--run") + 1])
+    assert len(set(runs[:3] + runs[4:7])) == 6 and runs[3] == runs[7], "two folders up it is not looked for"
+
+
+def test_the_rate_of_averages_stays_below_1() -> None:
+    _, config = trained("--data_dir x --polyak_epochs 1e9")
+    assert config.optim.betas == (0.9, 0.999999) and config.train.ema_rates == (0.999999,)
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -167,6 +185,21 @@ def test_weights_to_begin_with(in_tmp: Path) -> None:
         ("--data_dir x --beta1 1", "--beta1: got (1.0, "),
         ("--data_dir x --epochs 1", "--epochs: got 1, expected at least 2"),
         ("--data_dir x --n_batch_train 0", "--n_batch_train: got 0, expected more than 0"),
+        ("--data_dir x --polyak_epochs nan", "--polyak_epochs: got nan, expected more than 0"),
+        ("--data_dir x --logdir=", "--logdir: got '', expected the directory of the run"),
+        (
+            "--data_dir x --n_levels 6 --epochs 2",
+            "--n_levels: got 6 for images of 32 pixels (--image_size), which have to be a multiple of 2^6",
+        ),
+        (
+            "--data_dir x --image_size 36 --epochs 2",
+            "--n_levels: got 3 for images of 36 pixels (--image_size), which have to be a multiple of",
+        ),
+        ("--data_dir x --n_levels 99999999999 --epochs 2", "--n_levels: got 99999999999 for images of 32 pixels"),
+        (
+            "--data_dir x --inference --n_test 0",
+            "--n_test: got 0, expected at least 1 with --inference, or -1 for the number of the problem",
+        ),
         ("--data_dir x --polyak_epochs 0", "--polyak_epochs: got 0.0, expected more than 0"),
         ("--data_dir x --n_batch_init 1", "--n_batch_init: got 1, expected at least 2"),
         ("--data_dir x --n_test -5", "--n_test: got -5, expected 0 or more"),

@@ -219,6 +219,8 @@ def test_a_checkpoint_of_glow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         (f"{PREFIX} --flags=--n_levls=2", '--n_levls: unknown flag; did you mean "--n_levels"?'),
         (f"{PREFIX} --flags=--learntop=True", "--learntop: got 'True', but this flag takes no value"),
         (f"{PREFIX} --flags=--num_channels=3", "--num_channels: unknown flag"),
+        (f"{PREFIX} --flags=--n_batch_train=0", "--n_batch_train: got 0, expected more than 0"),
+        (f"{PREFIX} --flags=--polyak_epochs=nan", "--polyak_epochs: got nan, expected more than 0"),
         (f"{PREFIX} --n_levels 2", '--n_levels: the original\'s flags go into one text: --flags "--n_levels ..."'),
         (f"{PREFIX} --ema a.pt", "--ema: a checkpoint of glow holds its averages itself: leave it out"),
         (f"{PREFIX} --ema-rate 1", "--ema-rate: got 1.0, expected 0 or more and below 1"),

@@ -71,6 +71,11 @@ def test_nothing_given_shows_the_help_as_an_error(capsys: pytest.CaptureFixture[
         (CheckpointError("damaged"), 2, "triptych: error: damaged\n"),
         (RunError("the loss is not finite"), 1, "triptych: error: the loss is not finite\n"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "triptych: error: [Errno 28] No space left on device\n"),
+        (
+            MemoryError("Unable to allocate 9 TiB"),
+            1,
+            "triptych: error: not enough memory (Unable to allocate 9 TiB): ask for less at once\n",
+        ),
         (KeyboardInterrupt(), 130, "triptych: interrupted\n"),
     ],
 )

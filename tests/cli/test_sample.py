@@ -99,7 +99,7 @@ NOTHING = {
     "strengths": None,
     "pick": None,
     "between": None,
-    "path": "linear",
+    "path": None,
     "count": None,
     "labels": None,
     "directions": None,
@@ -122,6 +122,7 @@ NOTHING = {
             {"strengths": {"smiling": 0.8, "young": -0.5}, "directions": "d.npz"},
         ),
         ("--from a.npz --direction a=b=-1:1e0 --labels 3,cat", {"strengths": {"a=b": (-1.0, 1.0)}, "labels": [3, "cat"]}),
+        ("--from a.npz --direction a,b=1,c,d=-1:1,e=0", {"strengths": {"a,b": 1.0, "c,d": (-1.0, 1.0), "e": 0.0}}),
         ("--from a.npz --between 3,7 --path sphere --count 5", {"between": (3, 7), "path": "sphere", "count": 5}),
         (
             "--from a.npz --batch-size 4 --checkpoint best --weights raw --device cpu --out b.npz",
@@ -151,11 +152,12 @@ def test_images_of_latents(arguments: str, asked: dict[str, Any], edited: FakeRu
         ("--between 3", "--between: got '3', expected the numbers of two latents: 3,7"),
         ("--direction smiling", "--direction: got 'smiling', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
         ("--direction a=1,b=x", "--direction: got 'b=x', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
+        ("--direction a=1,b", "--direction: got 'b', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
         ("--direction a=nan", "--direction: got 'a=nan', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
         ("--direction a=0:1:2", "--direction: got 'a=0:1:2', expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)"),
         ("--direction a=1,a=2", "--direction: got a twice"),
         ("--directions d.npz", "--directions: got 'd.npz', expected None without --direction"),
-        ("--path sphere", "--path: got 'sphere', expected linear without --between"),
+        ("--path sphere", "--path: got 'sphere', expected None without --between"),
     ],
 )
 def test_what_does_not_go_with_latents(arguments: str, line: str, edited: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -168,6 +169,26 @@ def test_the_model_may_say_what_failed(tmp_path):
     with pytest.raises(RunError, match=r"is not finite at 24 .* may help; its third layer$"):
         run(make_loop(seeded(Knowing), tmp_path / "run"))
 
+    class BesideAnother(World):
+        def gather(self, value):
+            return [value, "a layer there"]
+
+    for kind, said in ((Exploding, "a layer there"), (Knowing, "its third layer")):
+        loop = make_loop(seeded(kind), tmp_path / kind.__name__, world=BesideAnother(0, 1, torch.device("cpu")))
+        with pytest.raises(RunError, match=rf"is not finite at 24 .* may help; {said}$"):
+            run(loop)
+    loop = make_loop(seeded(Knowing), tmp_path / "late", total_images=24)
+    step, check = loop._step, loop._check
+
+    def unwaiting(*given):  # as on a GPU, where the line of the log is the first to wait for what the steps measure
+        loop._check = lambda: None
+        step(*given)
+        loop._check = check
+
+    loop._step = unwaiting
+    with pytest.raises(RunError, match=r"is not finite at 24 .* may help; its third layer$"):
+        run(loop)
+
 
 @pytest.mark.parametrize("saves_memory", [False, True])
 def test_gradients_keep_their_place_where_memory_is_saved(tmp_path, saves_memory):
@@ -180,6 +201,24 @@ def test_gradients_keep_their_place_where_memory_is_saved(tmp_path, saves_memory
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all((gradient is not None) == saves_memory for gradient in gradients)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.model.parameters(), strict=True))
+
+
+def test_a_phase_may_have_a_rate_of_its_own(tmp_path):
+    model = seeded(Pair)
+    model.phases = (replace(model.phases[0], rate=4.0), model.phases[1])
+    loop = make_loop(model, tmp_path / "run", total_images=16, batch_size=4, optim=OptimConfig(learning_rate=1e-3))
+    run(loop)
+    rates = {name: updater.optimizer.param_groups[0]["lr"] for (name,), updater in loop.updaters.items()}
+    assert rates == {"discriminator": 4e-3, "generator": 1e-3}
+
+
+def test_averages_are_copies_until_they_start(tmp_path):
+    for images, same in ((24, True), (32, False)):
+        model = seeded(Denoiser)
+        loop = make_loop(model, tmp_path / str(images), total_images=images, ema_start=24)
+        run(loop)
+        (average, _), state = loop.averages, dict(model.named_parameters())
+        assert all(torch.equal(average.tensors[name], parameter) == same for name, parameter in state.items())
 
 
 class Overflowing(Denoiser):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine import optim
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.optim import assert_same_layout, learning_rate, load_optimizer_state, make_optimizer, optimizer_state
 
@@ -24,6 +25,15 @@ CPU = torch.device("cpu")
         (OptimConfig(learning_rate=2.0, schedule="linear"), 1000, 0.0),
         (OptimConfig(learning_rate=2.0, schedule="cosine"), 250, 1 + math.cos(math.pi / 4)),
         (OptimConfig(learning_rate=2.0, schedule="cosine"), 1000, 0.0),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=10, decay_end=20, decay_to=0.1), 10, 2.0),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=10, decay_end=20, decay_to=0.1), 15, 1.1),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=10, decay_end=20, decay_to=0.1), 30, 0.2),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=500), 400, 2.0),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=500), 750, 1.0),
+        (OptimConfig(learning_rate=2.0, schedule="cosine", decay_end=100, decay_to=0.5), 50, 1.5),
+        (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400), 399, 2.0),
+        (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400), 400, 0.2),
+        (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400, decay_factor=0.5), 900, 0.5),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 0, 0.2),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 40, 1.0),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 90, 2.0),
@@ -72,6 +82,30 @@ def test_each_optimizer_takes_the_steps_of_its_formula(name):
         assert torch.allclose(own[key].double(), w, atol=1e-6), key
 
 
+def test_adamax_glow_takes_every_parameter_once_at_its_own_step(monkeypatch):
+    """However its parameters are cut into pieces, and though some had no gradient before."""
+    settings = OptimConfig(name="adamax-glow", learning_rate=1e-2)
+    torch.manual_seed(0)
+    first, second = ({str(k): torch.randn(k, 3) for k in range(1, 6)} for _ in range(2))
+    ends = []
+    for size in (1, 16, 10_000):
+        monkeypatch.setattr(optim, "_PIECE_VALUES", size)
+        own = {name: nn.Parameter(torch.zeros_like(gradient)) for name, gradient in first.items()}
+        optimizer = make_optimizer(own, settings, device=CPU)
+        for gradients, left_out in ((first, "2"), (second, "5")):
+            for name, parameter in own.items():
+                parameter.grad = None if name == left_out else gradients[name].clone()
+            optimizer.step()
+        ends.append(own)
+    alone = {"2": second, "5": first}
+    for name, parameter in ends[0].items():
+        assert all(torch.equal(parameter, other[name]) for other in ends[1:])
+        if name in alone:  # in its first step w = -rate sqrt(1 - beta2) sign(g)
+            torch.testing.assert_close(parameter.detach(), -1e-2 * math.sqrt(1e-3) * alone[name][name].sign())
+        else:
+            assert optimizer.state[own[name]]["step"] == 2
+
+
 @pytest.mark.parametrize("name", ["adamw", "adam", "adamax", "adamax-glow"])
 def test_state_goes_to_a_contiguous_file_and_back(name):
     settings = OptimConfig(name=name, learning_rate=1e-2)
@@ -117,6 +151,9 @@ def test_a_layout_that_differs_is_noticed():
         (lambda: TrainConfig(total_images=1, batch_size=1, loss_scale=0.5), "loss_scale: got 0.5, expected at least loss_scale_floor"),
         (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
         (lambda: OptimConfig(betas=(0.9, 1.0)), "betas: got"),
+        (lambda: OptimConfig(schedule="step"), "decay_every: got None, expected a number of images with schedule step"),
+        (lambda: OptimConfig(decay_start=20, decay_end=20), "decay_end: got 20, expected more than decay_start"),
+        (lambda: OptimConfig(name="adamax-glow", weight_decay=1.0), "weight_decay: got 1.0, expected below 1 with adamax-glow"),
     ],
 )
 def test_settings_out_of_range(make, message):

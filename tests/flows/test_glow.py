@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from triptych.core.images import to_uint8
 from triptych.core.model import Encoder, Likelihood, Sampler, VariationalBound
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig, bits_per_dim
 from triptych.flows.glow import Glow, GlowConfig, GlowEncodingConfig, GlowLikelihoodConfig, GlowSamplingConfig
+from triptych.flows.memory import MemoryName
 from triptych.interop.glow import from_variables
 
 ARRAYS, FLAGS = recorded.load("glow")
@@ -166,6 +168,25 @@ def test_8_bit_images_come_back_exactly(make, bf16) -> None:
     assert [tuple(latent.shape[1:]) for latent in latents] == model.network.latent_shapes
 
 
+@pytest.fixture
+def tf32() -> Iterator[None]:
+    convolutions = torch.backends.cudnn.conv
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "tf32"
+    yield
+    convolutions.fp32_precision = before
+
+
+@pytest.mark.usefixtures("tf32")
+def test_what_has_to_come_back_is_not_rounded_to_tf32() -> None:
+    """On a GPU; here it is seen by the setting that it follows."""
+    convolutions, model, seen = torch.backends.cudnn.conv, glow(), []
+    model.network.levels[0].steps[0].coupling.network.register_forward_hook(lambda *_: seen.append(convolutions.fp32_precision))
+    model.decode(model.encode(images(2)))
+    assert seen == ["ieee", "ieee"] and convolutions.fp32_precision == "tf32"
+    model.bits_per_dim(images(2))
+    assert seen[-1] == "tf32", "that is the user's choice"
+
+
 def test_latents_of_the_published_sizes() -> None:
     with torch.device("meta"):
         shapes = {
@@ -205,6 +226,11 @@ def test_capabilities() -> None:
     model = glow()
     assert isinstance(model, Sampler) and isinstance(model, Likelihood) and isinstance(model, Encoder)
     assert not isinstance(model, VariationalBound)
+    assert {memory: glow(memory=memory).saves_memory for memory in get_args(MemoryName)} == {
+        "autograd": False,
+        "checkpoint": True,
+        "inversion": True,
+    }
 
 
 def test_initialize_normalizes_every_actnorm_in_one_pass() -> None:
@@ -272,6 +298,9 @@ def test_log_prob_is_what_the_metric_measures() -> None:
     more = [model.log_prob(batch(values), rng(3).child(k), settings=GlowLikelihoodConfig()) for k in (1, 2)]
     torch.testing.assert_close(three, (one + more[0] + more[1]) / 3)
     assert (three - one).abs().min() > 1e-6
+    coarse = glow(bits=5)
+    nats = -192 * math.log(2) * coarse.bits_per_dim(values, noise=u)
+    torch.testing.assert_close(coarse.log_prob(batch(values), rng(3)).float(), nats)
 
 
 def test_temperature_multiplies_the_noise() -> None:
@@ -292,6 +321,7 @@ def test_uniform_dequantization_of_an_encoding_is_the_noise_of_rng() -> None:
     again = model.encode(values, noise=rng(2).uniform("dequantization", 3, 8, 8))
     middle = model.encode(batch(values).images, labels=None, rng=rng(2), settings=GlowEncodingConfig())
     assert torch.equal(latents[0], again[0]) and not torch.equal(latents[0], middle[0])
+    assert torch.equal(middle[0], model.encode(values, noise=torch.full((2, 3, 8, 8), 0.5))[0])
     back = to_uint8(model.decode(latents, labels=None, settings=settings)).permute(0, 3, 1, 2).int()
     assert (back - values.int()).abs().max() <= 1
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from tests.flows.flows import moved
+from triptych.flows import layers
 from triptych.flows.layers import (
     ActNorm,
     Coupling,
@@ -63,6 +66,8 @@ def test_actnorm_starts_at_mean_0_and_variance_1() -> None:
     centred = x - x.mean((0, 2, 3), keepdim=True)
     expected = torch.log(1 / (centred.square().mean((0, 2, 3)).sqrt() + 1e-6)) / 3
     torch.testing.assert_close(norm.log_scale.detach()[:2], expected[:2], atol=1e-5, rtol=0)
+    norm.initialize(torch.tensor([3.0, -3.0]).view(2, 1, 1, 1).expand(2, 3, 2, 2) * torch.tensor([1.0, 1e-6, 0.0])[:, None, None])
+    torch.testing.assert_close(norm.scale(), torch.tensor([1 / 3, 1 / 4e-6, 1e6]), msg="1 / (std + 1e-6)")
 
 
 @pytest.mark.parametrize("name", MIXINGS)
@@ -101,6 +106,18 @@ def test_kept_inverse_follows_the_weights() -> None:
         x = mixing.inverse(y.to(mixing.weight.dtype))
         back = torch.einsum("oi,bihw->bohw", mixing.weight, x)
         torch.testing.assert_close(back.to(y.dtype), y, atol=1e-5, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["conv", "conv-lu"])
+def test_mixing_on_a_gpu_is_not_rounded_to_tf32(name) -> None:
+    mixing, norm, x = make_mixing(name, 48), ActNorm(48), numbers(4, 48, 8, 8, dtype=torch.float32)
+    moved(norm)
+    on_cpu = mixing.after(norm, x)
+    mixing, norm = mixing.cuda(), norm.cuda()
+    y = mixing.after(norm, x.cuda())
+    torch.testing.assert_close(y.cpu(), on_cpu, atol=1e-5, rtol=0)
+    torch.testing.assert_close(norm.inverse(mixing.inverse(y)).cpu(), x, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["shuffle", "reverse"])
@@ -226,6 +243,20 @@ def test_inverses_at_hand_are_those_of_now(mixing) -> None:
         after = step.mixing.inverse(y)
         torch.testing.assert_close(step.mixing.after(ActNorm(8).double(), after), y, atol=1e-10, rtol=0)
         assert mixing in ("shuffle", "reverse") or not torch.allclose(after, before)
+
+
+def test_inverses_of_a_level_are_computed_in_one_go_and_let_go(monkeypatch) -> None:
+    level = Level(8, depth=3, settings=replace(settings(), memory="inversion"), splits=True)
+    counts = []
+    monkeypatch.setattr(layers, "_inverses", lambda found, inverses=layers._inverses: counts.append(len(found)) or inverses(found))
+    level(numbers(2, 2, 4, 4, dtype=torch.float32))[0].sum().backward()
+    assert counts == [3]
+    with pytest.raises(ZeroDivisionError), level.inverses_at_hand():
+        with level.inverses_at_hand():
+            assert all(step.mixing.held_inverse is not None for step in level.steps)
+        assert level.steps[0].mixing.inverse_matrix().isfinite().all(), "the inner one ends, the outer one goes on without"
+        raise ZeroDivisionError
+    assert all(step.mixing.held_inverse is None for step in level.steps), "none outlives a change of the weights"
 
 
 def test_squeeze_orders_channels_by_old_channel_row_column() -> None:

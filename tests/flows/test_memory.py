@@ -54,14 +54,25 @@ def test_the_gradient_is_that_of_autograd(memory: MemoryName, coupling: Coupling
         assert (other[2][name] - gradient).norm() <= 1e-4 * gradient.norm(), name
 
 
+@pytest.mark.parametrize("memory", ["checkpoint", "inversion"])
+def test_parameters_that_do_not_learn_get_no_gradient(memory: MemoryName) -> None:
+    steps = steps_of(depth=3)
+    for name, parameter in steps.named_parameters():
+        parameter.requires_grad_("norm" in name and not name.startswith("1"))
+    plain, other = gradients(steps, "autograd")[2], gradients(steps, memory)[2]
+    assert plain.keys() == other.keys() == {"x", *(name for name, p in steps.named_parameters() if p.requires_grad)}
+    for name, gradient in plain.items():
+        assert (other[name] - gradient).norm() <= 1e-4 * gradient.norm(), name
+
+
 def test_the_gradient_under_bf16_is_that_of_autograd_under_bf16() -> None:
     """The first half of the channels passes a coupling unchanged, so the network gives the very same numbers the second time."""
     steps = steps_of()
     plain, other = (gradients(steps, memory, bf16=True)[2] for memory in ("autograd", "inversion"))
     whole, difference = (torch.cat([part.flatten() for part in parts]) for parts in (plain.values(), _differences(plain, other)))
-    assert difference.norm() <= 1e-2 * whole.norm()
     full = torch.cat([part.flatten() for part in gradients(steps, "autograd")[2].values()])
     assert (whole - full).norm() > 1e-3 * full.norm(), "the networks did not run in bf16"
+    assert difference.norm() <= 0.2 * (whole - full).norm(), "on the way back they did not"
 
 
 def _differences(a: dict[str, Tensor], b: dict[str, Tensor]) -> list[Tensor]:

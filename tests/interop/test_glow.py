@@ -15,7 +15,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow import CLASS_WEIGHT, averages, described, from_variables, shape_flags, variable_name
+from triptych.interop.glow import averages, described, from_variables, shape_flags, variable_name
 from triptych.interop.glow_published import published
 from triptych.recipes.catalogue import load_recipe
 
@@ -109,6 +109,13 @@ def test_tensors_do_as_well_as_arrays() -> None:
     np.testing.assert_allclose(found.numpy(), ARRAYS["bits_per_dim"], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("kind", [">f4", "<f8", np.longdouble])
+def test_numbers_of_any_width_and_byte_order(kind: str | type) -> None:
+    found = from_variables({name: array.astype(kind) for name, array in recorded_weights().items()}, FLAGS).state_dict()
+    for name, tensor in from_variables(recorded_weights(), FLAGS).state_dict().items():
+        assert torch.equal(found[name], tensor), name
+
+
 def test_defaults_and_unknown_flags() -> None:
     absent = {
         name: value for name, value in FLAGS.items() if name not in ("n_levels", "image_size", "flow_permutation", "n_bits_x", "ycond")
@@ -170,7 +177,7 @@ def test_all_flags_of_a_checkpoint() -> None:
     found = described(variables(model_of()), {"n_bits_x": 5, "image_size": 8})
     assert (found["n_bits_x"], found["image_size"], found["depth"], found["weight_y"]) == (5, 8, 2, 0.0)
     classed = variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5))
-    assert (described(classed, {})["weight_y"], described(classed, {"weight_y": 0.5})["weight_y"]) == (CLASS_WEIGHT, 0.5)
+    assert (described(classed, {})["weight_y"], described(classed, {"weight_y": 0.5})["weight_y"]) == (0.01, 0.5)
     assert (described(classed, {})["image_size"], described(classed, {"problem": "celeba"})["image_size"]) == (32, 256)
 
 
@@ -181,6 +188,7 @@ def test_all_flags_of_a_checkpoint() -> None:
         ({"learntop": False}, "--learntop: the checkpoint has True, got False"),
         ({"weight_y": 0.0}, "--weight_y: the checkpoint has a classifier, got 0.0"),
         ({"image_size": 30}, "--image_size: got 30, for the checkpoint has 2 levels: expected a multiple of 4"),
+        ({"image_size": 2**17}, "--image_size: got 131072, for the checkpoint has 2 levels: expected a multiple of 4, at most 65536"),
         ({"n_bits_x": 0}, "--n_bits_x: got 0, expected 1 to 8"),
         ({"problem": "svhn"}, "--problem: got 'svhn', expected mnist, cifar10"),
     ],
@@ -206,6 +214,10 @@ def test_the_default_size_has_to_fit_the_levels() -> None:
         (lambda all: all | {"model/7/1/invconv/W": np.zeros(3)}, "the weights have no model/2/0, but other levels have it"),
         (lambda all: all | {"model/0/999999/x": np.zeros(3)}, "the weights have no model/0/2, but other levels have it"),
         (lambda all: all | {"model/0/0/f1/l_1/W": np.zeros(3)}, "model/0/0/f1/l_1/W has shape [3], expected 4 axes"),
+        (
+            lambda all: all | {"model/0/0/f1/l_1/W": np.zeros((0, 2**50, 1, 1))},
+            f"model/0/0/f1/l_1/W has shape [0, {2**50}, 1, 1], and so no values",
+        ),
         (lambda all: all | {"model/prior/y_emb/W": np.float32(0)}, "model/prior/y_emb/W has shape [], expected 2 axes"),
     ],
 )
@@ -220,6 +232,7 @@ def test_variables_of_another_program(change, message: str) -> None:
     [
         ("model/0/0/invconv/W", np.full((12, 12), np.nan), "model/0/0/invconv/W holds values that are not finite"),
         ("model/0/0/invconv/W", np.full((12, 12), "a"), "model/0/0/invconv/W has type <U1, expected numbers"),
+        ("model/0/0/invconv/W", np.full((12, 12), 1e300), "model/0/0/invconv/W holds values that are not finite"),
         ("model/0/0/f1/l_2/W", np.zeros((1, 1, 8, 9)), "model/0/0/f1/l_2/W has shape [1, 1, 8, 9]"),
     ],
 )

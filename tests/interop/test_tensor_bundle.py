@@ -201,3 +201,13 @@ def test_archives_of_arrays(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
         archive.writestr("x.npy", header)
     assert "huge.npz is damaged, or not an .npz of arrays" in refused(tmp_path / "huge.npz")
+
+
+def test_an_archive_that_lies_about_its_size(tmp_path: Path) -> None:
+    """Its directory claims as many bytes as the header of its array does."""
+    np.savez(tmp_path / "v.npz", x=np.zeros(4))
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
+        with zipfile.ZipFile(tmp_path / "v.npz") as given:
+            archive.writestr("x.npy", given.read("x.npy").replace(b"(4,)", b"(9999999999999,)", 1))
+        archive.getinfo("x.npy").file_size = 2**60
+    assert "huge.npz: there is no memory for its arrays" in refused(tmp_path / "huge.npz")

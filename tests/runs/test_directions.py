@@ -107,6 +107,8 @@ def test_what_cannot_be_applied() -> None:
             call()
     with pytest.raises(ConfigError, match="got the strength 1e\\+39 for young, expected finite numbers"):
         directions.applied(latents, {"young": 1e39})
+    with pytest.raises(ConfigError, match="^direction: got the strength -5e\\+38 for young, expected finite numbers$"):
+        directions.applied(latents, {"young": np.linspace(1, -1e39, 5)})
     nothing = replace(directions, arrays=tuple(np.zeros_like(array) for array in directions.arrays))
     with pytest.raises(ConfigError, match="young is nothing"):
         nothing.project(latents, "young")
@@ -239,7 +241,16 @@ def test_images_between_two(run: Run, latents: Latents) -> None:
         way = run.edit(latents, between=(1, 4), path=path, count=5, device="cpu").images
         np.testing.assert_array_equal(way[[0, -1]], pixels(6)[[1, 4]])
         assert len(np.unique(way.reshape(5, -1), axis=0)) == 5
-    assert len(run.edit(latents, between=(1, 4), device="cpu").images) == 9
+    own, linear = (run.edit(latents, between=(1, 4), path=path, device="cpu").images for path in (None, "linear"))
+    np.testing.assert_array_equal(own, linear)
+    assert len(own) == 9
+
+
+def test_latents_that_float32_cannot_undo(run: Run, latents: Latents) -> None:
+    far = Latents(tuple(array * np.float32(1e37) for array in latents.arrays), None)
+    with pytest.warns(UserWarning, match="not finite; what is not is black .float32 cannot undo latents so far from those of the training"):
+        images = run.decode(far, device="cpu").images
+    assert images.dtype == np.uint8
 
 
 def test_a_range_of_strengths_is_a_row_for_each_latent(run: Run, latents: Latents, tmp_path: Path) -> None:
@@ -339,7 +350,9 @@ def test_a_diffusion_model(tmp_path: Path) -> None:
     still, moved = (coder.edit(latents, Edit({"3": by}), directions=tmp_path / "d.npz").images for by in (0.0, 0.8))
     np.testing.assert_array_equal(still, coder.decode(latents).images)
     assert not np.array_equal(moved, still)
-    assert len(coder.edit(latents, Edit(between=(0, 1), path="sphere", count=3)).images) == 3
+    own, sphere, linear = (coder.edit(latents, Edit(between=(0, 1), path=path, count=3)).images for path in (None, "sphere", "linear"))
+    np.testing.assert_array_equal(own, sphere)
+    assert not np.array_equal(linear, sphere)
 
 
 def pixels_file(folder: Path) -> Path:

@@ -308,7 +308,7 @@ def test_recorded_values_after_an_import(tmp_path: Path) -> None:
     arrays, flags = recorded.load("glow")
     np.savez(tmp_path / "w.npz", **{name.removeprefix("weights/"): array for name, array in arrays.items() if name.startswith("weights/")})
     run = import_run(tmp_path / "w.npz", tmp_path / "run", program="glow", flags=flags)
-    assert run.recipe is None and (run.config.data.source, run.config.data.image_size) == ("cifar10", 32)
+    assert run.recipe is None and (run.config.data.source, run.config.data.image_size) == ("auto", 32)
     assert not list((run.directory / "checkpoints/000000000").glob("ema-*"))
     model = run.load(device="cpu")
     assert isinstance(model, Glow)

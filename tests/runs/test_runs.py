@@ -132,6 +132,7 @@ def test_counts_at_an_anchor_size_are_those_of_one_process(tmp_path):
     assert (plain.model.init_images, plain.optim.warmup_images, plain.data.anchor_size) == (10 * 4, 60 * 4, None)
     small = asked.updated({"data": {"image_size": 32}}).rescaled(2)  # a quarter of 6, 2 and 10, cut off, and at least 1
     assert (small.train.batch_size, small.train.microbatch, small.model.init_images, small.optim.warmup_images) == (2, 1, 2, 10)
+    assert asked.updated({"data": {"image_size": 64}}).rescaled(2).model.init_images == 2  # one image has no variance
     assert plain.rescaled(5) == plain
     run = train(asked, tmp_path / "run", device="cpu")
     assert run.config == asked.rescaled(1) and run.checkpoints()[-1] == 48

@@ -66,7 +66,13 @@ def latent_pair(text: str) -> tuple[int, int]:
 def strengths(text: str) -> dict[str, float | tuple[float, float]]:
     """The strengths of `--direction`, by name, a range as (from, to); raises ConfigError for anything else."""
     found: dict[str, float | tuple[float, float]] = {}
-    for part in separated(text):
+    parts: list[str] = []
+    for piece in text.split(","):
+        if parts and "=" not in parts[-1]:  # the name of a class may have commas
+            parts[-1] += f",{piece}"
+        else:
+            parts.append(piece)
+    for part in map(str.strip, parts):
         name, _, strength = part.rpartition("=")
         try:
             ends = [float(end) for end in strength.split(":")]

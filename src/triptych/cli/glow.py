@@ -19,7 +19,7 @@ from triptych.cli.originals import Commands, flag_list, imported, nearest_recipe
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
 from triptych.interop.flags import parse_flags
-from triptych.interop.glow_flags import FLAGS, IMAGE_SIZES, check_choices, second_rate, steps_in_epoch, words
+from triptych.interop.glow_flags import FLAGS, IMAGE_SIZES, check_choices, check_positive, second_rate, steps_in_epoch, words
 
 if TYPE_CHECKING:
     from triptych.data.config import DataConfig
@@ -39,12 +39,12 @@ example: triptych glow --problem cifar10 --data_dir ./cifar-10-batches-bin --dep
 _SEVERAL = "torchrun --nproc-per-node N -m -- triptych glow"
 _NUM_TESTED = {"mnist": 10_000, "cifar10": 10_000, "imagenet-oord": 50_000, "imagenet": 50_000, "celeba": 3_000}
 _NUM_TESTED |= {"lsun_realnvp": 300, "lsun": 300}
+_WINDOWED_SIDE = 96  # short side of the images that lsun_realnvp cuts its squares from
 _AUGMENT = {
     "mnist": {0: "none", 1: "shift", 2: "shift"},
     "cifar10": {0: "none", 1: "shift", 2: "affine"},
 }
 _OPTIMIZERS = {"adamax": "adamax-glow", "adam": "adam", "adam2": "adam"}
-_POSITIVE = ("n_train", "n_batch_train", "n_batch_init", "anchor_size", "epochs_full_valid", "epochs_full_sample", "polyak_epochs")
 _GRID_SIDE = {False: 10, True: 4}
 """Samples along the side of a grid, by whether the images have more than 64 pixels."""
 _REPLACED = {
@@ -121,9 +121,9 @@ def read(arguments: Sequence[str]) -> Given:
     for name, known in (("optimizer", _OPTIMIZERS), ("dal", _AUGMENT["cifar10"])):
         if given[name] not in known:
             raise ConfigError(f"--{name}", f"got {given[name]!r}, expected {', '.join(map(str, known))}")
-    for name in _POSITIVE:
-        if given[name] <= 0:
-            raise ConfigError(f"--{name}", f"got {given[name]}, expected more than 0")
+    check_positive(given.values)
+    if not given["logdir"]:
+        raise ConfigError("--logdir", "got '', expected the directory of the run")
     if given.image_size < 1:
         raise ConfigError("--image_size", f"got {given['image_size']}, expected at least 1, or -1 for the size of the problem")
     return given
@@ -151,6 +151,11 @@ def _training(given: Given) -> Commands:
         raise ConfigError(_original_name(error.setting), error.reason) from None
     if "epochs" not in given.named:
         note(f"--epochs is {given['epochs']}: training ends after {config.train.total_images} images; stop it with Ctrl-C")
+    size, levels = given.image_size, given["n_levels"]
+    if levels >= size.bit_length() or size % 2**levels:
+        raise ConfigError(
+            "--n_levels", f"got {levels} for images of {size} pixels (--image_size), which have to be a multiple of 2^{levels}"
+        )
     recipe, flags = nearest_recipe(config, families=("flows",))
     yield ["train", recipe, "--run", given["logdir"], *begin, *flags]
 
@@ -201,7 +206,7 @@ def _data_config(given: Given) -> DataConfig:
     from triptych.data.config import DataConfig
 
     problem = given["problem"]
-    arrays = problem in ("mnist", "cifar10")
+    arrays, windows = problem in ("mnist", "cifar10"), problem == "lsun_realnvp"
     settings: dict[str, Any] = {"source": problem if arrays else "auto", "path": _images(given), "image_size": given.image_size}
     if arrays:
         settings["augment"] = _AUGMENT[problem][given["dal"]]
@@ -212,7 +217,8 @@ def _data_config(given: Given) -> DataConfig:
         pad=2 if problem == "mnist" else 0,
         channels=3,
         labels="auto" if given["ycond"] else "none",
-        crop="random" if problem == "lsun_realnvp" else "center",
+        crop="random" if windows else "center",
+        resize=max(_WINDOWED_SIDE, given.image_size) if windows else None,
         flip=False,
         anchor_size=given["anchor_size"],
     )
@@ -275,6 +281,8 @@ def _inference(given: Given) -> Commands:
     """The test images as latents, and those as images again."""
     if num_processes() > 1:
         raise ConfigError("--inference", "it runs in one process; leave out torchrun")
+    if _num_tested(given) < 1:
+        raise ConfigError("--n_test", f"got {given['n_test']}, expected at least 1 with --inference, or -1 for the number of the problem")
     logdir = Path(given["logdir"])
     if given["restore_path"]:
         run, before = _restored(given)

@@ -72,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more on exit: into nothing, or it would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except MemoryError as error:
+        short = RunError(f"not enough memory ({error}): ask for less at once").with_traceback(error.__traceback__)
+        return _fail(short, EXIT_FAILED, debug=debug)
     except OSError as error:
         return _fail(error, EXIT_FAILED, debug=debug)
 

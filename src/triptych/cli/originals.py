@@ -98,7 +98,8 @@ def imported(program: str, path: str, *, words: str, setting: str) -> tuple[Path
 
 def _version(path: Path) -> str:
     """Changes with the file: another file of the same name is another import."""
-    for file in (path, path.with_name(f"{path.name}.index")):  # a checkpoint of TensorFlow goes by what its files begin with
+    # A checkpoint of TensorFlow goes by what its files begin with, and by their folder.
+    for file in (path, Path(f"{path}.index"), *sorted(path.glob("*.index")), *sorted(path.glob("*/*.index"))):
         if file.is_file():
             stamp = file.stat()
             return f"{stamp.st_size} {stamp.st_mtime_ns}"

@@ -71,8 +71,8 @@ class SampleOptions(Config):
     "An .npz of directions (triptych encode --directions makes it); None: RUN/directions.npz."
     between: str | None = None
     "Two latents (3,7): --count images on the way from one to the other."
-    path: Literal["linear", "sphere"] = "linear"
-    "The way of --between: a straight line, or on a sphere, which keeps the length (for diffusion models)."
+    path: Literal["linear", "sphere"] | None = None
+    "The way of --between: a straight line, or on a sphere, which keeps the length; None: linear for flows, sphere for diffusion models."
     batch_size: int | None = None
     "Images drawn at once in each process; None: the run's batch size."
     checkpoint: str = "latest"
@@ -108,7 +108,7 @@ class SampleOptions(Config):
             for name in ("base", "guide", "guide_with"):
                 self.require(getattr(self, name) is None, name, f"None {_NOT_WITH_LATENTS}")
             self.require(self.precision == "float32", "precision", "float32 with --from")
-        self.require(self.path == "linear" or self.between is not None, "path", "linear without --between")
+        self.require(self.path is None or self.between is not None, "path", "None without --between")
         self.require(self.directions is None or self.direction is not None, "directions", "None without --direction")
         if self.pick is not None:
             latent_numbers(self.pick, setting="pick")

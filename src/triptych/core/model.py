@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ class Phase:
     "Optimizer steps an iteration, each on its own slice of the iteration's images."
     every: int = 1
     "Runs in every `every`-th iteration only (lazy regularization)."
+    rate: float = 1.0
+    "Factor of the learning rate in its steps."
     partial: bool = False
     "Whether the loss reaches only part of the parameters (DDP must then look for the unused ones)."
 
@@ -207,6 +209,8 @@ class Encoder(Protocol):
 
     encoding: Config
     "The default settings of the two ways; `triptych encode` takes them as flags."
+    way: Literal["linear", "sphere"]
+    "From one image's latents to another's: straight; or on a sphere, where latents are noise, whose length a straight way would lose."
 
     def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:
         """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).

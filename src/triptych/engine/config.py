@@ -23,6 +23,7 @@ class TrainConfig(Config):
             "compile",
             "ema_rates",
             "ema_warmup",
+            "ema_start",
             "checkpoint_every",
             "checkpoint_minutes",
             "keep_last",
@@ -59,6 +60,8 @@ class TrainConfig(Config):
     "Rates, per step, of the exponential moving averages of the weights; the first is used for samples and validation."
     ema_warmup: bool = True
     "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
+    ema_start: int = 0
+    "Images until which the averages are copies of the weights."
     checkpoint_every: int | None = 500_000
     "Images between checkpoints; None: by time and at the end only."
     checkpoint_minutes: float | None = 30.0
@@ -83,7 +86,7 @@ class TrainConfig(Config):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every"):
             self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
-        for name in ("sample_count", "validate_images", "profile_steps"):
+        for name in ("sample_count", "validate_images", "profile_steps", "ema_start"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
@@ -98,7 +101,22 @@ class TrainConfig(Config):
 class OptimConfig(Config):
     """The optimizer and its learning rate."""
 
-    changeable: ClassVar = frozenset(("learning_rate", "betas", "eps", "weight_decay", "schedule", "warmup_images", "clip_norm"))
+    changeable: ClassVar = frozenset(
+        (
+            "learning_rate",
+            "betas",
+            "eps",
+            "weight_decay",
+            "schedule",
+            "decay_start",
+            "decay_end",
+            "decay_to",
+            "decay_every",
+            "decay_factor",
+            "warmup_images",
+            "clip_norm",
+        )
+    )
 
     name: Literal["adamw", "adam", "adamax", "adamax-glow"] = "adamw"
     "Decoupled weight decay (Loshchilov and Hutter 2019); Adam or Adamax (Kingma and Ba 2015); or openai/glow's Adamax."
@@ -110,8 +128,18 @@ class OptimConfig(Config):
     "Added to the denominator."
     weight_decay: float = 0.0
     "Decoupled in adamw, added to the gradient in adam and adamax, the part of each weight that a step takes away in adamax-glow."
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    "After warm-up: constant, or down to 0 at total_images along a line or half a cosine."
+    schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
+    "After warm-up: constant, or down along a line or half a cosine, or by a factor every so many images."
+    decay_start: int = 0
+    "linear, cosine: images seen where the rate begins to fall."
+    decay_end: int | None = None
+    "linear, cosine: images seen where it stops falling; None: train.total_images."
+    decay_to: float = 0.0
+    "linear, cosine: what of the rate is left at the end, as a part of it."
+    decay_every: int | None = None
+    "step: images between the falls."
+    decay_factor: float = 0.1
+    "step: what of the rate each fall leaves."
     warmup_images: int = 0
     "Images over which the learning rate rises linearly from 0."
     clip_norm: float | None = None
@@ -123,6 +151,12 @@ class OptimConfig(Config):
         self.require(self.eps > 0, "eps", "a positive number")
         self.require(self.weight_decay >= 0, "weight_decay", "0 or more")
         self.require(self.weight_decay < 1 or self.name != "adamax-glow", "weight_decay", "below 1 with adamax-glow")
+        self.require(self.decay_start >= 0, "decay_start", "0 or more")
+        self.require(self.decay_end is None or self.decay_end > self.decay_start, "decay_end", "more than decay_start, or nothing")
+        self.require(0 <= self.decay_to <= 1, "decay_to", "0 to 1")
+        self.require(self.decay_every is None or self.decay_every >= 1, "decay_every", "at least 1")
+        self.require(self.decay_every is not None or self.schedule != "step", "decay_every", "a number of images with schedule step")
+        self.require(0 < self.decay_factor <= 1, "decay_factor", "above 0 and at most 1")
         self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
         self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
 

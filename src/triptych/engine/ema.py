@@ -32,8 +32,9 @@ class Average:
 
     @torch.no_grad()
     def update(self, num_updates: int) -> None:
-        """Moves towards the weights, for the update after `num_updates` earlier ones. Buffers are copied."""
+        """Moves towards the weights, for the update after `num_updates` earlier ones, or to them if that is negative. Copies buffers."""
         rate = min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate
+        rate = rate if num_updates >= 0 else 0.0
         torch._foreach_lerp_(*self._pairs, 1 - rate)  # pyright: ignore[reportPrivateImportUsage]
         for name in self._copied:
             self.tensors[name].copy_(self._live[name])

@@ -167,7 +167,7 @@ class Loop:
         self.images_seen += self.drawn
         if all(updater.stepped for updater in self.updaters.values()):
             for average in self.averages:
-                average.update(iteration)
+                average.update(iteration - self.train.ema_start // self.drawn)
 
     def _step(self, phase: Phase, repeat: int, batch: Batch, rate: float) -> None:
         if len(self.updaters) > 1:
@@ -176,7 +176,7 @@ class Loop:
         rng = Rng(self.train.seed, (phase.name, repeat), batch.index)
         images = self.images_seen + self.drawn
         updater = self.updaters[phase.networks]
-        record, observed = updater.step(phase, batch, rng=rng, rate=rate, total=self.train.batch_size, images=images)
+        record, observed = updater.step(phase, batch, rng=rng, rate=rate * phase.rate, total=self.train.batch_size, images=images)
         if observed:
             self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
         self.measurements.add(record)
@@ -184,14 +184,14 @@ class Loop:
             self._check()
 
     def _check(self) -> None:
-        """Raises RunError where something measured so far is not finite, with what the model says of it."""
+        """Raises RunError, in all processes alike, where something measured so far is not finite, with what the model says of it."""
         try:
             self.measurements.check()
         except RunError as error:
-            fault = self.model.fault()
-            if fault is None:
+            faults = [fault for fault in self.world.gather(self.model.fault()) if fault is not None]
+            if not faults:
                 raise
-            raise RunError(f"{error}; {fault}") from None
+            raise RunError(f"{error}; {faults[0]}") from None
 
     # What happens on a schedule --------------------------------------------------------------------------------------
 
@@ -204,6 +204,7 @@ class Loop:
 
         rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
         if due(self.log.every) or stopped:
+            self._check()
             values = self.measurements.means() | (rates if len(rates) > 1 else {"learning_rate": next(iter(rates.values()))})
             if train.precision == "fp16":
                 values |= {f"{updater.name}/log2_loss_scale": updater.scale.log2_scale for updater in self.updaters.values()}

@@ -27,6 +27,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
     return kind(group, **common, fused=device.type in ("cpu", "cuda"))
 
+
 _PIECE_VALUES = 2**18  # with the gradient, the two moments and the weight 4 MiB
 
 
@@ -95,13 +96,18 @@ def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
 def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, total_images: int) -> float:
     """The rate of the step that starts at `images_seen`.
 
-    Warm-up: proportional to the images seen when the step is done. Then constant, or a line or half a cosine that starts
-    at the run's first image and reaches 0 at `total_images`.
+    Warm-up: proportional to the images seen when the step is done. Then constant; or a line or half a cosine from 1 at decay_start to
+    decay_to at decay_end (`total_images` where that is None); or decay_factor to the power of the whole decay_every that are over.
     """
     rate = settings.learning_rate
-    if settings.schedule != "constant":
-        done = min(images_seen / total_images, 1.0)
-        rate *= 1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+    if settings.schedule == "step":
+        assert settings.decay_every is not None, "OptimConfig refuses it"
+        rate *= settings.decay_factor ** (images_seen // settings.decay_every)
+    elif settings.schedule != "constant":
+        start, end = settings.decay_start, settings.decay_end or total_images
+        done = min(max(images_seen - start, 0) / max(end - start, 1), 1.0)
+        left = 1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+        rate *= settings.decay_to + (1 - settings.decay_to) * left
     if settings.warmup_images:
         rate *= min((images_seen + step_images) / settings.warmup_images, 1.0)
     return rate

@@ -49,6 +49,10 @@ def bits_per_dim(model: Model, settings: BitsPerDimConfig) -> ImageMetric:
         raise ConfigError("likelihood", f"got bound, but {name} has no variational bound; leave it out")
     if settings.likelihood == "ode" and not (isinstance(model, Likelihood) and hasattr(model.likelihood, "probes")):
         raise ConfigError("likelihood", f"got ode, but {name} has no such likelihood; leave it out")
+    if settings.probes != 1 and settings.likelihood != "ode":
+        raise ConfigError("probes", f"got {settings.probes}, which goes with likelihood ode; leave it out")
+    if not settings.clip and not (bounded and settings.likelihood != "ode"):
+        raise ConfigError("clip", "got False, which goes with the variational bound; leave it out")
     if isinstance(model, VariationalBound) and settings.likelihood != "ode":
         if settings.draws is not None:
             raise ConfigError("draws", f"got {settings.draws}, but the bound of {name} draws no dequantization noise; leave it out")

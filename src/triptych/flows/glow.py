@@ -17,6 +17,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal
 
 import torch
@@ -124,6 +126,7 @@ class Glow(Model):
     averaged = ("network",)
     validated = ("likelihood",)
     encoding = GlowEncodingConfig()
+    way = "linear"
     likelihood = GlowLikelihoodConfig()
 
     def __init__(self, config: GlowConfig, spec: DataSpec) -> None:
@@ -229,7 +232,7 @@ class Glow(Model):
         temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]
         noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
         latents = [(temperatures[:, None, None, None] * part).to(self._dtype) for part in noise]
-        return self._images(self.network.inverse(latents, labels))
+        return self._images(self.network.inverse(latents, labels), hint="a lower temperature may help")
 
     @torch.no_grad()
     def encode(
@@ -255,7 +258,7 @@ class Glow(Model):
             if rng is None:
                 raise ConfigError("dequantization", "got uniform, which needs an rng; give one, or noise")
             u = self._uniform(rng)
-        with full_precision(images):
+        with _exactly(images):
             x = self._within_levels(images, u) if images.dtype == torch.uint8 else self._dequantized(images, u)
             return self.network(x, labels).latents
 
@@ -266,8 +269,9 @@ class Glow(Model):
         if found != wanted:
             raise ConfigError("latents", f"got the shapes {found}, expected {wanted}, one for each level")
         labels = self._labels(labels, len(latents[0]))
-        with full_precision(latents[0]):
-            return self._images(self.network.inverse([latent.to(self._dtype) for latent in latents], labels))
+        with _exactly(latents[0]):
+            x = self.network.inverse([latent.to(self._dtype) for latent in latents], labels)
+            return self._images(x, hint="float32 cannot undo latents so far from those of the training data")
 
     def _uniform(self, rng: Rng) -> Tensor:
         return rng.uniform("dequantization", *self.image_shape)
@@ -282,12 +286,12 @@ class Glow(Model):
         level = torch.floor(values.to(self._dtype) / 2 ** (8 - self.config.bits))
         return (level + u) / 2**self.config.bits - 0.5
 
-    def _images(self, x: Tensor) -> Tensor:
-        """Images in [-1, 1] of x, cut to 8-bit values at the lower edge of their level, as the original's."""
+    def _images(self, x: Tensor, *, hint: str) -> Tensor:
+        """Images in [-1, 1] of x, as 8-bit values at the lower edge of their level, as the original's; `hint`: why some are not finite."""
         if not torch.isfinite(x).all():
             bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-            warnings.warn(f"{bad} of {len(x)} images are not finite; what is not is black (a lower temperature may help)", stacklevel=3)
-            x = x.nan_to_num(nan=-1.0)
+            warnings.warn(f"{bad} of {len(x)} images are not finite; what is not is black ({hint})", stacklevel=3)
+            x = x.nan_to_num(nan=-1.0, posinf=-1.0)
         levels = 2**self.config.bits
         values = (torch.floor((x + 0.5) * levels) * (256 / levels)).clamp(0, 255)
         return ((values + _ABOVE_LEVEL) / 127.5 - 1).clamp(-1, 1)
@@ -299,3 +303,15 @@ class Glow(Model):
     @property
     def _dtype(self) -> torch.dtype:
         return next(self.network.parameters()).dtype
+
+
+@contextmanager
+def _exactly(x: Tensor) -> Iterator[None]:
+    """Within it networks compute in the precision of x: autocast does not touch it, nor does a GPU round it to TF32."""
+    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
+    try:
+        with full_precision(x):
+            yield
+    finally:
+        convolutions.fp32_precision = before

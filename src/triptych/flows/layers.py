@@ -121,11 +121,11 @@ class _Matrix(Mixing):
         # Actnorm goes into the weights: c^2 products in place of a pass over the activations.
         with full_precision(x):
             weight = self.matrix() * norm.scale()
-            return F.conv2d(x, weight[:, :, None, None], weight @ norm.bias)
+            return _at_each_pixel(x, weight, weight @ norm.bias)
 
     def inverse(self, y: Tensor) -> Tensor:
         with full_precision(y):
-            return F.conv2d(y, self.inverse_matrix()[:, :, None, None])
+            return _at_each_pixel(y, self.inverse_matrix(), None)
 
     @torch.no_grad()
     def inverse_matrix(self) -> Tensor:
@@ -139,6 +139,13 @@ class _Matrix(Mixing):
         if known is None or not same:
             known = self._inverted = matrix.clone(), _inverses([self])[0]
         return known[1]
+
+
+def _at_each_pixel(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    if x.device.type == "cpu":
+        return F.conv2d(x, matrix[:, :, None, None], bias)
+    # A GPU rounds what it convolves to TF32, unless told otherwise, and then the inverse undoes nothing; products of matrices stay float32.
+    return F.linear(x.movedim(1, -1), matrix, bias).movedim(-1, 1)
 
 
 def _inverses(layers: Sequence[_Matrix]) -> Sequence[Tensor]:

@@ -125,8 +125,9 @@ class _Inverted(torch.autograd.Function):
         with torch.autocast(**ctx.autocast), ctx.rewinding():
             for step in reversed(ctx.steps):
                 for part in step.rewound(y):
-                    given = torch.autograd.grad(part.outputs, (*part.inputs, *part.parameters), (grad, grad_log_det)[: len(part.outputs)])
+                    learned = [parameter for parameter in part.parameters if parameter.requires_grad]
+                    given = torch.autograd.grad(part.outputs, (*part.inputs, *learned), (grad, grad_log_det)[: len(part.outputs)])
                     own, rest = given[: len(part.inputs)], given[len(part.inputs) :]
                     grad, y = _joined(own), part.x
-                    gradients |= dict(zip(part.parameters, rest, strict=True))
-        return None, None, grad, *(gradients[parameter] for parameter in _parameters(ctx.steps))
+                    gradients |= dict(zip(learned, rest, strict=True))
+        return None, None, grad, *(gradients.get(parameter) for parameter in _parameters(ctx.steps))

@@ -29,6 +29,7 @@ CLASS_WEIGHT = 0.01
 _STRUCTURE = "learntop, ycond, weight_y, depth, n_levels, flow_permutation"
 _LABELS = "model/prior/y_emb/W"
 _AVERAGE = "/ExponentialMovingAverage"
+_LARGEST_SIDE = 2**16
 _STEP = re.compile(r"model/(0|[1-9]\d{0,5})/(0|[1-9]\d{0,5})/")
 
 Variables = Mapping[str, np.ndarray | Tensor]
@@ -97,9 +98,12 @@ def described(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
     if values["image_size"] == DEFAULTS["image_size"]:
         values["image_size"] = IMAGE_SIZES[values["problem"]]
     multiple = 2 ** values["n_levels"]
-    if values["image_size"] < 1 or values["image_size"] % multiple:
+    if not 1 <= values["image_size"] <= _LARGEST_SIDE or values["image_size"] % multiple:
         got = f"got {values['image_size']}" if "image_size" in given else f"missing; {values['image_size']}, its default, does not do"
-        raise ConfigError("--image_size", f"{got}, for the checkpoint has {values['n_levels']} levels: expected a multiple of {multiple}")
+        raise ConfigError(
+            "--image_size",
+            f"{got}, for the checkpoint has {values['n_levels']} levels: expected a multiple of {multiple}, at most {_LARGEST_SIDE}",
+        )
     return values
 
 
@@ -186,11 +190,13 @@ def _tensor(variables: Variables, source: str, *, like: Tensor) -> Tensor:
         raise CheckpointError(f"{source} has shape {list(given.shape)}, which a model of these flags has not; see width, flow_coupling")
     if array.dtype.kind not in "fiu":
         raise CheckpointError(f"{source} has type {array.dtype}, expected numbers")
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = array.astype(np.float32 if like.is_floating_point() else np.int64, order="C")  # of any width and byte order
     if not np.isfinite(array).all():
         raise CheckpointError(f"{source} holds values that are not finite: its training failed; take an earlier checkpoint")
     if not like.is_floating_point() and not np.array_equal(np.sort(array), np.arange(len(array))):
         raise CheckpointError(f"{source} is not an order of {len(array)} channels")
-    return torch.tensor(array, dtype=like.dtype)
+    return torch.from_numpy(array)
 
 
 def _found(variables: Variables, name: str) -> np.ndarray:
@@ -211,6 +217,8 @@ def _shape(variables: Variables, name: str, *, axes: int) -> tuple[int, ...]:
     shape = _found(variables, name).shape
     if len(shape) != axes:
         raise CheckpointError(f"{name} has shape {list(shape)}, expected {axes} axes")
+    if 0 in shape:  # it takes no bytes, however wide it says that it is
+        raise CheckpointError(f"{name} has shape {list(shape)}, and so no values")
     return shape
 
 

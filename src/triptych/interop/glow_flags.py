@@ -57,6 +57,7 @@ IMAGE_SIZES = {"mnist": 32, "cifar10": 32, "imagenet-oord": 64, "imagenet": 256,
 PERMUTATIONS = {0: "reverse", 1: "shuffle", 2: "conv"}
 COUPLINGS = {0: "additive", 1: "affine"}
 
+_POSITIVE = ("n_train", "n_batch_train", "n_batch_init", "anchor_size", "epochs_full_valid", "epochs_full_sample", "polyak_epochs")
 _CHOICES = {"problem": IMAGE_SIZES, "flow_permutation": PERMUTATIONS, "flow_coupling": COUPLINGS}
 
 
@@ -65,6 +66,13 @@ def check_choices(values: Mapping[str, Any], *, dashes: str = "--") -> None:
     for name, known in _CHOICES.items():
         if name in values and values[name] not in known:
             raise ConfigError(f"{dashes}{name}", f"got {values[name]!r}, expected {', '.join(map(str, known))}")
+
+
+def check_positive(values: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a count or a length that is not above 0."""
+    for name in _POSITIVE:
+        if name in values and not values[name] > 0:
+            raise ConfigError(f"--{name}", f"got {values[name]}, expected more than 0")
 
 
 def words(values: Mapping[str, Any]) -> str:
@@ -79,5 +87,9 @@ def steps_in_epoch(values: Mapping[str, Any], *, world_size: int) -> int:
 
 
 def second_rate(values: Mapping[str, Any], *, world_size: int) -> float:
-    """beta2 of the original's optimizers, which is the rate of its moving averages too: one epoch is their memory, or polyak_epochs."""
-    return max(round(1 - 1 / (steps_in_epoch(values, world_size=world_size) * values["polyak_epochs"]), 6), 0.0)
+    """beta2 of the original's optimizers, which is the rate of its moving averages too: one epoch is their memory, or polyak_epochs.
+
+    0 to 0.999999, to six places.
+    """
+    rate = 1 - 1 / (steps_in_epoch(values, world_size=world_size) * values["polyak_epochs"])
+    return min(max(round(rate, 6), 0.0), 0.999999)

@@ -328,6 +328,8 @@ def _read_npz(path: Path, wanted: Callable[[str], bool] | None) -> dict[str, np.
             return {name: file[name] for name in names}
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"{path}: there is no memory for its arrays: {error}") from error
     except (ValueError, KeyError, EOFError, SyntaxError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         reason = "it holds Python objects" if "allow_pickle" in str(error) else " ".join(str(error).split())
         raise CheckpointError(f"{path} is damaged, or not an .npz of arrays: {reason}") from error

@@ -29,8 +29,8 @@ class RunConfig(Config):
     def rescaled(self, processes: int) -> Self:
         """The same with plain counts of images, where they are given for one process at data.anchor_size s, as in openai/glow.
 
-        A process takes b s^2 // size^2 images where b are given, at least 1; so do the microbatch and the model's init_images. The warm-up
-        keeps its number of steps. train.total_images is left alone.
+        A process takes b s^2 // size^2 images where b are given, at least 1; so do the microbatch and the model's init_images, at least 2,
+        for one image has no variance to start from. The warm-up keeps its number of steps. train.total_images is left alone.
         """
         anchor, size = self.data.anchor_size, self.data.image_size
         if anchor is None:
@@ -44,7 +44,7 @@ class RunConfig(Config):
         initial = getattr(self.model, "init_images", None)
         return self.updated(
             {
-                "model": {} if initial is None else {"init_images": scaled(initial)},
+                "model": {} if initial is None else {"init_images": max(2, scaled(initial))},
                 "data": {"anchor_size": None},
                 "train": train,
                 "optim": {"warmup_images": self.optim.warmup_images * scaled(batch) // batch},

@@ -1,9 +1,9 @@
 """Recipes of the flow family.
 
 The published models of Glow are those of openai/glow's README: eight processes of 64 images at 32 pixels (16 at 64 pixels), learning rate
-0.001. What differs in how they are trained here: Adamax is the standard one, where the original multiplies its step by
-sqrt(1 - beta2^t), which makes the first steps smaller; the warm-up is given in real images; nothing shifts the images of CIFAR-10; and
-the moving average of the weights, which the original computes and does not use, is what validates and samples.
+0.001, its variant of Adamax. What differs in how they are trained here: the warm-up is given in real images, and the moving average of
+the weights, which the original computes and does not use, is what validates and samples. Nothing is compiled: with a hundred steps, each a
+network of its own, that would take longer than it saves.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def glow_digits() -> RunConfig:
         train=TrainConfig(
             total_images=200_000,
             batch_size=64,
+            compile="off",
             ema_rates=(0.999,),
             checkpoint_every=20_000,
             sample_every=20_000,
@@ -52,6 +53,7 @@ def glow_mnist() -> RunConfig:
         train=TrainConfig(
             total_images=1_500_000,
             batch_size=64,
+            compile="off",
             ema_rates=(0.999,),
             checkpoint_every=100_000,
             sample_every=100_000,
@@ -71,10 +73,11 @@ def glow_cifar10() -> RunConfig:
     """
     return RunConfig(
         model=GlowConfig(),
-        data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False),
+        data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False, augment="shift"),
         train=TrainConfig(
             total_images=90_000_000,
             batch_size=512,
+            compile="off",
             ema_rates=(0.999,),
             checkpoint_every=1_000_000,
             sample_every=1_000_000,
@@ -124,9 +127,8 @@ def glow_lsun_bedroom() -> RunConfig:
     """Glow on LSUN bedrooms, 64x64, for likelihood, 66.9M parameters.
 
     Published: 2.38 bits per dimension (Kingma and Dhariwal 2018, Table 2; the figure is taken from secondary sources) on 300 images. The
-    original takes random crops of 64x64 out of images whose short side is 96, in validation too; here data.crop random takes them at 1 to
-    1.25 times the size, and validation the middle, so that figures do not compare exactly. data.path is a folder of images, or of the
-    original's TFRecord files (lsun_realnvp).
+    squares of 64x64 are cut anywhere out of images whose short side is 96; those held out have the middle, where the original's have a
+    random place too, which makes its figure vary. data.path is a folder of images, or of the original's TFRecord files (lsun_realnvp).
     """
     return _lsun()
 
@@ -165,7 +167,7 @@ def glow_celebahq256() -> RunConfig:
 
 def _lsun() -> RunConfig:
     recipe = _at_size(64, levels=3, batch_size=128)
-    return replace(recipe, data=replace(recipe.data, crop="random"), train=replace(recipe.train, validate_images=300))
+    return replace(recipe, data=replace(recipe.data, crop="random", resize=96), train=replace(recipe.train, validate_images=300))
 
 
 def _at_size(image_size: int, *, levels: int, batch_size: int, depth: int = 48, **settings: Any) -> RunConfig:
@@ -176,6 +178,6 @@ def _at_size(image_size: int, *, levels: int, batch_size: int, depth: int = 48, 
         recipe,
         model=GlowConfig(levels=levels, depth=depth, init_images=256 // area, memory="inversion", **settings),
         data=DataConfig(image_size=image_size, labels="none", flip=False),
-        train=replace(recipe.train, batch_size=batch_size),
+        train=replace(recipe.train, batch_size=batch_size, validate_images=50_000),
         optim=replace(recipe.optim, warmup_images=recipe.optim.warmup_images // area),
     )

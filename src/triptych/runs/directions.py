@@ -57,7 +57,8 @@ class Directions:
             with np.errstate(over="ignore"):
                 factors = np.broadcast_to(np.asarray(strength, dtype=np.float64).astype(np.float32), len(latents))
             if not np.isfinite(factors).all():
-                raise ConfigError("direction", f"got the strength {strength} for {name}, expected finite numbers")
+                wrong = np.broadcast_to(np.asarray(strength), len(latents))[~np.isfinite(factors)][0]
+                raise ConfigError("direction", f"got the strength {wrong} for {name}, expected finite numbers")
             for array, direction in zip(arrays, self.of(name), strict=True):
                 array += factors.reshape(-1, *[1] * direction.ndim) * direction
         return Latents(tuple(arrays), latents.labels)
@@ -150,8 +151,8 @@ class Edit:
     "Numbers of the latents; None: all."
     between: tuple[int, int] | None = None
     "Two latents: `count` images on the way from one to the other."
-    path: PathName = "linear"
-    "The way between two latents; see `triptych.runs.latents.between`."
+    path: PathName | None = None
+    "The way between two latents, see `triptych.runs.latents.between`; None: the model's own, straight for one that has none."
     count: int | None = None
     "Images on a way (None: 9); elsewhere the first so many of the latents (None: all)."
 
@@ -187,7 +188,7 @@ class Edit:
         """The latents of the images, a row of them after the other. Raises ConfigError for directions that are not there."""
         count = self.columns or 1
         if self.between is not None:
-            made = between(picked, 0, 1, count, path=self.path)
+            made = between(picked, 0, 1, count, path=self.path or "linear")
         else:
             made = picked.repeated(count) if count > 1 else picked
         if not self.strengths:

@@ -20,6 +20,7 @@ from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.runs.attributes import attribute_groups, class_groups
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
+from triptych.runs.files import check_kept
 from triptych.runs.latents import Latents, check_name, read_latents, write_latents
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
 from triptych.runs.translation import ClassesFrom, Pictures, open_pictures
@@ -54,6 +55,8 @@ class Coder:
         if out is not None:
             check_name(out, kind="latents")
         pictures = self.open(images)
+        if out is not None:
+            check_kept(out, pictures.name)
         count = _counted(count, pictures)
         chosen = pictures.labels(self.model, self.spec, count=count, given=labels)
 
@@ -85,9 +88,12 @@ class Coder:
         Written to `out` and `latents_out`, each an .npz. The rest as in `encode`. Raises ConfigError or DataError also for images without
         classes, a table that does not fit them, and an attribute that all or none of them have.
         """
+        pictures = self.open(images)
         if out is not None:
             check_name(out, kind="directions")
-        pictures = self.open(images)
+            check_kept(out, pictures.name)
+            if latents_out is not None and out.resolve() == latents_out.resolve():
+                raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         count = _counted(count, pictures)
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
@@ -113,6 +119,10 @@ class Coder:
         `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
         """
+        if out is not None:
+            for given in (latents, directions):
+                if isinstance(given, str | Path):
+                    check_kept(out, given)
         picked = edit.picked(latents if isinstance(latents, Latents) else read_latents(Path(latents)))
         picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
         if edit.between is not None and self._num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
@@ -120,6 +130,7 @@ class Coder:
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {found}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
+        edit = dataclasses.replace(edit, path=edit.path or self._encoder.way)
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
         if out is not None:
             check_output(out, count=len(made))
@@ -136,6 +147,8 @@ class Coder:
         `labels` are taken in turn; None: those that the images had. Raises ConfigError for labels and latents that do not fit, DataError
         for a file that cannot be read or written.
         """
+        if out is not None and not isinstance(latents, Latents):
+            check_kept(out, latents)
         latents = latents if isinstance(latents, Latents) else read_latents(Path(latents))
         count = len(latents) if count is None else count
         if not 1 <= count <= len(latents):

@@ -195,7 +195,7 @@ def _asked(
     question: Question, metrics: Mapping[str, ImageMetric], images: Images, spec: DataSpec, origin: Mapping[str, str | int]
 ) -> dict[str, Any]:
     """All that the answer depends on, for JSON."""
-    loading = ("workers", "flip", "crop", "augment")  # of training: without effect here
+    loading = ("workers", "flip", "crop", "augment", "anchor_size")  # of training: without effect here
     data = {name: value for name, value in question.data.to_dict().items() if name not in loading}
     return {
         "triptych": __version__,

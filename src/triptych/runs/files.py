@@ -20,6 +20,14 @@ def check_place(out: Path) -> None:
         raise DataError(f"cannot write {out}: {folder} is a file; choose another --out")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another --out")
+    if out.suffix and out.is_dir():
+        raise DataError(f"cannot write {out}: it is a folder; choose another --out")
+
+
+def check_kept(out: Path, read: str | Path) -> None:
+    """DataError where `out` is the file that is read, which would be lost."""
+    if out.is_file() and Path(read).is_file() and out.samefile(read):
+        raise DataError(f"cannot write {out}: it is what is read; choose another --out")
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -21,7 +21,7 @@ from triptych.engine.ema import averaged_state
 from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop import glow
 from triptych.interop.flags import SOURCES, Program, Source, all_flags, checked_flags, command_line, parse_flags
-from triptych.interop.glow_flags import FLAGS, second_rate, words
+from triptych.interop.glow_flags import FLAGS, check_positive, second_rate, words
 from triptych.interop.glow_published import PublishedGlow
 from triptych.interop.glow_published import published as published_glow
 from triptych.interop.guided_diffusion import Described, describe, filled_model
@@ -182,6 +182,7 @@ def _glow(request: Request) -> Imported:
         raise ConfigError("ema_rate", f"got {request.ema_rate}, expected 0 or more and below 1")
     flags = request.flags or {}
     given = parse_flags(flags, FLAGS) if isinstance(flags, str) else _glow_values(flags)
+    check_positive(given)
     variables = read_variables(request.file, wanted=glow.is_of_model)
     with about(request.file):
         described, published = _described(variables, given, request)
@@ -243,7 +244,8 @@ def _glow_config(model: Glow, published: PublishedGlow | None) -> RunConfig:
     assert isinstance(recipe.model, GlowConfig)
     untold = {name: getattr(recipe.model, name) for name in ("memory", "init_images", "sampling")}
     labels = "none" if spec.num_classes is None else "auto"
-    data = replace(recipe.data, image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, labels=labels)
+    # From wherever the images are: the recipe that is most like it may be one of another data set.
+    data = replace(recipe.data, source="auto", image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, labels=labels)
     return replace(recipe, model=replace(model.config, **untold), data=data)
 
 

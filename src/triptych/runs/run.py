@@ -219,7 +219,7 @@ class Run(StoredRun):
         strengths: Mapping[str, float | Range] | None = None,
         pick: Sequence[int] | None = None,
         between: tuple[int, int] | None = None,
-        path: PathName = "linear",
+        path: PathName | None = None,
         count: int | None = None,
         labels: Sequence[int | str] | None = None,
         directions: Directions | str | Path | None = None,

@@ -1,0 +1,51 @@
+"""COCO-FUNIT: Few-Shot Unsupervised Image Translation with a Content Conditioned Style Encoder (Saito et al. 2020, arXiv 2007.07431).
+
+FUNIT, but for the style: a vector that all images share (the universal style bias) joins it, and the content image says what of it
+counts, so that the pose of a style image leaks less into the translation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.config import config
+from triptych.gans.autoencoder import StyleLayers
+from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig, FUNITTranslator
+
+
+@config
+class COCOFUNITGeneratorConfig(FUNITGeneratorConfig):
+    """FUNIT's, with the universal style bias."""
+
+    style_bias_dims: int = 1024
+    "Numbers of the style that all images share."
+
+    def __post_init__(self) -> None:
+        FUNITGeneratorConfig.__post_init__(self)
+        self.require(self.style_bias_dims >= 1, "style_bias_dims", "a positive whole number")
+
+
+class COCOFUNITTranslator(FUNITTranslator):
+    """FUNIT's keys, and usb [1, style_bias_dims], mlp_content.*, mlp_style.*."""
+
+    def __init__(self, config: COCOFUNITGeneratorConfig, *, image_channels: int) -> None:
+        super().__init__(config, image_channels=image_channels)
+        content = config.num_filters * 2**config.num_downsamples_content
+        self.usb = nn.Parameter(torch.randn(1, config.style_bias_dims))
+        self.mlp_content = StyleLayers([content, config.mlp_filters, config.style_dims])
+        self.mlp_style = StyleLayers([config.style_dims + config.style_bias_dims, config.mlp_filters, config.style_dims])
+
+    def decode(self, content: Tensor, style: Tensor) -> Tensor:
+        """The images of a content in a style (b, style_dims, 1, 1) or (b, style_dims)."""
+        style = style.flatten(1)
+        joined = torch.cat((style, self.usb.to(style.dtype).expand(len(style), -1)), dim=1)
+        return super().decode(content, self.mlp_style(joined) * self.mlp_content(content.mean((2, 3))))
+
+
+class COCOFUNITGenerator(FUNITGenerator):
+    """Keys generator.*; called as FUNIT's."""
+
+    def _translator(self, config: FUNITGeneratorConfig, *, image_channels: int) -> FUNITTranslator:
+        assert isinstance(config, COCOFUNITGeneratorConfig)
+        return COCOFUNITTranslator(config, image_channels=image_channels)

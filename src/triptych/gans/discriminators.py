@@ -1,0 +1,316 @@
+"""The discriminators of the translation networks. All give scores, higher for what they take for real, and features to compare.
+
+Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wang et al. 2018 (arXiv 1711.11585). Feature pyramid:
+Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809). By class: Mescheder et al. 2018,
+with the projection of Miyato and Koyama 2018 (arXiv 1802.05637).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.core.config import Config, config
+from triptych.gans.autoencoder import doubled
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack
+from triptych.gans.norms import Norm, NormKind
+from triptych.gans.weight_norms import Linear, WeightNorm
+
+
+class Scores(NamedTuple):
+    """What a discriminator says of images."""
+
+    outputs: tuple[Tensor, ...]
+    "Scores of each scale or head, (b, 1, h, w) or (b, 1)."
+    features: tuple[tuple[Tensor, ...], ...]
+    "For each scale, the outputs of its layers but the last."
+
+
+@config
+class PatchDiscriminatorConfig(Config):
+    """Patch discriminators at one or several scales."""
+
+    num_discriminators: int = 2
+    "Scales; each halves the size."
+    shared: bool = False
+    "Whether one network judges all scales."
+    kernel_size: int = 3
+    "Side of the kernels."
+    num_filters: int = 64
+    "Channels of the first layer; they double from layer to layer."
+    max_num_filters: int = 512
+    "The most channels."
+    num_layers: int = 4
+    "Layers between the first and the last."
+    norm: NormKind = "none"
+    "Norm of all layers but the last."
+    weight_norm: WeightNorm = "spectral"
+    "Norm of the weights."
+
+    def __post_init__(self) -> None:
+        for name in ("num_discriminators", "kernel_size", "num_filters", "max_num_filters", "num_layers"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+
+@config
+class ResidualDiscriminatorConfig(Config):
+    """A residual network that gives each image one score."""
+
+    num_filters: int = 32
+    "Channels of the first layer; they double from block to block."
+    max_num_filters: int = 512
+    "The most channels."
+    num_layers: int = 6
+    "Residual blocks; each halves the size, down to 4x4 pixels."
+    norm: NormKind = "none"
+    "Norm of the residual blocks."
+    weight_norm: WeightNorm = "spectral"
+    "Norm of the weights of all convolutions but the last."
+
+    def __post_init__(self) -> None:
+        for name in ("num_filters", "max_num_filters", "num_layers"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+
+def least_side(config: PatchDiscriminatorConfig) -> int:
+    """The fewest pixels along a side that every scale of the discriminators has a score for."""
+    padding = (config.kernel_size - 1) // 2
+    side = max(2 if config.norm == "instance" else 1, 3 - 2 * padding)  # one pixel has no variance
+    for stride in [1] + [2] * config.num_layers:
+        side = max(1, (side - 1) * stride + config.kernel_size - 2 * padding)
+    return side * 2 ** (config.num_discriminators - 1)
+
+
+class NLayerPatch(nn.Module):
+    """A score for each patch: keys layer{n}.0.layers.*."""
+
+    def __init__(self, config: PatchDiscriminatorConfig, *, in_channels: int) -> None:
+        super().__init__()
+        options = BlockOptions(norm=Norm(config.norm), nonlinearity="leakyrelu", weight_norm=config.weight_norm)
+        padding = (config.kernel_size - 1) // 2
+        widths = [in_channels, *doubled(config.num_filters, steps=config.num_layers, most=config.max_num_filters)]
+        self.num_layers = config.num_layers
+        for index, (ins, outs) in enumerate(pairwise(widths)):
+            stride = 1 if index == config.num_layers else 2
+            block = ConvBlock(ins, outs, config.kernel_size, stride=stride, padding=padding, options=options)
+            self.add_module(f"layer{index}", nn.Sequential(block))
+        last = ConvBlock(widths[-1], 1, 3, padding=padding, options=BlockOptions(weight_norm=config.weight_norm))
+        self.add_module(f"layer{config.num_layers + 1}", nn.Sequential(last))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The scores (b, 1, h', w') of x (b, c, h, w), and the features of all layers but the last."""
+        features = []
+        for index in range(self.num_layers + 1):
+            x = self.get_submodule(f"layer{index}")(x)
+            features.append(x)
+        return self.get_submodule(f"layer{self.num_layers + 1}")(x), tuple(features)
+
+
+class MultiResPatch(nn.Module):
+    """Patch discriminators of x, of x at half its size, and so on: keys discriminators.{i}.*, or discriminator.* where shared."""
+
+    def __init__(self, config: PatchDiscriminatorConfig, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.scales, self.shared = config.num_discriminators, config.shared
+        if self.shared:
+            self.discriminator = NLayerPatch(config, in_channels=in_channels)
+        else:
+            self.discriminators = nn.ModuleList(NLayerPatch(config, in_channels=in_channels) for _ in range(self.scales))
+
+    def forward(self, x: Tensor) -> Scores:
+        """The scores of each scale of x (b, c, h, w)."""
+        outputs, features = [], []
+        for scale in range(self.scales):
+            if scale:
+                x = shrunk(x)
+            scores, layers = (self.discriminator if self.shared else self.discriminators[scale])(x)
+            outputs.append(scores)
+            features.append(layers)
+        return Scores(tuple(outputs), tuple(features))
+
+
+def shrunk(x: Tensor) -> Tensor:
+    """x (b, c, h, w) at half its size, rounded down: bilinear, corner pixels on corner pixels."""
+    with torch.autocast(x.device.type, enabled=False):
+        return F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=True, recompute_scale_factor=True)
+
+
+class FPSEDiscriminator(nn.Module):
+    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding."""
+
+    def __init__(self, *, num_filters: int, label_channels: int, image_channels: int, weight_norm: WeightNorm) -> None:
+        super().__init__()
+        options, nf = BlockOptions(nonlinearity="leakyrelu", weight_norm=weight_norm), num_filters
+        widths = [image_channels, nf, 2 * nf, 4 * nf, 8 * nf, 8 * nf]
+        for index in range(1, 6):
+            self.add_module(f"enc{index}", ConvBlock(widths[index - 1], widths[index], 3, stride=2, options=options))
+        for index in range(2, 6):
+            self.add_module(f"lat{index}", ConvBlock(widths[index], 4 * nf, 1, options=options))
+        for index in range(2, 5):
+            self.add_module(f"final{index}", ConvBlock(4 * nf, 2 * nf, 3, options=options))
+        self.output = ConvBlock(2 * nf, 1, 1)
+        self.seg = ConvBlock(2 * nf, 2 * nf, 1)
+        self.embedding = ConvBlock(label_channels, 2 * nf, 1)
+
+    def forward(self, images: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images (b, c, h, w) with label maps (b, label_channels, h, w)."""
+        part, encoded, x = self.get_submodule, {}, images
+        for index in range(1, 6):
+            encoded[index] = x = part(f"enc{index}")(x)
+        tops = {5: part("lat5")(encoded[5])}
+        for index in (4, 3, 2):
+            side = part(f"lat{index}")(encoded[index])
+            with torch.autocast(x.device.type, enabled=False):
+                tops[index] = F.interpolate(tops[index + 1], size=side.shape[2:], mode="bilinear", align_corners=False) + side
+        first, second, third = (self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
+        return first, second, third
+
+    def _scores(self, features: Tensor, label: Tensor) -> Tensor:
+        # The embedding is linear, so that the label map may be averaged before it, which costs less.
+        embedding = self.embedding(F.adaptive_avg_pool2d(label, (features.shape[2], features.shape[3])))
+        return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
+
+
+class ResDiscriminator(nn.Module):
+    """One score for each image: keys model.{i}.*, classifier."""
+
+    def __init__(self, config: ResidualDiscriminatorConfig, *, in_channels: int = 3) -> None:
+        super().__init__()
+        self.side = 4 * 2**config.num_layers
+        widths = doubled(config.num_filters, steps=config.num_layers, most=config.max_num_filters)
+        plain = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm)
+        options = BlockOptions(norm=Norm(config.norm), nonlinearity="leakyrelu", weight_norm=config.weight_norm)
+        layers: list[nn.Module] = [ConvBlock(in_channels, widths[0], 1, options=plain)]
+        for ins, outs in pairwise(widths):
+            layers += [ResBlock(ins, outs, order="NACNAC", options=options), nn.AvgPool2d(2)]
+        layers.append(ConvBlock(widths[-1], widths[-1], 4, padding=0, options=BlockOptions(nonlinearity="leakyrelu")))
+        self.model = Stack(layers)
+        self.classifier = Linear(widths[-1], 1)
+
+    def forward(self, images: Tensor) -> Scores:
+        """A score (b, 1) for each of the images (b, c, side, side), side = 4 x 2^num_layers."""
+        if tuple(images.shape[2:]) != (self.side, self.side):
+            given = f"{images.shape[3]}x{images.shape[2]}"
+            raise ValueError(f"got images of {given} pixels, but the residual discriminator takes {self.side}x{self.side}")
+        features = self.model(images)
+        return Scores((self.classifier(features.flatten(1)),), ((features,),))
+
+
+class PairDiscriminator(nn.Module):
+    """A discriminator of each domain: keys discriminator_a.*, discriminator_b.*."""
+
+    def __init__(self, config: PatchDiscriminatorConfig | ResidualDiscriminatorConfig, *, image_channels: int = 3) -> None:
+        super().__init__()
+
+        def network() -> MultiResPatch | ResDiscriminator:
+            if isinstance(config, PatchDiscriminatorConfig):
+                return MultiResPatch(config, in_channels=image_channels)
+            return ResDiscriminator(config, in_channels=image_channels)
+
+        self.discriminator_a, self.discriminator_b = network(), network()
+
+    def forward(self, images: Tensor, *, domain: Literal["a", "b"]) -> Scores:
+        """The scores of images (b, c, h, w) as images of a domain."""
+        return (self.discriminator_a if domain == "a" else self.discriminator_b)(images)
+
+
+class Pix2PixHDDiscriminator(nn.Module):
+    """Patch discriminators of a label map and its image: keys model.discriminators.{i}.*."""
+
+    def __init__(self, config: PatchDiscriminatorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+        super().__init__()
+        self.model = MultiResPatch(config, in_channels=label_channels + image_channels)
+
+    def forward(self, images: Tensor, *, label: Tensor) -> Scores:
+        """The scores of images (b, c, h, w) with what they were made of (b, label_channels, h, w)."""
+        return self.model(torch.cat((label, images), dim=1))
+
+
+@config
+class SPADEDiscriminatorConfig(Config):
+    """Patch discriminators of label map and image, and a feature pyramid."""
+
+    patch: PatchDiscriminatorConfig = PatchDiscriminatorConfig(kernel_size=4, num_filters=128, num_layers=5)
+    "The patch discriminators."
+    feature_pyramid: bool = True
+    "Whether there is the feature pyramid, as wide as the patch discriminators."
+
+
+class SPADEDiscriminator(MultiResPatch):
+    """Keys discriminators.{i}.*, fpse_discriminator.*."""
+
+    def __init__(self, config: SPADEDiscriminatorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+        super().__init__(config.patch, in_channels=label_channels + image_channels)
+        self.fpse_discriminator = None
+        if config.feature_pyramid:
+            self.fpse_discriminator = FPSEDiscriminator(
+                num_filters=config.patch.num_filters,
+                label_channels=label_channels,
+                image_channels=image_channels,
+                weight_norm=config.patch.weight_norm,
+            )
+
+    def forward(self, images: Tensor, *, label: Tensor) -> Scores:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The scores of images (b, c, h, w) with label maps (b, label_channels, h, w): three of the pyramid, one of each scale of patches.
+
+        The features are those of the patch discriminators alone.
+        """
+        patches = super().forward(torch.cat((label, images), dim=1))
+        pyramid = () if self.fpse_discriminator is None else self.fpse_discriminator(images, label)
+        return Scores((*pyramid, *patches.outputs), patches.features)
+
+
+@config
+class FUNITDiscriminatorConfig(Config):
+    """Residual networks that judge an image as one of a class."""
+
+    num_filters: int = 64
+    "Channels of the first layer; they double from one pair of residual blocks to the next."
+    max_num_filters: int = 1024
+    "The most channels."
+    num_layers: int = 6
+    "Pairs of residual blocks; each but the last is followed by a halving of the size."
+    weight_norm: WeightNorm = "spectral"
+    "Norm of the weights of the convolutions."
+
+    def __post_init__(self) -> None:
+        for name in ("num_filters", "max_num_filters", "num_layers"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+
+class FUNITDiscriminator(nn.Module):
+    """Patch scores of images as images of a class: keys model.model.{i}.*, model.classifier.*, model.embedder.weight."""
+
+    def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int = 3) -> None:
+        super().__init__()
+        self.model = _ClassDiscriminator(config, num_classes=num_classes, image_channels=image_channels)
+
+    def forward(self, images: Tensor, *, labels: Tensor) -> Scores:
+        """The scores (b, 1, h', w') of images (b, c, h, w) as images of the classes `labels` (b,), and their mean features (b, d)."""
+        return self.model(images, labels)
+
+
+class _ClassDiscriminator(nn.Module):
+    def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int) -> None:
+        super().__init__()
+        options = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm, padding_mode="reflect")
+        plain = BlockOptions(weight_norm=config.weight_norm, padding_mode="reflect")
+        widths = doubled(config.num_filters, steps=config.num_layers, most=config.max_num_filters)
+        layers: list[nn.Module] = [ConvBlock(image_channels, widths[0], 7, options=plain)]
+        for index, (ins, outs) in enumerate(pairwise(widths)):
+            layers += [ResBlock(ins, ins, order="NACNAC", options=options), ResBlock(ins, outs, order="NACNAC", options=options)]
+            if index < config.num_layers - 1:
+                layers += [nn.ReflectionPad2d(1), nn.AvgPool2d(3, stride=2)]
+        self.model = Stack(layers)
+        self.classifier = ConvBlock(widths[-1], 1, 1, order="AC", options=options)
+        self.embedder = nn.Embedding(num_classes, widths[-1])
+
+    def forward(self, images: Tensor, labels: Tensor) -> Scores:
+        features = self.model(images)
+        mean = features.mean((2, 3))
+        likeness = (mean * self.embedder(labels)).sum(dim=1)
+        return Scores((self.classifier(features) + likeness[:, None, None, None],), ((mean,),))

@@ -1,0 +1,269 @@
+"""Networks that classify photos, up to where they turn into classes: what a perceptual loss compares the features of.
+
+Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`). A network is a function that asks for its tensors as
+it goes, by name and shape, so that the same lines compute it and tell what it needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1"]
+Preprocessing = Literal["imagenet", "caffe", "symmetric"]
+Layers: TypeAlias = Iterator[tuple[str, Tensor]]
+Take: TypeAlias = Callable[[str, tuple[int, ...]], Tensor]
+
+
+def layer_names(network: NetworkName) -> tuple[str, ...]:
+    """The names of a network's layers, in order."""
+    return trace(network, None, height=_TRACED, width=_TRACED)[1]
+
+
+def required_tensors(network: NetworkName, layers: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors, by name, that the network needs to come to all of `layers`."""
+    return trace(network, layers, height=_TRACED, width=_TRACED)[0]
+
+
+_TRACED = 96  # pixels; enough for all layers of all networks
+
+
+@functools.cache
+def trace(
+    network: NetworkName, layers: tuple[str, ...] | None, *, height: int, width: int
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """The tensors that a network asks for until it has come to `layers` (None: all), and the layers by then; nothing is computed."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def take(name: str, shape: tuple[int, ...]) -> Tensor:
+        shapes[name] = shape
+        return torch.empty(shape, device="meta")
+
+    found = run_network(network, layers, torch.empty(1, 3, height, width, device="meta"), take)
+    return shapes, tuple(found)
+
+
+def run_network(network: NetworkName, layers: Collection[str] | None, x: Tensor, take: Take) -> dict[str, Tensor]:
+    """The features of `layers` (None: of all), by name; what comes after the last of them is not computed."""
+    found: dict[str, Tensor] = {}
+    for name, feature in NETWORKS[network].run(_Operations(take), x):
+        if layers is None or name in layers:
+            found[name] = feature
+        if layers is not None and len(found) == len(layers):
+            break
+    return found
+
+
+class _Operations:
+    """The layers that have weights; `take` gives a tensor for its name and shape."""
+
+    def __init__(self, take: Take) -> None:
+        self._take = take
+
+    def conv(
+        self,
+        x: Tensor,
+        name: str,
+        channels: int,
+        kernel: int | tuple[int, int],
+        *,
+        stride: int = 1,
+        padding: int | tuple[int, int] = 0,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> Tensor:
+        """A convolution to so many channels."""
+        sides = (kernel, kernel) if isinstance(kernel, int) else kernel
+        weight = self._take(f"{name}.weight", (channels, x.shape[1] // groups, *sides))
+        return F.conv2d(x, weight, self._take(f"{name}.bias", (channels,)) if bias else None, stride, padding, groups=groups)
+
+    def norm(self, x: Tensor, name: str, *, eps: float = 1e-5) -> Tensor:
+        """Batch norm with the running statistics."""
+        parts = ("running_mean", "running_var", "weight", "bias")
+        mean, variance, weight, bias = (self._take(f"{name}.{part}", (x.shape[1],)) for part in parts)
+        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
+
+
+def _vgg(convolutions: tuple[int, ...], net: _Operations, x: Tensor) -> Layers:
+    """Blocks of so many convolutions. "Very Deep Convolutional Networks", Simonyan and Zisserman 2015, arXiv 1409.1556."""
+    index = 0
+    for block, (count, channels) in enumerate(zip(convolutions, (64, 128, 256, 512, 512), strict=True), start=1):
+        for layer in range(1, count + 1):
+            x = F.relu(net.conv(x, f"features.{index}", channels, 3, padding=1))
+            yield f"relu_{block}_{layer}", x
+            index += 2
+        x = F.max_pool2d(x, 2)
+        index += 1
+
+
+def _alexnet(net: _Operations, x: Tensor) -> Layers:
+    """AlexNet: "One weird trick for parallelizing convolutional neural networks", Krizhevsky 2014, arXiv 1404.5997."""
+    x = F.relu(net.conv(x, "features.0", 64, 11, stride=4, padding=2))
+    yield "relu_1", x
+    x = F.relu(net.conv(F.max_pool2d(x, 3, 2), "features.3", 192, 5, padding=2))
+    yield "relu_2", x
+    x = F.max_pool2d(x, 3, 2)
+    for layer, (index, channels) in enumerate(((6, 384), (8, 256), (10, 256)), start=3):
+        x = F.relu(net.conv(x, f"features.{index}", channels, 3, padding=1))
+        yield f"relu_{layer}", x
+
+
+def _resnet50(net: _Operations, x: Tensor) -> Layers:
+    """ResNet-50: "Deep Residual Learning", He et al. 2015, arXiv 1512.03385; the stride is in the 3x3 convolution, as in torchvision."""
+    x = F.relu(net.norm(net.conv(x, "conv1", 64, 7, stride=2, padding=3, bias=False), "bn1"))
+    yield "relu_1", x
+    x = F.max_pool2d(x, 3, 2, padding=1)
+    for stage, (blocks, channels) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
+        for block in range(blocks):
+            x = _bottleneck(net, x, f"layer{stage}.{block}", channels, stride=2 if stage > 1 and block == 0 else 1)
+        yield f"layer_{stage}", x
+
+
+def _bottleneck(net: _Operations, x: Tensor, name: str, channels: int, *, stride: int) -> Tensor:
+    shortcut = x
+    if x.shape[1] != 4 * channels:
+        shortcut = net.conv(x, f"{name}.downsample.0", 4 * channels, 1, stride=stride, bias=False)
+        shortcut = net.norm(shortcut, f"{name}.downsample.1")
+    x = F.relu(net.norm(net.conv(x, f"{name}.conv1", channels, 1, bias=False), f"{name}.bn1"))
+    x = F.relu(net.norm(net.conv(x, f"{name}.conv2", channels, 3, stride=stride, padding=1, bias=False), f"{name}.bn2"))
+    return F.relu(net.norm(net.conv(x, f"{name}.conv3", 4 * channels, 1, bias=False), f"{name}.bn3") + shortcut)
+
+
+def _squeezenet(net: _Operations, x: Tensor) -> Layers:
+    """SqueezeNet 1.0: Iandola et al. 2016, arXiv 1602.07360; its pooling rounds sizes up."""
+    x = F.relu(net.conv(x, "features.0", 96, 7, stride=2))
+    yield "relu_1", x
+    fires = ((3, 16), (4, 16), (5, 32), None, (7, 32), (8, 48), (9, 48), (10, 64), None, (12, 64))
+    x = F.max_pool2d(x, 3, 2, ceil_mode=True)
+    number = 2  # the paper counts the first convolution
+    for fire in fires:
+        if fire is None:
+            x = F.max_pool2d(x, 3, 2, ceil_mode=True)
+            continue
+        name, channels = f"features.{fire[0]}", fire[1]
+        squeezed = F.relu(net.conv(x, f"{name}.squeeze", channels, 1))
+        wide = (("expand1x1", 1, 0), ("expand3x3", 3, 1))
+        x = F.relu(torch.cat([net.conv(squeezed, f"{name}.{part}", 4 * channels, k, padding=p) for part, k, p in wide], dim=1))
+        yield f"fire_{number}", x
+        number += 1
+
+
+def _mobilenet_v1(net: _Operations, x: Tensor) -> Layers:
+    """MobileNet v1: Howard et al. 2017, arXiv 1704.04861, width 1; borders as in TensorFlow, with the odd pixel at the end.
+
+    Keys conv1 and bn1, then dw.N, dbn.N (depthwise), pw.N, pbn.N (pointwise) with N from 0.
+    """
+    x = F.relu6(net.norm(net.conv(_bordered(x, stride=2), "conv1", 32, 3, stride=2, bias=False), "bn1", eps=1e-3))
+    yield "relu_1", x
+    widths = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+    for index, channels in enumerate(widths):
+        before, stride = x.shape[1], 2 if index in (1, 3, 5, 11) else 1
+        x = net.conv(_bordered(x, stride=stride), f"dw.{index}", before, 3, stride=stride, groups=before, bias=False)
+        x = F.relu6(net.norm(x, f"dbn.{index}", eps=1e-3))
+        x = F.relu6(net.norm(net.conv(x, f"pw.{index}", channels, 1, bias=False), f"pbn.{index}", eps=1e-3))
+        yield f"pw_{index + 1}", x
+
+
+def _bordered(x: Tensor, *, stride: int) -> Tensor:
+    """Zeros around x for a 3x3 convolution whose output has ceil(size / stride) pixels."""
+    left_right, top_bottom = ((total // 2, total - total // 2) for total in (2 - (side - 1) % stride for side in (x.shape[3], x.shape[2])))
+    return F.pad(x, (*left_right, *top_bottom))
+
+
+def _inception_v3(net: _Operations, x: Tensor) -> Layers:
+    """Inception-v3: "Rethinking the Inception Architecture", Szegedy et al. 2015, arXiv 1512.00567, without its auxiliary classes."""
+    x = _branch(net, x, "Conv2d_1a_3x3", (32, 3), stride=2)
+    x = _branch(net, x, "Conv2d_2a_3x3", (32, 3), border=False)
+    x = F.max_pool2d(_branch(net, x, "Conv2d_2b_3x3", (64, 3)), 3, 2)
+    yield "pool_1", x
+    x = _branch(net, x, "Conv2d_3b_1x1", (80, 1))
+    x = F.max_pool2d(_branch(net, x, "Conv2d_4a_3x3", (192, 3), border=False), 3, 2)
+    yield "pool_2", x
+    for letter, pooled in (("b", 32), ("c", 64), ("d", 64)):
+        x = torch.cat(_mixed_5(net, x, f"Mixed_5{letter}", pooled), dim=1)
+        yield f"mixed_5{letter}", x
+    narrow = _branch(net, x, "Mixed_6a.branch3x3dbl", (64, 1), (96, 3), (96, 3), stride=2)
+    x = torch.cat((_branch(net, x, "Mixed_6a.branch3x3", (384, 3), stride=2), narrow, F.max_pool2d(x, 3, 2)), dim=1)
+    yield "mixed_6a", x
+    for letter, channels in (("b", 128), ("c", 160), ("d", 160), ("e", 192)):
+        x = torch.cat(_mixed_6(net, x, f"Mixed_6{letter}", channels), dim=1)
+        yield f"mixed_6{letter}", x
+    long = _branch(net, x, "Mixed_7a.branch7x7x3", (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3), stride=2)
+    x = torch.cat((_branch(net, x, "Mixed_7a.branch3x3", (192, 1), (320, 3), stride=2), long, F.max_pool2d(x, 3, 2)), dim=1)
+    yield "mixed_7a", x
+    for letter in ("b", "c"):
+        x = torch.cat(_mixed_7(net, x, f"Mixed_7{letter}"), dim=1)
+        yield f"mixed_7{letter}", x
+
+
+def _mixed_5(net: _Operations, x: Tensor, name: str, pooled: int) -> tuple[Tensor, ...]:
+    return (
+        _branch(net, x, f"{name}.branch1x1", (64, 1)),
+        _branch(net, x, f"{name}.branch5x5", (48, 1), (64, 5)),
+        _branch(net, x, f"{name}.branch3x3dbl", (64, 1), (96, 3), (96, 3)),
+        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (pooled, 1)),
+    )
+
+
+def _mixed_6(net: _Operations, x: Tensor, name: str, c: int) -> tuple[Tensor, ...]:
+    return (
+        _branch(net, x, f"{name}.branch1x1", (192, 1)),
+        _branch(net, x, f"{name}.branch7x7", (c, 1), (c, (1, 7)), (192, (7, 1))),
+        _branch(net, x, f"{name}.branch7x7dbl", (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
+        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (192, 1)),
+    )
+
+
+def _mixed_7(net: _Operations, x: Tensor, name: str) -> tuple[Tensor, ...]:
+    short = _branch(net, x, f"{name}.branch3x3_1", (384, 1))
+    long = _branch(net, x, f"{name}.branch3x3dbl", (448, 1), (384, 3))
+    return (
+        _branch(net, x, f"{name}.branch1x1", (320, 1)),
+        _branch(net, short, f"{name}.branch3x3_2a", (384, (1, 3))),
+        _branch(net, short, f"{name}.branch3x3_2b", (384, (3, 1))),
+        _branch(net, long, f"{name}.branch3x3dbl_3a", (384, (1, 3))),
+        _branch(net, long, f"{name}.branch3x3dbl_3b", (384, (3, 1))),
+        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (192, 1)),
+    )
+
+
+def _branch(
+    net: _Operations, x: Tensor, name: str, *units: tuple[int, int | tuple[int, int]], stride: int = 1, border: bool = True
+) -> Tensor:
+    """Convolutions (channels, kernel) with batch norm and ReLU; the last has the stride, and then no border, the others keep the size."""
+    for number, (channels, kernel) in enumerate(units, start=1):
+        last = number == len(units)
+        step = stride if last else 1
+        rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
+        padding = (rows // 2, columns // 2) if border and step == 1 else 0
+        part = f"{name}_{number}" if len(units) > 1 else name
+        x = net.conv(x, f"{part}.conv", channels, (rows, columns), stride=step, padding=padding, bias=False)
+        x = F.relu(net.norm(x, f"{part}.bn", eps=1e-3))
+    return x
+
+
+@dataclass(frozen=True)
+class _Network:
+    run: Callable[[_Operations, Tensor], Layers]
+    layers: tuple[str, ...]
+    "The five that are compared where no others are named: about one for each resolution, from fine to coarse."
+    preprocessing: Preprocessing = "imagenet"
+    "Of the weights that are usual."
+
+
+_VGG_LAYERS = ("relu_1_1", "relu_2_1", "relu_3_1", "relu_4_1", "relu_5_1")
+NETWORKS: Mapping[NetworkName, _Network] = {
+    "vgg19": _Network(functools.partial(_vgg, (2, 2, 4, 4, 4)), _VGG_LAYERS),
+    "vgg16": _Network(functools.partial(_vgg, (2, 2, 3, 3, 3)), _VGG_LAYERS),
+    "alexnet": _Network(_alexnet, ("relu_1", "relu_2", "relu_3", "relu_4", "relu_5")),
+    "resnet50": _Network(_resnet50, ("relu_1", "layer_1", "layer_2", "layer_3", "layer_4")),
+    "inception_v3": _Network(_inception_v3, ("pool_1", "pool_2", "mixed_5d", "mixed_6e", "mixed_7c"), "symmetric"),
+    "squeezenet1_0": _Network(_squeezenet, ("relu_1", "fire_3", "fire_5", "fire_7", "fire_9")),
+    "mobilenet_v1": _Network(_mobilenet_v1, ("pw_1", "pw_3", "pw_5", "pw_11", "pw_12"), "symmetric"),
+}

@@ -1,0 +1,168 @@
+"""The blocks that all translation networks are made of: convolution, norm and nonlinearity in any order, and residual blocks of them.
+
+The names of all parts (layers.conv, layers.norm, conv_block_0, conv_block_1, conv_block_s) are those of published weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, build_norm
+from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
+from triptych.nn.resample import enlarged
+
+Nonlinearity = Literal["none", "relu", "leakyrelu", "tanh"]
+BlockOrder = Literal["CNACNA", "CNACN", "NACNAC"]
+
+SLOPE = 0.2
+"""Of a leaky ReLU below zero."""
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """What the blocks of a network share."""
+
+    norm: AnyNorm = NO_NORM
+    nonlinearity: Nonlinearity = "none"
+    weight_norm: WeightNorm = "none"
+    padding_mode: PaddingMode = "zeros"
+
+
+PLAIN = BlockOptions()
+
+
+class _Block(nn.Module):
+    """A layer, a norm and a nonlinearity in the order of a string of C, N and A; those that there are stand in `layers`."""
+
+    def __init__(self, layer: nn.Module, norm: nn.Module | None, nonlinearity: Nonlinearity, order: str) -> None:
+        super().__init__()
+        if len(set(order)) != len(order) or not set("C") <= set(order) <= set("CNA"):
+            raise ValueError(f"got the order {order!r}, expected C (convolution), and N (norm) and A (nonlinearity) at most once")
+        parts = {"C": ("conv", layer), "N": ("norm", norm), "A": ("nonlinearity", _NONLINEARITIES[nonlinearity]())}
+        self.layers = nn.ModuleDict({name: part for name, part in (parts[letter] for letter in order) if part is not None})
+
+    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
+        """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
+        for layer in self.layers.values():
+            x = layer(x, *conditions) if isinstance(layer, ConditionalNorm) else layer(x)
+        return x
+
+
+def _nothing() -> None:
+    return None
+
+
+_NONLINEARITIES = {"none": _nothing, "relu": nn.ReLU, "leakyrelu": lambda: nn.LeakyReLU(SLOPE), "tanh": nn.Tanh}
+
+
+class ConvBlock(_Block):
+    """A convolution with norm and nonlinearity. `padding`: None keeps the size of an odd kernel, (k - 1) // 2."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int | None = None,
+        bias: bool = True,
+        order: str = "CNA",
+        options: BlockOptions = PLAIN,
+    ) -> None:
+        conv = self._convolution(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=(kernel_size - 1) // 2 if padding is None else padding,
+            bias=bias,
+            padding_mode=options.padding_mode,
+            weight_norm=options.weight_norm,
+        )
+        norm = build_norm(options.norm, channels_before_norm(order, in_channels, out_channels)) if "N" in order else None
+        super().__init__(conv, norm, options.nonlinearity, order)
+
+    _convolution: type[Conv2d] = Conv2d
+
+
+class LinearBlock(_Block):
+    """A linear layer with norm and nonlinearity, for vectors (b, c); its key is layers.conv as well."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, bias: bool = True, order: str = "CNA", options: BlockOptions = PLAIN
+    ) -> None:
+        linear = Linear(in_channels, out_channels, bias=bias, weight_norm=options.weight_norm)
+        norm = build_norm(options.norm, channels_before_norm(order, in_channels, out_channels), dims=0) if "N" in order else None
+        super().__init__(linear, norm, options.nonlinearity, order)
+
+
+def channels_before_norm(order: str, in_channels: int, out_channels: int) -> int:
+    """The channels that the norm of a block sees: the input's where it comes before the convolution."""
+    return in_channels if order.find("N") < order.find("C") else out_channels
+
+
+class ResBlock(nn.Module):
+    """shortcut(x) + block_1(block_0(x)).
+
+    `order` names the parts of both blocks: CNACNA ends with norm and nonlinearity, CNACN with the norm, NACNAC begins with them. The
+    shortcut is a 1x1 convolution where the number of channels changes; it has the norm, and the nonlinearity where
+    `shortcut_nonlinearity`. `bias`: of block_0, block_1 and the shortcut.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        *,
+        order: BlockOrder = "CNACNA",
+        bias: tuple[bool, bool, bool] = (True, True, True),
+        shortcut_nonlinearity: bool = False,
+        options: BlockOptions = PLAIN,
+    ) -> None:
+        super().__init__()
+        hidden, first, rest = min(in_channels, out_channels), order[:3], order[3:]
+        self.conv_block_0 = ConvBlock(in_channels, hidden, kernel_size, bias=bias[0], order=first, options=options)
+        self.conv_block_1 = ConvBlock(hidden, out_channels, kernel_size, bias=bias[1], order=rest, options=options)
+        if in_channels != out_channels:
+            short = first if shortcut_nonlinearity else first.replace("A", "")
+            self.conv_block_s = ConvBlock(in_channels, out_channels, 1, bias=bias[2], order=short, options=options)
+        else:
+            self.conv_block_s = None
+
+    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
+        """The block's output for x (b, in_channels, h, w)."""
+        residual = self.conv_block_1(self.conv_block_0(x, *conditions), *conditions)
+        return residual + (x if self.conv_block_s is None else self.conv_block_s(x, *conditions))
+
+
+class UpResBlock(ResBlock):
+    """A residual block that doubles the size: between its two convolutions, and before its shortcut."""
+
+    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
+        """The block's output (b, out_channels, 2h, 2w)."""
+        residual = self.conv_block_1(enlarged(self.conv_block_0(x, *conditions)), *conditions)
+        wide = enlarged(x)
+        return residual + (wide if self.conv_block_s is None else self.conv_block_s(wide, *conditions))
+
+
+class Upsample(nn.Module):
+    """Every pixel as a square of four."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, c, 2h, 2w)."""
+        return enlarged(x)
+
+
+class Stack(nn.ModuleList):
+    """Blocks in a row, with the numbers that they have in published weights; conditions go to those that take them."""
+
+    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
+        """The last block's output."""
+        for block in self:
+            x = block(x, *conditions) if isinstance(block, _Block | ResBlock) else block(x)
+        return x

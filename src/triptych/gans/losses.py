@@ -1,0 +1,156 @@
+"""The losses of the GANs, one value for each sample.
+
+Every function returns a tensor (b,) whose mean over the batch is the usual loss: where that is a mean over everything, the value of a
+sample is the mean over that sample alone. Sums over microbatches and processes are then exact. Half precision becomes float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from triptych.core.config import Config, config
+
+Scores: TypeAlias = Tensor | Sequence[Tensor]
+"""What a discriminator says of b images: a tensor whose first axis is b, or a list of them, one for each scale."""
+
+_ON_REAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "hinge": lambda x: F.relu(1 - x),
+    "least_square": lambda x: 0.5 * (x - 1).square(),
+    "non_saturated": lambda x: F.softplus(-x),
+    "wasserstein": lambda x: -x,
+}
+_ON_FAKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "hinge": lambda x: F.relu(1 + x),
+    "least_square": lambda x: 0.5 * x.square(),
+    "non_saturated": lambda x: F.softplus(x),
+    "wasserstein": lambda x: x,
+}
+_ON_FOOLED = _ON_REAL | {"hinge": _ON_REAL["wasserstein"]}  # the generator wants its images to be taken for real ones
+
+
+@config
+class AdversarialConfig(Config):
+    """The game that generator and discriminator play."""
+
+    kind: Literal["hinge", "least_square", "non_saturated", "wasserstein"] = "hinge"
+    "Loss on the scores: hinge, squared distance to 1 (real) and 0 (fake), cross entropy, or the difference of the scores."
+    relativistic: bool = False
+    "Score every image relative to its partner in the batch: real - fake and fake - real."
+
+
+def discriminator_losses(real: Scores, fake: Scores, *, settings: AdversarialConfig) -> tuple[Tensor, Tensor]:
+    """The discriminator's loss on b real images and on b generated ones: (b,) each, to be added.
+
+    Relativistic: the scores of sample i are replaced by real_i - fake_i and fake_i - real_i ("The relativistic discriminator",
+    Jolicoeur-Martineau 2018, https://arxiv.org/abs/1807.00734, without its averages: pairs do not couple the samples of a batch).
+    """
+    if settings.relativistic:
+        real, fake = differences(real, fake), differences(fake, real)
+    on_real, on_fake = _ON_REAL[settings.kind], _ON_FAKE[settings.kind]
+    return score_mean([on_real(x) for x in _scales(real)]), score_mean([on_fake(x) for x in _scales(fake)])
+
+
+def generator_loss(fake: Scores, *, settings: AdversarialConfig, real: Scores | None = None) -> Tensor:
+    """The generator's loss on the scores of b generated images: (b,). `real`: those of their partners, exactly when relativistic."""
+    if settings.relativistic:
+        assert real is not None, "a relativistic loss needs the scores of the real images"
+        fake = differences(fake, real)
+    on_fooled = _ON_FOOLED[settings.kind]
+    return score_mean([on_fooled(x) for x in _scales(fake)])
+
+
+def score_mean(scores: Scores) -> Tensor:
+    """The mean of each sample inside a scale, then over the scales: (b,)."""
+    return torch.stack([sample_mean(scale) for scale in _scales(scores)]).mean(0)
+
+
+def differences(scores: Scores, other: Scores) -> list[Tensor]:
+    """scores - other, scale by scale."""
+    return [a - b for a, b in zip(_scales(scores), _scales(other), strict=True)]
+
+
+def _scales(scores: Scores) -> list[Tensor]:
+    return [widened(scale) for scale in ([scores] if isinstance(scores, Tensor) else scores)]
+
+
+def feature_matching(fake: Sequence[Sequence[Tensor]], real: Sequence[Sequence[Tensor]]) -> Tensor:
+    """L1 between the discriminators' features of generated and of real images: (b,). The real ones get no gradient.
+
+    `fake[i][j]`: layer j of discriminator i. A sum over both, divided by the number of discriminators ("High-Resolution Image
+    Synthesis and Semantic Manipulation with Conditional GANs", Wang et al. 2018, https://arxiv.org/abs/1711.11585, Eq. 4).
+    """
+    distances = [l1(a, b.detach()) for layers in zip(fake, real, strict=True) for a, b in zip(*layers, strict=True)]
+    return torch.stack(distances).sum(0) / len(fake)
+
+
+def gaussian_kl(mean: Tensor, log_variance: Tensor | None = None) -> Tensor:
+    """KL(N(mean, exp(log_variance)) || N(0, 1)) in nats, summed over the dimensions of each sample: (b,). No variance: it is 1.
+
+    The loop takes the mean over the batch. imaginaire sums over it as well, so that its weight stands for one b times larger here.
+    """
+    mean = widened(mean)
+    terms = mean.square()
+    if log_variance is not None:
+        log_variance = widened(log_variance)
+        terms = terms + log_variance.exp() - 1 - log_variance
+    return 0.5 * terms.flatten(1).sum(1)
+
+
+def l1(x: Tensor, target: Tensor) -> Tensor:
+    """The mean of |x - target| over each sample: (b,).
+
+    For images, styles, contents and what comes back from a cycle. Both get a gradient: detach what should have none.
+    """
+    return sample_mean((widened(x) - widened(target)).abs())
+
+
+def masked_l1(x: Tensor, target: Tensor, *, mask: Tensor, over: Literal["image", "mask"] = "image") -> Tensor:
+    """The mean of |x m - target m| over each sample, m in 0..1 of x's shape or broadcast to it: (b,).
+
+    `over`: what the sum is divided by, the size of x, or the mask's sum in this sample (0 where the mask is empty).
+    """
+    mask = widened(mask).expand_as(x)
+    distance = l1(x * mask, target * mask)
+    if over == "image":
+        return distance
+    area = sample_mean(mask)
+    return torch.where(area > 0, distance / torch.where(area > 0, area, 1), 0)
+
+
+def top_k_share(epochs: float, *, decay: float = 0.99, least: float = 0.5) -> float:
+    """The share of a batch that top-k training keeps after so many passes over the data: from 1, times `decay` each, down to `least`.
+
+    The defaults are those of the paper that `top_k_weights` names.
+    """
+    return max(decay**epochs, least)
+
+
+def top_k_weights(scores: Scores, *, share: float, batch: Tensor | None = None) -> Tensor:
+    """Factors (b,) of the generator's losses that keep the samples with the highest scores: n / k for these k, 0 for the others.
+
+    The mean over all n samples is then that over the kept. k = share * n, rounded; samples that tie with the last one are kept too,
+    so that the order of the batch has no say. "Top-k Training of GANs", Sinha et al. 2020, https://arxiv.org/abs/2002.06224.
+
+    The samples of a batch decide about one another: a model that uses it sets `couples_samples`, which refuses microbatches. `batch`:
+    the `score_mean` of all n samples of the step, gathered from all processes; None: these are all.
+    """
+    own = score_mean(scores).detach()
+    every = own if batch is None else batch.detach()
+    k = max(1, round(share * len(every)))
+    kept = every >= (last := every.topk(k).values[-1])
+    return (own >= last).to(own.dtype) * (len(every) / kept.sum())
+
+
+def sample_mean(x: Tensor) -> Tensor:
+    """The mean over all axes but the first: (b,)."""
+    return widened(x).reshape(len(x), -1).mean(1)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 where its precision is lower."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -1,0 +1,202 @@
+"""The norms of a block: plain ones, and those that a vector (AdaIN) or a map (SPADE) modulates.
+
+AdaIN: Huang and Belongie 2017 (arXiv 1703.06868). SPADE: Park et al. 2019 (arXiv 1903.07291). A block is told which norm to have by
+a `Norm`, an `AdaptiveNorm` or a `SpatialNorm`, and makes it for its own number of channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
+
+NormKind = Literal["none", "instance", "batch", "sync_batch", "layer", "layer_2d", "group"]
+
+GROUPS = 4
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm that nothing modulates."""
+
+    kind: NormKind = "none"
+    "Over each channel of a sample (instance) or of the batch, the channels of a pixel (layer), a sample (layer_2d), groups of channels."
+    affine: bool = True
+    "Whether each channel has its own gain and offset."
+
+
+@dataclass(frozen=True)
+class AdaptiveNorm:
+    """A norm whose output is scaled and shifted by what a vector says."""
+
+    base: Norm
+    cond_channels: int
+    "Of the vector."
+    separate: bool = False
+    "Two linear layers, fc_gamma and fc_beta, in place of one, fc, whose first half is gamma."
+    weight_norm: WeightNorm = "none"
+
+
+@dataclass(frozen=True)
+class SpatialNorm:
+    """A norm whose output is scaled and shifted pixel by pixel, by what one or several maps say."""
+
+    base: Norm
+    cond_channels: tuple[int, ...]
+    "Of each map."
+    num_filters: int = 128
+    "Of the hidden layer; 0: there is none."
+    kernel_size: int = 3
+    separate: bool = True
+    "Two convolutions, gammas and betas, in place of one whose first half is gamma."
+    weight_norm: WeightNorm = "none"
+    padding_mode: PaddingMode = "zeros"
+
+
+AnyNorm: TypeAlias = Norm | AdaptiveNorm | SpatialNorm
+
+NO_NORM = Norm()
+
+
+def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | None:
+    """The norm of `channels` channels; None where there is none. `dims`: 2 for (b, c, h, w), 0 for (b, c)."""
+    if isinstance(norm, AdaptiveNorm):
+        return AdaptiveNormLayer(norm, channels, dims=dims)
+    if isinstance(norm, SpatialNorm):
+        if dims != 2:
+            raise ValueError("a spatially adaptive norm is for images, not for vectors")
+        return SpatialNormLayer(norm, channels)
+    if dims == 0 and norm.kind in ("instance", "layer_2d"):
+        raise ValueError(f"the norm {norm.kind!r} is for images, not for vectors")
+    match norm.kind:
+        case "none":
+            return None
+        case "instance":
+            return nn.InstanceNorm2d(channels, eps=EPSILON, affine=norm.affine)
+        case "batch" | "sync_batch":
+            return (nn.BatchNorm2d if dims == 2 else nn.BatchNorm1d)(channels, eps=EPSILON, affine=norm.affine)
+        case "layer":
+            return PixelLayerNorm(channels, eps=EPSILON, elementwise_affine=norm.affine)
+        case "layer_2d":
+            return GroupNorm(1, channels, eps=EPSILON, affine=norm.affine)
+        case "group":
+            return GroupNorm(GROUPS, channels, eps=EPSILON, affine=norm.affine)
+
+
+class PixelLayerNorm(nn.LayerNorm):
+    """Layer norm over the channels of each pixel of (b, c, h, w), or of each vector (b, c)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The normalised input."""
+        return super().forward(input.movedim(1, -1)).movedim(-1, 1)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group norm computed in float32: a CPU's half-precision kernel is coarse for channels_last."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The normalised input, of its own type."""
+        with torch.autocast(input.device.type, enabled=False):
+            wide = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+            return super().forward(wide).to(input.dtype)
+
+
+class ConditionalNorm(nn.Module):
+    """What a block hands its conditions to."""
+
+
+class AdaptiveNormLayer(ConditionalNorm):
+    """norm(x) (1 + gamma) + beta, gamma and beta linear in a vector: keys norm.*, fc.layers.conv or fc_gamma and fc_beta."""
+
+    def __init__(self, norm: AdaptiveNorm, channels: int, *, dims: int) -> None:
+        super().__init__()
+        self.separate = norm.separate
+        self.norm = build_norm(norm.base, channels, dims=dims) or nn.Identity()
+        if norm.separate:
+            self.fc_gamma = _named(Linear(norm.cond_channels, channels, weight_norm=norm.weight_norm))
+            self.fc_beta = _named(Linear(norm.cond_channels, channels, weight_norm=norm.weight_norm))
+        else:
+            self.fc = _named(Linear(norm.cond_channels, 2 * channels, weight_norm=norm.weight_norm))
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """The norm's output for x (b, c, h, w) or (b, c). `condition`: (b, cond_channels), or with two more axes of one pixel."""
+        condition = condition.flatten(1)
+        if self.separate:
+            gamma, beta = _inner(self.fc_gamma)(condition), _inner(self.fc_beta)(condition)
+        else:
+            gamma, beta = _inner(self.fc)(condition).chunk(2, dim=1)
+        ones = [1] * (x.ndim - 2)
+        return _modulated(self.norm(x), gamma.reshape(*gamma.shape, *ones), beta.reshape(*beta.shape, *ones))
+
+
+class SpatialNormLayer(ConditionalNorm):
+    """norm(x) (1 + gamma) + beta, gamma and beta convolutions of relu(convolution) of a map; several maps act one after the other.
+
+    Keys mlps.{i}.0, gammas.{i}, betas.{i} (or mlps.{i}.1, of both), each with layers.conv, and norm.*.
+    """
+
+    def __init__(self, norm: SpatialNorm, channels: int) -> None:
+        super().__init__()
+        self.separate = norm.separate
+
+        def convolution(ins: int, outs: int) -> nn.Module:
+            padding, mode = (norm.kernel_size - 1) // 2, norm.padding_mode
+            return _named(Conv2d(ins, outs, norm.kernel_size, padding=padding, padding_mode=mode, weight_norm=norm.weight_norm))
+
+        self.mlps, self.gammas, self.betas = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        for ins in norm.cond_channels:
+            mlp = nn.ModuleDict()
+            if norm.num_filters:
+                mlp["0"] = convolution(ins, norm.num_filters)
+            hidden = norm.num_filters or ins
+            if norm.separate:
+                self.gammas.append(convolution(hidden, channels))
+                self.betas.append(convolution(hidden, channels))
+            else:
+                mlp["1"] = convolution(hidden, 2 * channels)
+            self.mlps.append(mlp)
+        self.norm = build_norm(norm.base, channels) or nn.Identity()
+
+    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
+        """The norm's output for x (b, c, h, w). `conditions`: maps (b, cond_channels, any size), resized to x by their nearest pixel."""
+        if len(conditions) != len(self.mlps):
+            raise ValueError(f"got {len(conditions)} conditional maps, expected {len(self.mlps)}")
+        out = self.norm(x)
+        for index, (mlp, condition) in enumerate(zip(self.mlps, conditions, strict=True)):
+            assert isinstance(mlp, nn.ModuleDict)
+            hidden = resized_to(condition, x.shape[2:])
+            if "0" in mlp:
+                hidden = F.relu(_inner(mlp["0"])(hidden))
+            if self.separate:
+                gamma, beta = _inner(self.gammas[index])(hidden), _inner(self.betas[index])(hidden)
+            else:
+                gamma, beta = _inner(mlp["1"])(hidden).chunk(2, dim=1)
+            out = _modulated(out, gamma, beta)
+        return out
+
+
+def resized_to(maps: Tensor, size: tuple[int, ...] | torch.Size) -> Tensor:
+    """The maps (b, c, h, w) at a size (h, w), each pixel the nearest one."""
+    if tuple(maps.shape[2:]) == tuple(size):
+        return maps
+    with torch.autocast(maps.device.type, enabled=False):  # which would make them float32
+        return F.interpolate(maps, size=tuple(size), mode="nearest")
+
+
+def _modulated(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+    return torch.addcmul(beta.to(x.dtype), x, 1 + gamma.to(x.dtype))
+
+
+def _named(layer: nn.Module) -> nn.Module:
+    """The layer under the name that layers have in a block: layers.conv."""
+    return nn.ModuleDict({"layers": nn.ModuleDict({"conv": layer})})
+
+
+def _inner(block: nn.Module) -> nn.Module:
+    return block["layers"]["conv"]  # pyright: ignore[reportIndexIssue]

@@ -1,0 +1,49 @@
+"""Zero-centred gradient penalties of the discriminator, one value for each sample.
+
+"Which Training Methods for GANs do actually Converge?", Mescheder, Geiger and Nowozin 2018, https://arxiv.org/abs/1801.04406, Eq. 9
+(R1, on real images) and Eq. 10 (R2, on generated ones). Evaluated only every few steps ("lazy") as in "Analyzing and Improving the
+Image Quality of StyleGAN", Karras et al. 2020, https://arxiv.org/abs/1912.04958, appendix B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from triptych.core.config import Config, config
+from triptych.gans.losses import Scores, score_mean, widened
+
+
+@config
+class PenaltyConfig(Config):
+    """Penalties on the gradient of the discriminator."""
+
+    r1_gamma: float = 0.0
+    "Weight of the penalty on real images, gamma / 2 |gradient|^2; 0: none."
+    r2_gamma: float = 0.0
+    "Weight of the penalty on generated images, gamma / 2 |gradient|^2; 0: none."
+    every: int = 1
+    "Penalise in every so many iterations only, so many times as strongly."
+
+    def __post_init__(self) -> None:
+        for setting in ("r1_gamma", "r2_gamma"):
+            self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
+        self.require(self.every >= 1, "every", "at least 1")
+
+
+def gradient_penalty(discriminate: Callable[[Tensor], Scores], images: Tensor, *, gamma: float, every: int = 1) -> Tensor:
+    """every * gamma / 2 * |d D / d image|^2 of each image (b, c, h, w): (b,). R1 for real images, R2 for generated ones.
+
+    D is the mean score of an image, inside each scale and then over the scales, as in the adversarial losses. `discriminate` gives the
+    scores of images alone: one that is told more (labels, maps) is handed over as a function that holds them, and they have no part
+    in the gradient. `every`: the `Phase.every` of a lazy penalty, whose mean strength it keeps.
+
+    Computed without autocast. The result has gradients for the discriminator's parameters and none for the images. The discriminator
+    needs second derivatives (no fused attention on a CPU), and no batch norm: its samples' gradients would be mixed.
+    """
+    with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
+        x = widened(images.detach()).requires_grad_()
+        (gradient,) = torch.autograd.grad(score_mean(discriminate(x)).sum(), x, create_graph=True)
+        return (every * gamma / 2) * gradient.flatten(1).square().sum(1)

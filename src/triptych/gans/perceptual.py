@@ -1,0 +1,184 @@
+"""The perceptual loss: distances between the features that a frozen network, trained to classify photos, has of two images.
+
+"Perceptual Losses for Real-Time Style Transfer and Super-Resolution", Johnson et al. 2016, https://arxiv.org/abs/1603.08155, with the
+layers and weights of pix2pixHD (Wang et al. 2018, https://arxiv.org/abs/1711.11585). The networks are ours, up to where they
+turn into classes; their weights come from a file that the user has, under the names of torchvision's models (see feature_networks.py).
+
+Weights are buffers that are not saved: they move with the model, and no checkpoint, average or optimizer knows them. A model can
+thus be built, loaded and sampled without them; they are loaded where it is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.core.config import Config, config
+from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.gans.feature_networks import NETWORKS, NetworkName, Preprocessing, layer_names, required_tensors, run_network, trace
+from triptych.gans.losses import l1, sample_mean, widened
+
+
+@config
+class PerceptualConfig(Config):
+    """A distance of images in the features of a frozen network."""
+
+    changeable: ClassVar = frozenset(("weights",))
+
+    network: NetworkName = "vgg19"
+    "The network, trained to classify ImageNet."
+    weights: str | None = None
+    "File of its weights (.pth or .safetensors), with the names of torchvision; read when training starts."
+    preprocessing: Preprocessing | None = None
+    "What the weights expect. imagenet: RGB less mean, by deviation; caffe: BGR 0..255 less mean; symmetric: RGB -1..1. None: as usual."
+    layers: tuple[str, ...] | None = None
+    "Layers that are compared; None: five from fine to coarse, in VGG relu_1_1, relu_2_1, relu_3_1, relu_4_1 and relu_5_1."
+    layer_weights: tuple[float, ...] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1.0)
+    "Factor of each layer's distance."
+    criterion: Literal["l1", "l2"] = "l1"
+    "Mean of the absolute or of the squared differences of features."
+    num_scales: int = 1
+    "Compare also at half the size, a quarter and so on: the number of sizes."
+    resize: int | None = None
+    "Pixels of the sides that images are resized to first, 224 for what the networks were trained on; None: as they are."
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            known = layer_names(self.network)
+            for name in self.layers:
+                hint = nearest(name, known) or f", expected some of {', '.join(known)}"
+                self.require(name in known, "layers", f"layers of {self.network}{hint}")
+            self.require(0 < len(self.layers) == len(set(self.layers)), "layers", "at least one name, each once")
+        count = len(self.compared)
+        self.require(len(self.layer_weights) == count, "layer_weights", f"{count} numbers, one for each layer")
+        self.require(all(0 <= weight < math.inf for weight in self.layer_weights), "layer_weights", "0 or more")
+        self.require(self.num_scales >= 1, "num_scales", "at least 1")
+        self.require(self.resize is None or self.resize >= 1, "resize", "at least 1, or none")
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The names of the layers that are compared."""
+        return NETWORKS[self.network].layers if self.layers is None else self.layers
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raises ConfigError where images of this size become too small for the layers at the last of the scales."""
+        sides = (height, width) if self.resize is None else (self.resize, self.resize)
+        height, width = (side >> (self.num_scales - 1) for side in sides)
+        try:
+            trace(self.network, self.compared, height=height, width=width)
+        except RuntimeError:
+            reason = f"at the last of {self.num_scales} scales images have {height}x{width} pixels, too few for {self.compared[-1]}"
+            raise ConfigError("layers", f"{reason} of {self.network}; take earlier layers, fewer scales or a larger resize") from None
+
+
+class PerceptualLoss(nn.Module):
+    """The loss of a PerceptualConfig. It has no state to save; `load` comes before the first call."""
+
+    def __init__(self, config: PerceptualConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.network = FeatureNetwork(config.network, layers=config.compared, preprocessing=config.preprocessing)
+
+    def load(self, weights: Mapping[str, Tensor], *, source: str = "the weights") -> None:
+        """Takes the network's weights from the tensors of a file, which messages call `source`; raises CheckpointError."""
+        self.network.load(weights, source=source)
+
+    def forward(self, images: Tensor, target: Tensor) -> Tensor:
+        """The distance of each image (b, 1 or 3, h, w) in [-1, 1] from its target, which gets no gradient: (b,).
+
+        Layers and scales are summed. Raises ConfigError while there are no weights.
+        """
+        distance = l1 if self.config.criterion == "l1" else _l2
+        x, y = self._resized(self.network.prepared(images)), self._resized(self.network.prepared(target.detach()))
+        terms = []
+        for scale in range(self.config.num_scales):
+            if scale > 0:
+                x, y = _halved(x), _halved(y)
+            features = self.network(x), self.network(y)
+            terms += [w * distance(a, b) for w, a, b in zip(self.config.layer_weights, *features, strict=True)]
+        return torch.stack(terms).sum(0)
+
+    def _resized(self, x: Tensor) -> Tensor:
+        size = self.config.resize
+        return x if size is None else F.interpolate(x, size=(size, size), mode="bilinear", align_corners=False)
+
+
+def _l2(x: Tensor, target: Tensor) -> Tensor:
+    return sample_mean((widened(x) - widened(target)).square())
+
+
+def _halved(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)
+
+
+class FeatureNetwork(nn.Module):
+    """A frozen network, always in evaluation mode, from images to the features of some of its layers."""
+
+    def __init__(self, name: NetworkName, *, layers: tuple[str, ...], preprocessing: Preprocessing | None = None) -> None:
+        super().__init__()
+        self.name: NetworkName = name
+        self.layers = layers
+        self.preprocessing = preprocessing or NETWORKS[name].preprocessing
+        self.loaded = False
+        scale, shift = _normalization(self.preprocessing)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+
+    def load(self, weights: Mapping[str, Tensor], *, source: str = "the weights") -> None:
+        """Copies, on the device of the network, the tensors that the layers need; others may be there.
+
+        Raises CheckpointError for one that is missing, or has another shape or type or a value that is not finite.
+        """
+        device = self.get_buffer("scale").device
+        for name, shape in required_tensors(self.name, self.layers).items():
+            tensor = _checked(weights, name, shape, source=f"{source}, as those of {self.name}")
+            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+            copy = tensor.detach().to(device, torch.float32, copy=True).contiguous(memory_format=layout)
+            self.register_buffer(_buffer(name), copy, persistent=False)
+        self.loaded = True
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Images (b, 1 or 3, h, w) in [-1, 1] as the network takes them: (b, 3, h, w)."""
+        x = widened(images).expand(-1, 3, -1, -1)
+        x = x.flip(1) if self.preprocessing == "caffe" else x
+        return x * self.get_buffer("scale") + self.get_buffer("shift")
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The features of the layers, in the order of `layers`, of images that `prepared` has made."""
+        if not self.loaded:
+            raise ConfigError("weights", f"the perceptual loss has no weights; give a file of those of {self.name}")
+        found = run_network(self.name, self.layers, x, lambda name, _: self.get_buffer(_buffer(name)))
+        return [found[layer] for layer in self.layers]
+
+
+def _buffer(name: str) -> str:
+    """A buffer's name, which must have no dot and be none of the module's attributes."""
+    return "frozen_" + name.replace(".", "_")
+
+
+def _checked(weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...], *, source: str) -> Tensor:
+    tensor = weights.get(name)
+    if not isinstance(tensor, Tensor):
+        raise CheckpointError(f"cannot use {source}: there is no {name} (they begin with {next(iter(weights), 'nothing')})")
+    if tuple(tensor.shape) != shape:
+        raise CheckpointError(f"cannot use {source}: {name} has the shape {list(tensor.shape)}, expected {list(shape)}")
+    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+        raise CheckpointError(f"cannot use {source}: {name} has values that are not finite numbers of floating point")
+    return tensor
+
+
+def _normalization(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel, (1, 3, 1, 1), of images in [-1, 1]."""
+    if preprocessing == "imagenet":  # torchvision's constants, of RGB in [0, 1]
+        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+        scale, shift = 0.5 / std, (0.5 - mean) / std
+    elif preprocessing == "caffe":  # the mean of ImageNet's photos, BGR in 0..255
+        scale, shift = torch.full((3,), 127.5), 127.5 - torch.tensor([104.0, 117.0, 123.0])
+    else:
+        scale, shift = torch.ones(3), torch.zeros(3)
+    return scale[None, :, None, None], shift[None, :, None, None]

@@ -1,0 +1,114 @@
+"""UNIT: Unsupervised Image-to-Image Translation Networks (Liu et al. 2017, arXiv 1703.00848).
+
+Two auto-encoders, one for each domain, whose contents are exchanged: an image of a is encoded by a and decoded by b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+from torch import Tensor, nn
+
+from triptych.core.config import Config, config
+from triptych.gans.autoencoder import ContentEncoder, Decoder, doubled, halved
+from triptych.gans.layers import BlockOptions, BlockOrder
+from triptych.gans.norms import Norm, NormKind
+from triptych.gans.weight_norms import WeightNorm
+
+
+@config
+class UNITGeneratorConfig(Config):
+    """The two auto-encoders."""
+
+    num_filters: int = 48
+    "Channels of the first convolution; they double at each step down."
+    max_num_filters: int = 256
+    "The most channels."
+    num_res_blocks: int = 4
+    "Residual blocks of the encoder, and of the decoder."
+    num_downsamples: int = 2
+    "Steps that halve the size."
+    content_norm: NormKind = "instance"
+    "Norm of the encoder."
+    decoder_norm: NormKind = "instance"
+    "Norm of the decoder."
+    weight_norm: WeightNorm = "none"
+    "Norm of the weights."
+    pre_activation: bool = True
+    "Residual blocks begin with norm and nonlinearity, and do not end with them."
+    output: Literal["none", "tanh"] = "none"
+    "What the images go through last."
+
+    def __post_init__(self) -> None:
+        for name in ("num_filters", "max_num_filters"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+        for name in ("num_res_blocks", "num_downsamples"):
+            self.require(getattr(self, name) >= 0, name, "0 or more")
+
+
+class UNITOutput(NamedTuple):
+    """Images and contents; "ba" is the content of b decoded by a. What was not asked for is None."""
+
+    images_ab: Tensor
+    images_ba: Tensor
+    content_a: Tensor
+    content_b: Tensor
+    images_aa: Tensor | None = None
+    images_bb: Tensor | None = None
+    content_ab: Tensor | None = None
+    content_ba: Tensor | None = None
+    images_aba: Tensor | None = None
+    images_bab: Tensor | None = None
+
+
+class UNITAutoEncoder(nn.Module):
+    """Images of one domain to contents and back: keys content_encoder.*, decoder.*."""
+
+    def __init__(self, config: UNITGeneratorConfig, *, image_channels: int) -> None:
+        super().__init__()
+        order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
+        widths = doubled(config.num_filters, steps=config.num_downsamples, most=config.max_num_filters)
+        options = BlockOptions(norm=Norm(config.content_norm), nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
+        blocks = config.num_res_blocks
+        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=options)
+        options = replace(options, norm=Norm(config.decoder_norm))
+        ascending = halved(widths[-1], steps=config.num_downsamples)
+        self.decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The content of images (b, c, h, w)."""
+        return self.content_encoder(images)
+
+    def decode(self, content: Tensor) -> Tensor:
+        """The images of a content."""
+        return self.decoder(content)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The images, encoded and decoded."""
+        return self.decode(self.encode(images))
+
+
+class UNITGenerator(nn.Module):
+    """Both auto-encoders: keys autoencoder_a.*, autoencoder_b.*."""
+
+    def __init__(self, config: UNITGeneratorConfig, *, image_channels: int = 3) -> None:
+        super().__init__()
+        self.autoencoder_a = UNITAutoEncoder(config, image_channels=image_channels)
+        self.autoencoder_b = UNITAutoEncoder(config, image_channels=image_channels)
+
+    def forward(self, *, images_a: Tensor, images_b: Tensor, reconstruct: bool = True, cycle: bool = True) -> UNITOutput:
+        """Translations both ways of images (b, c, h, w), whose sides are multiples of 2^num_downsamples.
+
+        `reconstruct`: also each image through its own auto-encoder; `cycle`: also the translations' contents, and their way back.
+        """
+        a, b = self.autoencoder_a, self.autoencoder_b
+        content_a, content_b = a.encode(images_a), b.encode(images_b)
+        out = UNITOutput(images_ab=b.decode(content_a), images_ba=a.decode(content_b), content_a=content_a, content_b=content_b)
+        if reconstruct:
+            out = out._replace(images_aa=a.decode(content_a), images_bb=b.decode(content_b))
+        if cycle:
+            content_ab, content_ba = b.encode(out.images_ab), a.encode(out.images_ba)
+            out = out._replace(content_ab=content_ab, content_ba=content_ba)
+            out = out._replace(images_aba=a.decode(content_ab), images_bab=b.decode(content_ba))
+        return out

@@ -1,0 +1,152 @@
+"""Convolutions and linear layers whose weight is normalised: spectral norm and weight norm.
+
+Spectral norm (Miyato et al. 2018, arXiv 1802.05957) divides the weight W by its largest singular value, estimated as
+sigma = u . (W v) with two stored vectors. A forward pass never moves them, so that all microbatches and processes of a step see
+one sigma: `power_iteration` moves them, once for each optimizer step. Weight norm (Salimans and Kingma 2016, arXiv 1602.07868)
+gives each output its own length g: w = g v / |v|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WeightNorm = Literal["none", "spectral", "weight"]
+PaddingMode = Literal["zeros", "reflect", "replicate"]
+
+_BLOCK, _ROUNDS = 16, 20
+"""Vectors and rounds of the subspace iteration that finds u and v at first: sigma is then right to about one part in a thousand."""
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution with a normalised weight.
+
+    Keys weight, bias; with spectral norm bias, weight_orig, weight_u [out], weight_v [the rest]; with weight norm bias, weight_g, weight_v.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        *,
+        stride: int = 1,
+        padding: int = 0,
+        bias: bool = True,
+        padding_mode: PaddingMode = "zeros",
+        weight_norm: WeightNorm = "none",
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias, padding_mode=padding_mode)
+        _reparametrize(self, weight_norm)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The convolution of (b, c, h, w)."""
+        weight = normalised_weight(self)
+        if self.padding_mode == "zeros":
+            return F.conv2d(input, weight, self.bias, self.stride, self.padding)
+        return F.conv2d(self.padded(input), weight, self.bias, self.stride)
+
+    def padded(self, x: Tensor) -> Tensor:
+        """x (b, c, h, w) with its border."""
+        with torch.autocast(x.device.type, enabled=False):  # which would make it float32
+            return F.pad(x, self._reversed_padding_repeated_twice, mode="constant" if self.padding_mode == "zeros" else self.padding_mode)
+
+
+class Linear(nn.Linear):
+    """A linear layer with a normalised weight; keys as those of `Conv2d`."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool = True, weight_norm: WeightNorm = "none") -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        _reparametrize(self, weight_norm)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layer's output for (b, in_features)."""
+        return F.linear(input, normalised_weight(self), self.bias)
+
+
+def _reparametrize(layer: nn.Conv2d | nn.Linear, weight_norm: WeightNorm) -> None:
+    if weight_norm == "none":
+        return
+    weight = layer.weight
+    del layer.weight  # what is registered below comes after the bias, as in published files
+    if weight_norm == "weight":
+        layer.weight_g = nn.Parameter(weight.detach().flatten(1).norm(dim=1).reshape(-1, *[1] * (weight.ndim - 1)))
+        layer.weight_v = weight
+        return
+    layer.weight_orig = weight
+    u, v = _leading_vectors(weight)
+    layer.register_buffer("weight_u", u)
+    layer.register_buffer("weight_v", v)
+
+
+def normalised_weight(layer: nn.Conv2d | nn.Linear) -> Tensor:
+    """The weight that the layer applies; differentiable in its parameters, u and v of spectral norm taken as constants."""
+    if "weight" in layer._parameters:
+        return layer.weight
+    if "weight_g" in layer._parameters:
+        direction, length = cast(Tensor, layer.weight_v), cast(Tensor, layer.weight_g)
+        return direction * (length / direction.flatten(1).norm(dim=1).reshape(length.shape))
+    weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
+    return weight / _sigma(weight, u, v)
+
+
+def _sigma(weight: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    with torch.autocast(weight.device.type, enabled=False):
+        if weight.ndim == 4 and weight.is_contiguous(memory_format=torch.channels_last):  # its rows are not in v's order
+            c, h, w = weight.shape[1:]
+            v, weight = v.view(c, h, w).permute(1, 2, 0).flatten(), weight.permute(0, 2, 3, 1)
+        return torch.dot(u, torch.mv(weight.flatten(1), v))
+
+
+def power_iteration(module: nn.Module, *, steps: int = 1) -> None:
+    """Moves u and v of every spectral norm in `module`: v = W^T u / |W^T u|, then u = W v / |W v|, `steps` times."""
+    with torch.no_grad():
+        for layer in spectral_layers(module):
+            weight, u, v = (cast(Tensor, getattr(layer, f"weight_{name}")) for name in ("orig", "u", "v"))
+            matrix = weight.flatten(1)
+            for _ in range(steps):
+                v.copy_(F.normalize(torch.mv(matrix.t(), u), dim=0, eps=1e-12))
+                u.copy_(F.normalize(torch.mv(matrix, v), dim=0, eps=1e-12))
+
+
+def settle_spectral_norm(module: nn.Module) -> None:
+    """Finds u and v of every spectral norm in `module` anew; for after its weights were set to something else."""
+    for layer in spectral_layers(module):
+        u, v = _leading_vectors(cast(Tensor, layer.weight_orig))
+        cast(Tensor, layer.weight_u).copy_(u)
+        cast(Tensor, layer.weight_v).copy_(v)
+
+
+def spectral_layers(module: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
+    """The layers of `module` that have spectral norm."""
+    for layer in module.modules():
+        if isinstance(layer, Conv2d | Linear) and "weight_orig" in layer._parameters:
+            yield layer
+
+
+@torch.no_grad()
+def _leading_vectors(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The first left and right singular vectors of the weight as a matrix [out, the rest]."""
+    matrix = weight.flatten(1)
+    if weight.is_meta:
+        return matrix.new_empty(matrix.shape[0]), matrix.new_empty(matrix.shape[1])
+    u, _, v = torch.svd_lowrank(matrix, q=min(_BLOCK, *matrix.shape), niter=_ROUNDS)
+    return u[:, 0].clone(), v[:, 0].clone()
+
+
+def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict with a plain `weight` in place of every weight_orig, weight_u and weight_v; the other tensors as they are."""
+    folded = {}
+    for name, tensor in state.items():
+        stem, _, last = name.rpartition("weight_")
+        if f"{stem}weight_orig" not in state:
+            folded[name] = tensor
+        elif last == "orig":
+            folded[f"{stem}weight"] = tensor / _sigma(tensor, state[f"{stem}weight_u"], state[f"{stem}weight_v"])
+        elif last not in ("u", "v"):
+            folded[name] = tensor
+    return folded

@@ -1,0 +1,90 @@
+"""Weights of imaginaire's image models: SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT.
+
+    generator, discriminator = networks(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
+    generator(label=label, images=images)["fake_images"]
+
+The names and shapes of our networks' weights are the original's, so that weights go over as they are. What a network is made of is
+read from the shapes; the settings of the YAML file that are given are held against them. Not to be seen in any shape, and so taken at
+their word: the kind of a norm without weights, the output's factor or nonlinearity, the scales of a shared discriminator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.errors import CheckpointError
+from triptych.interop.imaginaire_calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
+from triptych.interop.imaginaire_reading import Weights, model_types
+from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
+from triptych.interop.weight_files import checked_weights
+
+COUNTERS = ("num_batches_tracked", "num_updates_tracked")
+
+
+def networks(
+    generator: Mapping[str, Tensor] | None,
+    discriminator: Mapping[str, Tensor] | None,
+    config: Mapping[str, Any],
+    *,
+    averaged: bool = True,
+) -> tuple[OriginalGenerator | None, OriginalDiscriminator | None]:
+    """The networks of two state dicts (`net_G`, `net_D`), either of which may be None, in evaluation mode, with copies of the weights.
+
+    Both are called with the original's input names as keywords and give dictionaries with its output names. `config`: the YAML file's
+    sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one.
+    Raises ConfigError for settings that are wrong, CheckpointError that names the first tensor that does not fit.
+    """
+    kinds = model_types(config)
+    first = second = None
+    if generator is not None:
+        state = unwrapped(generator, averaged=averaged, name="the generator's weights")
+        first = GENERATORS[kinds["gen"]](_filled(describe_generator(kinds["gen"], Weights(state), config.get("gen") or {}), state)).eval()
+    if discriminator is not None:
+        state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
+        second = DISCRIMINATORS[kinds["dis"]](
+            _filled(describe_discriminator(kinds["dis"], Weights(state), config.get("dis") or {}), state)
+        ).eval()
+    return first, second
+
+
+def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
+    """The tensors under the names that they have in the network itself: without what data-parallel and averaging wrappers put before.
+
+    Of a network with a moving average the average, or with `averaged` False the network that was trained.
+    Raises CheckpointError, about `name`, for anything but tensors by name.
+    """
+    tensors = {key: tensor for key, tensor in checked_weights(state, name=name).items() if key != "num_updates_tracked"}
+    for prefix in ("averaged_model.", "module."):
+        chosen = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+        if chosen and (prefix == "module." or averaged or len(chosen) == len(tensors)):
+            return chosen
+    return tensors
+
+
+def _filled(described: Described, state: Mapping[str, Tensor]) -> nn.Module:
+    with torch.device("meta"):  # fresh weights would be thrown away
+        network = described.build()
+    own = network.state_dict()
+    _check_fit(own, state)
+    network.to_empty(device="cpu")
+    network.load_state_dict(dict(state))
+    return network
+
+
+def _check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    for name, tensor in own.items():
+        if name not in state:
+            raise CheckpointError(f"the file is incomplete: it has no {name}")
+        if state[name].shape != tensor.shape:
+            raise CheckpointError(f"{name} has shape {list(state[name].shape)}, expected {list(tensor.shape)}")
+        if not state[name].is_floating_point() and not name.endswith(COUNTERS):
+            raise CheckpointError(f"{name} has type {state[name].dtype}, expected floating point numbers")
+        if not state[name].float().isfinite().all():
+            raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
+    for name in state:
+        if name not in own:
+            raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")

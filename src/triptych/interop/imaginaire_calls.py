@@ -1,0 +1,222 @@
+"""imaginaire's networks as the original calls them: its inputs as keywords, and a dictionary with its names of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from triptych.gans.discriminators import FUNITDiscriminator, PairDiscriminator, Pix2PixHDDiscriminator, Scores, SPADEDiscriminator
+from triptych.gans.funit import FUNITGenerator
+from triptych.gans.munit import MUNITGenerator
+from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
+from triptych.gans.spade import SPADEGenerator
+from triptych.interop.imaginaire_reading import ModelType
+
+Outputs = dict[str, Any]
+"""Tensors by the original's names, lists of them where there are several scales."""
+
+
+class OriginalGenerator(nn.Module):
+    """A generator under the original's names; `network` is ours."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+
+class OriginalDiscriminator(nn.Module):
+    """A discriminator under the original's names; `network` is ours. Only what it is given is judged."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+
+class SPADECalls(OriginalGenerator):
+    """fake_images of label; with images also mu and logvar."""
+
+    def forward(self, *, label: Tensor, images: Tensor | None = None, z: Tensor | None = None, random_style: bool = False) -> Outputs:
+        """The style is that of `images`; with `random_style`, or without images, one from N(0, I); `z` (b, style_dims) where given."""
+        network = cast(SPADEGenerator, self.network)
+        dims = network.config.style_dims
+        if dims is None:
+            return {"fake_images": network(label=label).fake_images}
+        noise = torch.randn(len(label), dims, device=label.device, dtype=label.dtype) if z is None else None
+        if images is None or random_style:
+            return {"fake_images": network(label=label, z=noise if z is None else z).fake_images}
+        if z is not None:
+            mu, logvar = network.encode(images)
+            return {"fake_images": network(label=label, z=z).fake_images, "mu": mu, "logvar": logvar}
+        return _given(network(label=label, images=images, noise=noise))
+
+
+class Pix2PixHDCalls(OriginalGenerator):
+    """fake_images of label, whose last channel is the map of instances."""
+
+    def forward(self, *, label: Tensor, images: Tensor | None = None, random_style: bool = False) -> Outputs:
+        """`images` are for the feature encoder, where there is one."""
+        network = cast(Pix2PixHDGenerator, self.network)
+        if network.config.encoder is None:
+            return {"fake_images": network(label=_edged(label))}
+        if images is None:
+            raise ValueError("the feature encoder needs images")
+        features = network.encoder(images, instances=label[:, -1:])
+        return {"fake_images": network(label=_edged(label), features=features), "feature_maps": features}
+
+
+class UNITCalls(OriginalGenerator):
+    """images_ab, images_ba, content_a, content_b; the images' own reconstructions and the way back."""
+
+    def forward(self, *, images_a: Tensor, images_b: Tensor, image_recon: bool = True, cycle_recon: bool = True) -> Outputs:
+        """Both domains' images, each translated to the other."""
+        return _given(self.network(images_a=images_a, images_b=images_b, reconstruct=image_recon, cycle=cycle_recon))
+
+
+class MUNITCalls(OriginalGenerator):
+    """As UNIT's, and the styles."""
+
+    def forward(
+        self,
+        *,
+        images_a: Tensor,
+        images_b: Tensor,
+        random_style: bool = True,
+        style_a_rand: Tensor | None = None,
+        style_b_rand: Tensor | None = None,
+        image_recon: bool = True,
+        latent_recon: bool = True,
+        cycle_recon: bool = True,
+    ) -> Outputs:
+        """The translations' styles are from N(0, I), or as given, (b, style_dims, 1, 1); without `random_style` those of the images."""
+        network = cast(MUNITGenerator, self.network)
+        drawn = {}
+        if random_style:
+            shape = (len(images_a), network.style_dims, 1, 1)
+            for name, style in (("style_a_rand", style_a_rand), ("style_b_rand", style_b_rand)):
+                drawn[name] = torch.randn(*shape, device=images_a.device, dtype=images_a.dtype) if style is None else style
+        out = network(
+            images_a=images_a,
+            images_b=images_b,
+            random_style_a=drawn.get("style_a_rand"),
+            random_style_b=drawn.get("style_b_rand"),
+            encode_translations=latent_recon,
+            reconstruct=image_recon,
+            cycle=cycle_recon,
+        )
+        return _given(out) | drawn
+
+
+class FUNITCalls(OriginalGenerator):
+    """images_trans and images_recon."""
+
+    def forward(
+        self, *, images_content: Tensor, images_style: Tensor, labels_content: Tensor | None = None, labels_style: Tensor | None = None
+    ) -> Outputs:
+        """The labels are for the discriminator."""
+        network = cast(FUNITGenerator, self.network)
+        return _given(network(images_content=images_content, images_style=images_style))
+
+
+class PairedScores(OriginalDiscriminator):
+    """real_outputs and real_features of images, fake_outputs and fake_features of fake_images."""
+
+    edges = False
+
+    def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
+        """`label`: as the generator takes it."""
+        network = cast(SPADEDiscriminator | Pix2PixHDDiscriminator, self.network)
+        label, out = _edged(label) if self.edges else label, {}
+        for name, given in (("real", images), ("fake", fake_images)):
+            if given is not None:
+                scores = network(given, label=label)
+                out |= {f"{name}_outputs": list(scores.outputs), f"{name}_features": [list(layers) for layers in scores.features]}
+        return out
+
+
+class Pix2PixHDScores(PairedScores):
+    """As SPADE's; the label's last channel is the map of instances."""
+
+    edges = True
+
+
+class DomainScores(OriginalDiscriminator):
+    """out_a and fea_a of images_a, out_ba and fea_ba of images_ba, and so on; lists where there are several scales."""
+
+    def forward(
+        self,
+        *,
+        images_a: Tensor | None = None,
+        images_b: Tensor | None = None,
+        images_ab: Tensor | None = None,
+        images_ba: Tensor | None = None,
+        images_aa: Tensor | None = None,
+        images_bb: Tensor | None = None,
+    ) -> Outputs:
+        """Each is judged as images of the domain that its name ends with: images_ba as of a, which decoded them."""
+        network, out = cast(PairDiscriminator, self.network), {}
+        a, b = {"a": images_a, "ba": images_ba, "aa": images_aa}, {"b": images_b, "ab": images_ab, "bb": images_bb}
+        for domain, given in (("a", a), ("b", b)):
+            for name, images in given.items():
+                if images is not None:
+                    scores: Scores = network(images, domain=domain)
+                    out[f"out_{name}"], out[f"fea_{name}"] = _one_or_list(scores.outputs), _one_or_list(scores.features)
+        return out
+
+
+class ClassScores(OriginalDiscriminator):
+    """real_out_style of images_style, fake_out_trans of images_trans, fake_out_recon of images_recon, and their features."""
+
+    def forward(
+        self,
+        *,
+        images_style: Tensor | None = None,
+        labels_style: Tensor | None = None,
+        images_trans: Tensor | None = None,
+        images_recon: Tensor | None = None,
+        images_content: Tensor | None = None,
+        labels_content: Tensor | None = None,
+    ) -> Outputs:
+        """Reconstructions are judged as images of the content's class, all others as of the style's."""
+        network, out = cast(FUNITDiscriminator, self.network), {}
+        for name, images, labels in (
+            ("real_{}_style", images_style, labels_style),
+            ("fake_{}_trans", images_trans, labels_style),
+            ("fake_{}_recon", images_recon, labels_content),
+        ):
+            if images is not None and labels is not None:
+                scores = network(images, labels=labels)
+                out |= {name.format("out"): scores.outputs[0], name.format("features"): scores.features[0][0]}
+        return out
+
+
+def _edged(label: Tensor) -> Tensor:
+    return with_edges(label[:, :-1], label[:, -1:])
+
+
+def _given(out: NamedTuple) -> Outputs:
+    return {name: value for name, value in out._asdict().items() if value is not None}
+
+
+def _one_or_list(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
+
+
+GENERATORS: dict[ModelType, Callable[[nn.Module], OriginalGenerator]] = {
+    "spade": SPADECalls,
+    "pix2pixHD": Pix2PixHDCalls,
+    "unit": UNITCalls,
+    "munit": MUNITCalls,
+    "funit": FUNITCalls,
+    "coco_funit": FUNITCalls,
+}
+DISCRIMINATORS: dict[ModelType, Callable[[nn.Module], OriginalDiscriminator]] = {
+    "spade": PairedScores,
+    "pix2pixHD": Pix2PixHDScores,
+    "unit": DomainScores,
+    "munit": DomainScores,
+    "funit": ClassScores,
+    "coco_funit": ClassScores,
+}

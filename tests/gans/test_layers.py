@@ -1,0 +1,287 @@
+"""The family's layers against their formulas."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock, UpResBlock
+from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
+from triptych.gans.partial import PartialConv2d, PartialConvBlock
+from triptych.gans.weight_norms import (
+    Conv2d,
+    Linear,
+    fold_spectral_norm,
+    normalised_weight,
+    power_iteration,
+    settle_spectral_norm,
+    spectral_layers,
+)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+def largest(weight: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(weight.detach().flatten(1), ord=2)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Conv2d(64, 48, 3, weight_norm="spectral"),
+        Conv2d(128, 256, 3, weight_norm="spectral"),
+        Conv2d(3, 16, 7, weight_norm="spectral"),
+        Conv2d(20, 1, 1, bias=False, weight_norm="spectral"),
+        Linear(300, 200, weight_norm="spectral"),
+        Linear(5, 1, weight_norm="spectral"),
+    ],
+    ids=str,
+)
+def test_spectral_norm_divides_by_the_largest_singular_value_from_the_start(layer: Conv2d | Linear) -> None:
+    assert float(largest(normalised_weight(layer))) == pytest.approx(1, rel=1e-3)
+    power_iteration(layer, steps=3000)
+    assert float(largest(normalised_weight(layer))) == pytest.approx(1, rel=1e-5)
+
+
+def test_a_forward_pass_never_moves_the_vectors_and_power_iteration_does() -> None:
+    layer = Conv2d(4, 6, 3, weight_norm="spectral").train()
+    with torch.no_grad():
+        layer.weight_orig.copy_(torch.randn(6, 4, 3, 3))
+    before = copy.deepcopy(layer.state_dict())
+    layer(torch.randn(2, 4, 8, 8)).sum().backward()
+    assert all(torch.equal(before[name], tensor) for name, tensor in layer.state_dict().items())
+    matrix, u = layer.weight_orig.detach().flatten(1), before["weight_u"]
+    power_iteration(layer)
+    v = matrix.T @ u / (matrix.T @ u).norm()
+    torch.testing.assert_close(layer.weight_v, v)
+    torch.testing.assert_close(layer.weight_u, matrix @ v / (matrix @ v).norm())
+    settle_spectral_norm(layer)
+    assert float(largest(normalised_weight(layer))) == pytest.approx(1, rel=1e-5)
+
+
+def test_the_gradient_of_spectral_norm_takes_its_vectors_as_constants() -> None:
+    layer, probe = Conv2d(4, 6, 3, weight_norm="spectral"), torch.randn(6, 4, 3, 3)
+    (normalised_weight(layer) * probe).sum().backward()
+    weight, u, v = layer.weight_orig.detach(), layer.weight_u, layer.weight_v
+    sigma = u @ weight.flatten(1) @ v
+    expected = probe / sigma - (probe * weight).sum() / sigma**2 * torch.outer(u, v).view_as(weight)
+    torch.testing.assert_close(layer.weight_orig.grad, expected)
+
+
+def test_spectral_norm_does_not_depend_on_the_memory_format() -> None:
+    layer = Conv2d(4, 6, 3, weight_norm="spectral")
+    wide = copy.deepcopy(layer).to(memory_format=torch.channels_last)
+    assert wide.weight_orig.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(normalised_weight(wide), normalised_weight(layer))
+
+
+def test_folded_weights_give_the_same_output_without_spectral_norm() -> None:
+    options = BlockOptions(weight_norm="spectral", norm=Norm("instance"), nonlinearity="relu")
+    network, plain = ResBlock(4, 6, options=options), ResBlock(4, 6, options=BlockOptions(norm=Norm("instance"), nonlinearity="relu"))
+    assert len(list(spectral_layers(network))) == 3
+    folded = fold_spectral_norm(network.state_dict())
+    assert set(folded) == set(plain.state_dict())
+    plain.load_state_dict(folded)
+    x = torch.randn(2, 4, 8, 8)
+    torch.testing.assert_close(plain(x), network(x))
+    assert list(spectral_layers(plain)) == []
+
+
+def test_weight_norm_gives_each_output_its_own_length() -> None:
+    layer = Conv2d(4, 6, 3, weight_norm="weight")
+    assert list(layer.state_dict()) == ["bias", "weight_g", "weight_v"]
+    torch.testing.assert_close(normalised_weight(layer), layer.weight_v)
+    with torch.no_grad():
+        layer.weight_v.mul_(torch.rand(6, 1, 1, 1) + 1)
+        layer.weight_g.fill_(3)
+    torch.testing.assert_close(normalised_weight(layer).flatten(1).norm(dim=1), torch.full((6,), 3.0))
+
+
+@pytest.mark.parametrize(("weight_norm", "bias"), [("none", True), ("spectral", True), ("weight", False)])
+@pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate"])
+def test_convolutions_are_those_of_their_normalised_weight(weight_norm, bias, padding_mode) -> None:
+    layer = Conv2d(3, 5, 3, stride=2, padding=1, bias=bias, padding_mode=padding_mode, weight_norm=weight_norm)
+    x = torch.randn(2, 3, 9, 8)
+    padded = F.pad(x, (1, 1, 1, 1), mode="constant" if padding_mode == "zeros" else padding_mode)
+    torch.testing.assert_close(layer(x), F.conv2d(padded, normalised_weight(layer), layer.bias, stride=2))
+
+
+def naive_partial(x: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, stride: int) -> tuple[Tensor, Tensor]:
+    """Equations 1 and 2 of the paper, window by window, with a border of holes."""
+    x, mask = F.pad(x * mask, (1, 1, 1, 1)), F.pad(mask, (1, 1, 1, 1))
+    rows, columns = ((side - 3) // stride + 1 for side in x.shape[2:])
+    out, valid = torch.zeros(len(x), len(weight), rows, columns), torch.zeros(len(x), 1, rows, columns)
+    for b in range(len(x)):
+        for i in range(rows):
+            for j in range(columns):
+                window = (..., slice(i * stride, i * stride + 3), slice(j * stride, j * stride + 3))
+                total = mask[b][window].sum()
+                if total > 0:
+                    out[b, :, i, j] = (weight * x[b][window]).sum((1, 2, 3)) * 9 / total + bias
+                    valid[b, 0, i, j] = 1
+    return out, valid
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_partial_convolution(stride: int) -> None:
+    layer, x = PartialConv2d(2, 3, 3, stride=stride, padding=1, weight_norm="spectral"), torch.randn(2, 2, 7, 6)
+    mask = (torch.rand(2, 1, 7, 6) > 0.8).float()
+    out, valid = layer.masked(x, mask)
+    expected, expected_valid = naive_partial(x, mask, normalised_weight(layer), layer.bias, stride)
+    torch.testing.assert_close(out, expected.detach(), check_stride=False)
+    assert torch.equal(valid, expected_valid) and 0 < valid.mean() < 1
+    torch.testing.assert_close(layer(x), layer.masked(x, torch.ones_like(mask))[0])
+
+
+def test_a_block_of_partial_convolution_ignores_what_is_in_a_hole() -> None:
+    block = PartialConvBlock(2, 3, 3, options=BlockOptions(nonlinearity="relu", norm=Norm("layer_2d")))
+    x, mask = torch.randn(1, 2, 6, 6), torch.ones(1, 1, 6, 6)
+    mask[..., 2:5, 1:4] = 0
+    other = torch.where(mask == 0, torch.full_like(x, 9.0), x)
+    out, valid = block.masked(x, mask)
+    torch.testing.assert_close(out, block.masked(other, mask)[0])
+    assert int(valid.sum()) == 35  # the pixel in the middle of the hole sees nothing else
+
+
+def test_adaptive_norm_in_both_forms() -> None:
+    x, z = torch.randn(2, 6, 5, 5), torch.randn(2, 4, 1, 1)
+    mean, var = x.mean((2, 3), keepdim=True), x.var((2, 3), unbiased=False, keepdim=True)
+    normal = (x - mean) / (var + 1e-5).sqrt()
+    one = build_norm(AdaptiveNorm(Norm("instance", affine=False), cond_channels=4), 6)
+    state = one.state_dict()
+    assert list(state) == ["fc.layers.conv.weight", "fc.layers.conv.bias"]
+    both = (z.flatten(1) @ state["fc.layers.conv.weight"].T + state["fc.layers.conv.bias"])[..., None, None]
+    torch.testing.assert_close(one(x, z), normal * (1 + both[:, :6]) + both[:, 6:])
+    two = build_norm(AdaptiveNorm(Norm("batch"), cond_channels=4, separate=True, weight_norm="spectral"), 6).eval()
+    gamma, beta = (layer["layers"]["conv"](z.flatten(1))[..., None, None] for layer in (two.fc_gamma, two.fc_beta))
+    torch.testing.assert_close(two(x, z), x / (1 + 1e-5) ** 0.5 * (1 + gamma) + beta)
+
+
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("filters", [5, 0])
+def test_spatially_adaptive_norm(separate: bool, filters: int) -> None:
+    x, maps = torch.randn(2, 6, 4, 4), (torch.randn(2, 3, 8, 8), torch.randn(2, 2, 4, 4))
+    norm = SpatialNorm(Norm("instance", affine=False), (3, 2), num_filters=filters, kernel_size=3, separate=separate)
+    layer = build_norm(norm, 6)
+    state, out = layer.state_dict(), build_norm(Norm("instance", affine=False), 6)(x)
+
+    def convolved(name: str, given: Tensor) -> Tensor:
+        return F.conv2d(given, state[f"{name}.layers.conv.weight"], state[f"{name}.layers.conv.bias"], padding=1)
+
+    for index, given in enumerate((maps[0][..., ::2, ::2], maps[1])):  # the nearest pixel is the upper left one
+        hidden = convolved(f"mlps.{index}.0", given).relu() if filters else given
+        if separate:
+            gamma, beta = convolved(f"gammas.{index}", hidden), convolved(f"betas.{index}", hidden)
+        else:
+            gamma, beta = convolved(f"mlps.{index}.1", hidden).chunk(2, dim=1)
+        out = out * (1 + gamma) + beta
+    torch.testing.assert_close(layer(x, *maps), out)
+    with pytest.raises(ValueError, match="got 1 conditional maps, expected 2"):
+        layer(x, maps[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims"), [("instance", (2, 3)), ("batch", (0, 2, 3)), ("sync_batch", (0, 2, 3)), ("layer", (1,)), ("layer_2d", (1, 2, 3))]
+)
+def test_plain_norms(kind: NormKind, dims: tuple[int, ...]) -> None:
+    x = torch.randn(2, 8, 5, 6) * 3 + 1
+    norm = build_norm(Norm(kind), 8)
+    with torch.no_grad():
+        norm.weight.copy_(torch.randn(8))
+        norm.bias.copy_(torch.randn(8))
+    normal = (x - x.mean(dims, keepdim=True)) / (x.var(dims, unbiased=False, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(norm(x), normal * norm.weight[:, None, None] + norm.bias[:, None, None])
+    assert not list(build_norm(Norm(kind, affine=False), 8).parameters())
+
+
+def test_group_norm_has_four_groups() -> None:
+    x = torch.randn(2, 8, 5, 6)
+    grouped = x.view(2, 4, 2, 5, 6)
+    normal = (grouped - grouped.mean((2, 3, 4), keepdim=True)) / (grouped.var((2, 3, 4), unbiased=False, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(build_norm(Norm("group"), 8)(x), normal.view_as(x))
+
+
+@pytest.mark.parametrize("kind", ["instance", "batch", "layer", "layer_2d", "group"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_statistics_are_those_of_float32_in_bfloat16(kind: NormKind, memory_format: torch.memory_format) -> None:
+    x = (torch.randn(2, 8, 64, 64) * 0.1 + 5).bfloat16().contiguous(memory_format=memory_format)
+    norm = build_norm(Norm(kind), 8)
+    expected = norm(x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert float((norm(x).float() - expected).detach().abs().max()) < 0.02  # half a step of bfloat16 between 2 and 4, twice
+
+
+@pytest.mark.parametrize("order", ["CNA", "CAN", "NAC", "ANC", "CN", "AC", "C"])
+def test_the_order_of_a_block(order: str) -> None:
+    options = BlockOptions(norm=Norm("instance"), nonlinearity="leakyrelu")
+    block, x = ConvBlock(3, 5, 3, order=order, options=options), torch.randn(2, 3, 8, 8)
+    names = {"C": "conv", "N": "norm", "A": "nonlinearity"}
+    assert list(block.layers) == [names[letter] for letter in order]
+    out = x
+    for letter in order:
+        match letter:
+            case "C":
+                out = F.conv2d(out, block.layers["conv"].weight, block.layers["conv"].bias, padding=1)
+            case "N":
+                out = F.instance_norm(out)
+            case "A":
+                out = torch.where(out > 0, out, 0.2 * out)
+    torch.testing.assert_close(block(x), out)
+
+
+@pytest.mark.parametrize("order", ["CC", "CNX", "N", ""])
+def test_an_order_that_is_none_is_refused(order: str) -> None:
+    with pytest.raises(ValueError, match="expected C"):
+        ConvBlock(3, 3, 3, order=order, options=BlockOptions())
+
+
+def test_linear_blocks() -> None:
+    block, x = LinearBlock(4, 6, options=BlockOptions(norm=Norm("batch"), nonlinearity="relu")), torch.randn(5, 4)
+    conv = block.layers["conv"]
+    torch.testing.assert_close(block(x), F.batch_norm(F.linear(x, conv.weight, conv.bias), None, None, training=True).relu())
+    with pytest.raises(ValueError, match="for images, not for vectors"):
+        LinearBlock(4, 6, options=BlockOptions(norm=Norm("instance")))
+
+
+def test_residual_blocks_of_every_order() -> None:
+    options, x = BlockOptions(norm=Norm("instance"), nonlinearity="relu"), torch.randn(2, 4, 8, 8)
+
+    def conv(block: nn.Module, given: Tensor) -> Tensor:
+        layer = block.layers["conv"]
+        return F.conv2d(given, layer.weight, layer.bias, padding=layer.kernel_size[0] // 2)
+
+    norm = F.instance_norm
+    b = ResBlock(4, 6, order="CNACNA", options=options)
+    assert b.conv_block_0.layers["conv"].weight.shape == (4, 4, 3, 3)  # the hidden width is the smaller one
+    torch.testing.assert_close(
+        b(x), norm(conv(b.conv_block_1, norm(conv(b.conv_block_0, x)).relu())).relu() + norm(conv(b.conv_block_s, x))
+    )
+    b = ResBlock(4, 4, order="CNACN", options=options)
+    assert b.conv_block_s is None
+    torch.testing.assert_close(b(x), norm(conv(b.conv_block_1, norm(conv(b.conv_block_0, x)).relu())) + x)
+    b = ResBlock(4, 6, order="NACNAC", bias=(True, True, False), options=options)
+    assert b.conv_block_s.layers["conv"].bias is None
+    residual = conv(b.conv_block_1, norm(conv(b.conv_block_0, norm(x).relu())).relu())
+    torch.testing.assert_close(b(x), residual + conv(b.conv_block_s, norm(x)))
+    b = ResBlock(4, 6, order="NACNAC", shortcut_nonlinearity=True, options=options)
+    residual = conv(b.conv_block_1, norm(conv(b.conv_block_0, norm(x).relu())).relu())
+    torch.testing.assert_close(b(x), residual + conv(b.conv_block_s, norm(x).relu()))
+
+
+def test_a_residual_block_that_doubles_the_size() -> None:
+    options, x = BlockOptions(norm=Norm("instance"), nonlinearity="relu"), torch.randn(2, 4, 4, 4)
+    block = UpResBlock(4, 2, 5, shortcut_nonlinearity=True, options=options)
+
+    def twice(given: Tensor) -> Tensor:
+        return given.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+    expected = block.conv_block_1(twice(block.conv_block_0(x))) + block.conv_block_s(twice(x))
+    torch.testing.assert_close(block(x), expected)
+    assert list(block.conv_block_s.layers) == ["conv", "norm", "nonlinearity"]

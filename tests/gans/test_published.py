@@ -1,0 +1,14 @@
+"""The published configurations have the published numbers of parameters and of tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gans.published import PUBLISHED, on_meta
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_numbers_of_parameters_and_tensors(name: str) -> None:
+    counted = PUBLISHED[name]
+    network = on_meta(counted.build)
+    assert (sum(p.numel() for p in network.parameters()), len(network.state_dict())) == (counted.parameters, counted.keys)
