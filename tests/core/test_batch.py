@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from triptych.core.batch import RawBatch, share
+from triptych.core.batch import DataSpec, InputSpec, RawBatch, share
+from triptych.core.errors import ConfigError
 from triptych.core.images import enlarge, grid, save_png, to_uint8
 
 
@@ -35,6 +36,55 @@ def test_batches_are_sliced_whole():
     batch = RawBatch(torch.zeros(4, 2, 2, 1, dtype=torch.uint8), torch.arange(4), torch.arange(10, 14)).to("cpu")
     part = batch[1:3]
     assert len(part) == 2 and part.labels.tolist() == [1, 2] and part.index.tolist() == [11, 12]
+
+
+def test_inputs_are_normalised_where_they_are_images_and_sliced_with_their_batch():
+    inputs = {
+        "edges": torch.arange(4 * 6, dtype=torch.uint8).view(4, 2, 3, 1),
+        "classes": torch.arange(4 * 6).view(4, 2, 3),
+        "style_labels": torch.arange(4),
+    }
+    raw = RawBatch(torch.zeros(4, 2, 3, 3, dtype=torch.uint8), None, torch.arange(4), inputs)
+    batch = raw.to("cpu")
+    assert batch.inputs["edges"].shape == (4, 1, 2, 3) and batch.inputs["edges"].is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(batch.inputs["edges"], inputs["edges"].permute(0, 3, 1, 2) / 127.5 - 1)
+    assert torch.equal(batch.inputs["classes"], inputs["classes"]) and batch.inputs["classes"].dtype == torch.int64
+    part = batch[1:3]
+    assert {name: len(values) for name, values in part.inputs.items()} == dict.fromkeys(inputs, 2)
+    assert torch.equal(part.inputs["style_labels"], torch.tensor([1, 2])) and part.images.shape == (2, 3, 2, 3)
+    assert not RawBatch(torch.zeros(1, 2, 2, 1, dtype=torch.uint8), None, torch.arange(1)).to("cpu").inputs
+
+
+def test_specs_go_to_documents_and_back():
+    spec = DataSpec(
+        image_size=8,
+        channels=3,
+        width=16,
+        inputs=(InputSpec(name="labels", kind="classes", num_classes=12), InputSpec(name="edges", kind="image", channels=1)),
+    )
+    document = spec.to_dict()
+    assert document["inputs"][0] == {"name": "labels", "kind": "classes", "channels": None, "num_classes": 12}
+    assert DataSpec.from_dict(document) == spec and spec.height_and_width == (8, 16)
+    old = DataSpec.from_dict({"image_size": 8, "channels": 1, "num_classes": None, "class_names": None})
+    assert (old.width, old.inputs, old.height_and_width) == (None, (), (8, 8))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"kind": "image"}, "channels: got None, expected 1 or 3"),
+        ({"kind": "classes"}, "num_classes: got None, expected a number"),
+        ({"kind": "instances", "channels": 1}, "channels: got 1, expected .*nothing"),
+        ({"kind": "instances", "num_classes": 3}, "num_classes: got 3, expected .*nothing"),
+    ],
+)
+def test_inputs_that_cannot_be(wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        InputSpec(name="x", **wrong)
+    with pytest.raises(ConfigError, match="kind: got 'video', expected one of"):
+        InputSpec.from_dict({"name": "x", "kind": "video"})
+    with pytest.raises(ConfigError, match="width: got 0"):
+        DataSpec(image_size=8, channels=1, width=0)
 
 
 def test_grid_places_images_row_by_row(tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.data.pictures import picture
-from tests.data.records import crc, example, features_of, of_bytes, of_ints, record, shard, write_shards
+from tests.data.records import crc, example, features_of, field, of_bytes, of_ints, record, shard, write_shards
 from triptych.core.errors import ConfigError, DataError
 from triptych.data import tfrecord
 from triptych.data.config import DataConfig
@@ -108,6 +108,17 @@ def test_the_next_larger_resolution_is_used(tmp_path, image_size, used):
         opened(tmp_path, image_size=64)
 
 
+def test_a_given_short_side_chooses_the_resolution(tmp_path):
+    for bits in (3, 4):
+        write_shards(tmp_path / "train", pictures(3, side=2**bits, first=bits), bits=bits, shards=1)
+    data = opened(tmp_path, image_size=8, resize=12, validation_fraction=0)
+    np.save(tmp_path / "x.npy", np.stack(pictures(3, side=16, first=4)))
+    expected = opened(tmp_path / "x.npy", image_size=8, resize=12, validation_fraction=0)
+    np.testing.assert_array_equal(everything(data.train), everything(expected.train))
+    with pytest.raises(DataError, match=r"train: images of 16x16 pixels, smaller than data.resize 24: lower data.resize"):
+        opened(tmp_path, image_size=8, resize=24)
+
+
 def test_pictures_of_other_shapes_than_their_resolution(tmp_path):
     """openai/glow keeps the LSUN images of the RealNVP protocol, 96 pixels high or wide, under the number of 64."""
     shapes = [(12, 9), (9, 20), (10, 10)]
@@ -200,6 +211,7 @@ def test_unusable_records(tmp_path, name):
         (with_features(label=of_bytes(b"cat")), r"record 1: label none, expected one number from 0"),
         (with_features(label=of_ints(-1)), r"record 1: label -1, expected one number from 0"),
         (with_features(label=of_ints(2**40)), r"train: label 1099511627776, expected less than 1048576: set data.labels to none"),
+        (with_features(label=field(3, field(1, b"\xff" * 9 + b"\x7e"))), r"label 9223372036854775807, expected less than"),  # 70 bits
         (record(b"\x80"), r"record 1: not an image as openai/glow writes it"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,21 +14,50 @@ from triptych.core.errors import ConfigError
 
 
 @config
+class InputSpec(Config):
+    """A further tensor of each sample, beside its image and its label."""
+
+    name: str
+    "Its name in `Batch.inputs`."
+    kind: Literal["image", "classes", "instances", "labels"]
+    "image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,)."
+    channels: int | None = None
+    "Of an image: 1 (grey) or 3 (RGB)."
+    num_classes: int | None = None
+    "Of classes: how many; a pixel of that very number is one that nobody cares for. Of labels: how many."
+
+    def __post_init__(self) -> None:
+        self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")
+        counted = self.kind in ("classes", "labels")
+        self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
+
+
+@config
 class DataSpec(Config):
     """What a data source gives; a model's `build` reads it."""
 
     image_size: int
-    "Height and width in pixels."
+    "Height and width in pixels; the height alone where there is a width."
     channels: int
     "1 (grey) or 3 (RGB)."
     num_classes: int | None = None
     "Number of classes; None: the images have no labels."
     class_names: tuple[str, ...] | None = None
     "Names of the classes in the order of their labels; None: the images have no labels."
+    width: int | None = None
+    "Width in pixels; None: the images are squares."
+    inputs: tuple[InputSpec, ...] = ()
+    "What else belongs to each sample."
 
     def __post_init__(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
+        self.require(self.width is None or self.width >= 1, "width", "at least 1, or nothing")
         self.require(self.channels in (1, 3), "channels", "1 or 3")
+
+    @property
+    def height_and_width(self) -> tuple[int, int]:
+        """Of the images, in pixels."""
+        return self.image_size, self.width or self.image_size
 
     def num_labels(self, *, class_conditional: bool) -> int | None:
         """The classes that a model of these images is told; None: it goes without. Raises ConfigError where there are none to tell."""
@@ -54,13 +85,17 @@ class Batch:
     images: Tensor
     labels: Tensor | None
     index: Tensor
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    "What else belongs to each sample, by the names of `DataSpec.inputs`; batch axis first."
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, samples: slice) -> Batch:
         """Some of the samples."""
-        return Batch(self.images[samples], None if self.labels is None else self.labels[samples], self.index[samples])
+        labels = None if self.labels is None else self.labels[samples]
+        inputs = {name: values[samples] for name, values in self.inputs.items()}
+        return Batch(self.images[samples], labels, self.index[samples], inputs)
 
 
 @dataclass(frozen=True)
@@ -70,15 +105,25 @@ class RawBatch:
     images: Tensor
     labels: Tensor | None
     index: Tensor
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    "What else belongs to each sample: uint8 images (b, h, w, c), or whole numbers of another type."
 
     def __len__(self) -> int:
         return len(self.index)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on `device`, its images normalised there to [-1, 1] (x / 127.5 - 1) and laid out channels last."""
-        images = self.images.to(device, non_blocking=True).permute(0, 3, 1, 2).float().div_(127.5).sub_(1)
+        """The batch on `device`, its images normalised there to [-1, 1] (x / 127.5 - 1) and laid out channels last.
+
+        So are those inputs that are uint8; the others go as they are.
+        """
+
+        def sent(values: Tensor) -> Tensor:
+            there = values.to(device, non_blocking=True)
+            return there.permute(0, 3, 1, 2).float().div_(127.5).sub_(1) if values.dtype == torch.uint8 else there
+
         labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
-        return Batch(images, labels, self.index.to(device, non_blocking=True))
+        inputs = {name: sent(values) for name, values in self.inputs.items()}
+        return Batch(sent(self.images), labels, self.index.to(device, non_blocking=True), inputs)
 
 
 def share(total: int, *, rank: int, world_size: int) -> range:

@@ -9,7 +9,7 @@
 
 A field annotated with a base class (`model: ModelConfig`) may hold any subclass; its dictionary then names it under
 "kind", as "package.module:Class". A kind is found among the modules of Triptych and the classes already imported; nothing
-else is ever imported on the word of a file.
+else is ever imported on the word of a file. Where a class has a setting called "kind", the word means that, and no subclass.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def kind_of(cls: type[Config]) -> str:
 def _without_kind(cls: type[Config], values: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(values, Mapping):
         raise ConfigError("", f"got {values!r}, expected a table of settings")
+    if "kind" in field_types(cls):
+        return values
     if "kind" in values and values["kind"] != kind_of(cls):
         raise ConfigError("kind", f"got {values['kind']!r}, expected {kind_of(cls)!r}")
     return {name: value for name, value in values.items() if name != "kind"}
@@ -174,7 +176,8 @@ def _convert_section(value: Any, annotation: type[Config], current: Any) -> Conf
         return value
     if not isinstance(value, Mapping):
         raise ConfigError("", f"got {value!r}, expected a table of settings")
-    cls = _resolve_kind(value["kind"], annotation) if "kind" in value else type(current) if isinstance(current, Config) else annotation
+    named = "kind" in value and "kind" not in field_types(annotation)
+    cls = _resolve_kind(value["kind"], annotation) if named else type(current) if isinstance(current, Config) else annotation
     over = {f.name: getattr(current, f.name) for f in dataclasses.fields(current)} if type(current) is cls else {}
     return _build(cls, _without_kind(cls, value), over)
 
@@ -202,7 +205,7 @@ def _plain(value: Any, annotation: Any = None) -> Any:
         # A slotted dataclass replaces the class it decorates, so identity is that of the name.
         declared = {kind_of(option) for option in _options(annotation) if isinstance(option, type) and issubclass(option, Config)}
         kind = kind_of(type(value))
-        return ({} if declared == {kind} else {"kind": kind}) | value.to_dict()
+        return ({} if declared == {kind} or "kind" in field_types(type(value)) else {"kind": kind}) | value.to_dict()
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return value

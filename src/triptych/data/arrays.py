@@ -124,7 +124,8 @@ def array_file(path: Path) -> Arrays:
                 raise DataError(f"{path}: holds {', '.join(file) or 'nothing'}, expected images as arr_0 (and labels as arr_1)")
             pixels = _as_images(file["arr_0"], f"{path}: arr_0")
             labels = _as_labels(file["arr_1"], len(pixels), f"{path}: arr_1") if "arr_1" in file else None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # A zip that is encrypted or of a strange method is a RuntimeError, an array that claims to be huge a MemoryError.
+    except (OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     except ValueError as error:
         detail = "arrays of Python objects (images of mixed sizes?) are not loaded" if "allow_pickle" in str(error) else str(error)

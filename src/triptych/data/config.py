@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
 
-Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord"]
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
 Augment = Literal["none", "shift", "affine"]
 
 
@@ -19,13 +19,13 @@ class DataConfig(Config):
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's, CIFAR-10's or openai/glow's TFRecord files; None: for digits only."
+    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's, CIFAR-10's or openai/glow's TFRecord files; an LMDB; None: digits."
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
     "Height and width that the images are cropped and resized to."
     anchor_size: int | None = None
-    "Batches, microbatches, init_images and warm-up are for images of this size, and for one process; they are rescaled when a run starts."
+    "Batches of one process, init_images and warm-up are counted in images of this size, and rescaled when a run starts; None: plainly."
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: Literal["auto", "folder", "prefix", "none"] = "auto"
@@ -34,10 +34,14 @@ class DataConfig(Config):
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None
     "Short side that images get before the square is cut out; None: image_size, or with crop random 1 to 1.25 times that."
+    scale: float | None = None
+    "With crop random: enlarge by a random factor from 1 to 1 + scale before the square is cut out; None: as resize says."
     flip: bool = True
     "Mirror a random half of the training images."
     augment: Augment = "none"
     "shift: move training images by up to 0.1 of their size; affine: also rotate (15 degrees), zoom (0.9 to 1.1 per axis) and mirror them."
+    jitter: float = 0.0
+    "Vary brightness, contrast and gamma of training images by up to this share."
     enlarge: bool = False
     "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
     decode: Literal["exact", "reduced"] = "exact"
@@ -51,6 +55,9 @@ class DataConfig(Config):
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         self.require(self.resize is None or self.resize >= self.image_size, "resize", "at least data.image_size, or nothing")
+        self.require(self.scale is None or 0 <= self.scale <= 8, "scale", "0 to 8, or nothing")
+        self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")
+        self.require(0 <= self.jitter < 1, "jitter", "0 or more and below 1")
         self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")

@@ -1,8 +1,8 @@
 """From the bytes of an image file to pixels, by Pillow, or by simplejpeg where that is installed and reduced scale is asked for.
 
-Every mode becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency is
+Every mode of an image becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency is
 dropped (the colours beneath it show, as in guided-diffusion). Animations give their first frame. Turned photographs (EXIF
-orientation) are turned upright.
+orientation) are turned upright. Of maps, whose pixels are numbers, those numbers are read as they are.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
 _TRANSPOSED = range(5, 9)  # orientations that swap width and height
 _SIXTEEN_BITS = 2**16
+_SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
 def image_square(
@@ -32,15 +33,18 @@ def image_square(
     enlarge: bool,
     pad: int = 0,
     resize: int | None = None,
+    scale: float | None = None,
+    width: int | None = None,
 ) -> np.ndarray:
-    """The square of pixels that `plan` cuts from an encoded image, padded before: uint8 (s, s, channels).
+    """The square, or rectangle, of pixels that `plan` cuts from an encoded image, padded before: uint8 (h, w, channels).
 
     Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
     with Image.open(io.BytesIO(data)) as image:
         orientation = _orientation(image)
-        original = check_size(_upright(image.size, orientation), image_size=image_size, enlarge=enlarge, pad=pad, resize=resize)
-        steps = plan(original, image_size, crop, resize=resize)
+        limits = {"image_size": image_size, "enlarge": enlarge, "pad": pad, "resize": resize, "width": width}
+        original = check_size(_upright(image.size, orientation), **limits)
+        steps = plan(original, image_size, crop, resize=resize, scale=scale, width=width)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
@@ -48,7 +52,32 @@ def image_square(
     if pad:
         pixels = Image.fromarray(padded(np.atleast_3d(np.asarray(pixels)), pad).squeeze())
     square = apply(pixels, steps, halvings_done=halvings, original=original)
-    return square.reshape(image_size, image_size, channels)
+    return square.reshape(image_size, width or image_size, channels)
+
+
+def number_map(data: bytes) -> np.ndarray:
+    """The numbers of the pixels of an encoded map, upright: int64 (h, w). Of a palette it is the place, not the colour.
+
+    Raises ValueError for a picture that is no map, and whatever Pillow raises when the file cannot be read.
+    """
+    with Image.open(io.BytesIO(data)) as image:
+        if image.format in ("JPEG", "MPO"):
+            raise ValueError("a JPEG, which alters numbers, as a map: save maps as PNG")
+        orientation, raw = _orientation(image), image.tile[0][3] if image.tile else None
+        image.load()
+        numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image)
+    return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
+
+
+def _numbers(image: Image.Image) -> np.ndarray:
+    values = np.asarray(image)
+    if image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;16"):
+        return values.astype(np.int64)
+    if image.mode in ("LA", "PA"):
+        return values[..., 0].astype(np.int64)
+    if image.mode in ("RGB", "RGBA") and (values[..., :1] == values[..., 1:3]).all():
+        return values[..., 0].astype(np.int64)
+    raise ValueError(f"a picture in colour ({image.mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
 
 
 def header_size(data: bytes) -> Size:
@@ -57,17 +86,26 @@ def header_size(data: bytes) -> Size:
         return _upright(image.size, _orientation(image))
 
 
+def header_channels(data: bytes) -> int:
+    """1 for a grey image, 3 for one in colour, from the header alone."""
+    with Image.open(io.BytesIO(data)) as image:
+        return 1 if image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I") else 3
+
+
 class TooSmall(ValueError):
     """The image would have to be enlarged, which was not asked for."""
 
 
-def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0, resize: int | None = None) -> Size:
+def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0, resize: int | None = None, width: int | None = None) -> Size:
     """The padded size. Raises TooSmall when the image would have to be enlarged and may not be."""
-    width, height = size[0] + 2 * pad, size[1] + 2 * pad
-    if min(width, height) < (resize or image_size) and not enlarge:
-        found, setting = f"{width}x{height} pixels{' with data.pad' if pad else ''}", "data.resize" if resize else "data.image_size"
-        raise TooSmall(f"{found}, smaller than {setting} {resize or image_size}: lower {setting}, or set data.enlarge to true")
-    return width, height
+    across, down = size[0] + 2 * pad, size[1] + 2 * pad
+    short, setting = resize or image_size, "data.resize" if resize else "data.image_size"
+    least = short if width is None else -(-short * width // image_size)
+    if (across < least or down < short) and not enlarge:
+        found = f"{across}x{down} pixels{' with data.pad' if pad else ''}"
+        shape = "" if width is None else f" (with data.width: {least}x{short})"
+        raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
+    return across, down
 
 
 def reason(error: Exception) -> str:

@@ -93,6 +93,14 @@ def is_image(name: str) -> bool:
     return path.suffix.lower() in _EXTENSIONS and not path.name.startswith(".")
 
 
+def listed(folder: Path) -> list[str]:
+    """What lies in a folder, in order. Raises DataError where it is none, or cannot be looked into."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
+
+
 def open_folder(root: Path) -> tuple[Folder, list[str]]:
     """The images of a folder and all folders below it, links followed, and its sub-folders that hold none."""
     names, empty, visited = [], [], set()

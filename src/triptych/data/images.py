@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from triptych.core.batch import DataSpec
 from triptych.core.errors import DataError
+from triptych.core.rng import key_of
 from triptych.data.augmentation import move
 from triptych.data.config import DataConfig
 from triptych.data.decode import TooSmall, check_size, header_size, image_square, reason
 from triptych.data.files import Files
 from triptych.data.tfrecord import Records
-from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, with_channels
+from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
 _PROBED = 256
 _PREPARED_BYTES = 2**26
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """All that belongs to some items of an ImageSet."""
+
+    images: np.ndarray
+    "uint8 (b, h, w, c)."
+    labels: np.ndarray | None
+    "int64 (b,), or None."
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
+    "By the names of `DataSpec.inputs`: uint8 images (b, h, w, c), or int64."
 
 
 class ImageSet(ABC):
@@ -50,7 +66,16 @@ class ImageSet(ABC):
     def draws(self, positions: np.ndarray, *, seed: int) -> Draws:
         """The augmentation of the samples at these positions of the training order."""
         config = self.config
-        return draw(positions, seed=seed, flip=config.flip, random_crop=config.crop == "random", augment=config.augment)
+        random_crop, jitter = config.crop == "random", config.jitter > 0
+        return draw(positions, seed=seed, flip=config.flip, random_crop=random_crop, augment=config.augment, jitter=jitter)
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        """All that belongs to the items: as `draws` varies it at their `positions` of the training order, or (None) as it is.
+
+        Raises DataError naming the file.
+        """
+        draws = None if positions is None else self.draws(positions, seed=seed)
+        return Loaded(self.load(items, draws), None if self.labels is None else self.labels[items])
 
     def load(self, items: np.ndarray, draws: Draws | None = None) -> np.ndarray:
         """The images as uint8 (b, h, w, c): augmented by `draws`, or the plain centre crop. Raises DataError naming the file."""
@@ -59,7 +84,19 @@ class ImageSet(ABC):
             if draws.moves is not None:
                 move(squares, draws.moves)
             mirror(squares, draws.flip)
+            if draws.jitter is not None:
+                recolour(squares, draws.jitter, amount=self.config.jitter)
         return squares
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set, opened."""
+
+    train: ImageSet
+    validation: ImageSet | None
+    "Held-out images; None: there are none."
+    spec: DataSpec
 
 
 class FileImages(ImageSet):
@@ -73,16 +110,16 @@ class FileImages(ImageSet):
         return self._files.describe(int(self._items[item]))
 
     def default_workers(self) -> int:
-        return _several_workers()
+        return several_workers()
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
-        for item in np.unique(np.linspace(0, len(self) - 1, _PROBED).astype(np.int64)):
+        for item in evenly_spaced(len(self), _PROBED):
             try:
                 size = header_size(self._files.read(int(self._items[item])))
                 check_size(size, **limits(self.config))
             except Exception as error:
-                raise self._failure(item, error) from error
+                raise failure(self.key(item), error) from error
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         size = self.config.image_size
@@ -98,17 +135,11 @@ class FileImages(ImageSet):
                     enlarge=self.config.enlarge,
                     pad=self.config.pad,
                     resize=self.config.resize,
+                    scale=self.config.scale,
                 )
             except Exception as error:
-                raise self._failure(item, error) from error
+                raise failure(self.key(item), error) from error
         return squares
-
-    def _failure(self, item: int, error: Exception) -> DataError:
-        """Pillow's decoders raise errors of many types: any of them means that this file cannot be used."""
-        if isinstance(error, DataError):
-            return error
-        advice = "" if isinstance(error, TooSmall) else "; repair or remove the file"
-        return DataError(f"{self.key(item)}: {reason(error)}{advice}")
 
 
 class RecordImages(ImageSet):
@@ -122,7 +153,7 @@ class RecordImages(ImageSet):
         return self._records.describe(int(self._items[item]))
 
     def default_workers(self) -> int:
-        return _several_workers()
+        return several_workers()
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         size, config = self.config.image_size, self.config
@@ -135,7 +166,7 @@ class RecordImages(ImageSet):
                 raise DataError(f"{self.key(item)}: {error}") from None
             image = padded(pixels, config.pad)[None]
             if crop is not None or not _is_cut(image, config):
-                image = resized(image, size, None if crop is None else crop[k : k + 1], resize=config.resize)
+                image = resized(image, size, None if crop is None else crop[k : k + 1], resize=config.resize, scale=config.scale)
             squares[k] = with_channels(image, self.channels)[0]
         return squares
 
@@ -164,15 +195,18 @@ class ArrayImages(ImageSet):
             chosen = padded(chosen, self.config.pad)
         if crop is None and _is_cut(chosen, self.config):
             return with_channels(np.asarray(chosen), self.channels)
-        return with_channels(resized(chosen, self.config.image_size, crop, resize=self.config.resize), self.channels)
+        config = self.config
+        return with_channels(resized(chosen, config.image_size, crop, resize=config.resize, scale=config.scale), self.channels)
 
 
-def resized(pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None) -> np.ndarray:
+def resized(
+    pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None, scale: float | None = None
+) -> np.ndarray:
     """The centre crops, or the random ones that `crop` (b, 3) chooses, of images (b, h, w, c): uint8 (b, s, s, c). See `plan`."""
     count, height, width, channels = pixels.shape
     squares = np.empty((count, image_size, image_size, channels), dtype=np.uint8)
     for k, image in enumerate(pixels):
-        steps = plan((width, height), image_size, None if crop is None else crop[k], resize=resize)
+        steps = plan((width, height), image_size, None if crop is None else crop[k], resize=resize, scale=scale)
         squares[k] = apply(Image.fromarray(image if channels == 3 else image[..., 0]), steps).reshape(squares.shape[1:])
     return squares
 
@@ -188,7 +222,27 @@ def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     return resized(pixels, size) if len(pixels) * size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
 
 
-def _several_workers() -> int:
+def failure(name: str, error: Exception) -> DataError:
+    """What is said of a file that cannot be read; Pillow's decoders raise errors of many types, and any of them means that."""
+    if isinstance(error, DataError):
+        return error
+    advice = "" if isinstance(error, TooSmall) else "; repair or remove the file"
+    return DataError(f"{name}: {reason(error)}{advice}")
+
+
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """At most so many of `count` items, the first and the last among them: int64."""
+    return np.unique(np.linspace(0, count - 1, most).astype(np.int64)) if count else np.arange(0)
+
+
+def seed_beside(seed: int, name: str) -> int:
+    """The seed of the augmentation of further images that go with those of `seed`."""
+    low, high = key_of(seed, "data", name)
+    return low | high << 32
+
+
+def several_workers() -> int:
+    """How many loader processes suit files on this machine."""
     return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
 
 

@@ -11,7 +11,7 @@ import functools
 import os
 import signal
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,15 +89,18 @@ class _Loaded:
 
     pixels: np.ndarray | torch.Tensor
     labels: np.ndarray | None
+    inputs: Mapping[str, np.ndarray | torch.Tensor]
     index: np.ndarray
 
     def pin_memory(self) -> _Loaded:
         """The same in page-locked memory; DataLoader's thread calls it where there is a GPU."""
-        return replace(self, pixels=torch.as_tensor(self.pixels).pin_memory())
+        inputs = {name: torch.as_tensor(values).pin_memory() for name, values in self.inputs.items()}
+        return replace(self, pixels=torch.as_tensor(self.pixels).pin_memory(), inputs=inputs)
 
     def batch(self) -> RawBatch:
         labels = None if self.labels is None else torch.from_numpy(self.labels)
-        return RawBatch(torch.as_tensor(self.pixels), labels, torch.from_numpy(self.index))
+        inputs = {name: torch.as_tensor(values) for name, values in self.inputs.items()}
+        return RawBatch(torch.as_tensor(self.pixels), labels, torch.from_numpy(self.index), inputs)
 
 
 class _Samples(Dataset):
@@ -110,9 +113,8 @@ class _Samples(Dataset):
 
     def load(self, index: np.ndarray) -> _Loaded:
         items = index if self._seed is None else self._items(index)
-        draws = None if self._seed is None else self._images.draws(index, seed=self._seed)
-        labels = None if self._images.labels is None else self._images.labels[items]
-        return _Loaded(self._images.load(items, draws), labels, index)
+        found = self._images.batch(items) if self._seed is None else self._images.batch(items, index, seed=self._seed)
+        return _Loaded(found.images, found.labels, found.inputs, index)
 
     def __getitems__(self, index: np.ndarray) -> Any:
         # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from triptych.core.errors import DataError
 
-_TRAINING = "train"
+TRAINING = "train"
 _HELD_OUT = ("val", "valid", "validation", "test")  # the first that is there is used
 
 
@@ -36,7 +37,7 @@ def parsed(names: list[str]) -> Paths:
     """The paths of a data set. Top folders named train and val (or valid, validation, test) are a split."""
     parts = _without_shared_folder([name.split("/") for name in names])
     tops = {path[0] if len(path) > 1 else "" for path in parts}
-    if _TRAINING in tops and len(tops) > 1 and tops <= {_TRAINING, *_HELD_OUT}:
+    if TRAINING in tops and len(tops) > 1 and tops <= {TRAINING, *_HELD_OUT}:
         return Paths([path[1:] for path in parts], [path[0] for path in parts])
     return Paths(parts, [None] * len(parts))
 
@@ -53,9 +54,15 @@ def divided(paths: Paths, *, validation_fraction: float) -> tuple[np.ndarray, np
     """The numbers of the files for training and for validation (empty with a fraction of 0)."""
     if all(split is None for split in paths.split):
         return held_out(["/".join(path) for path in paths.parts], fraction=validation_fraction)
-    validation = next(name for name in _HELD_OUT if name in paths.split)
-    chosen = [np.flatnonzero([split == name for split in paths.split]) for name in (_TRAINING, validation)]
+    validation = held_out_folder(name for name in paths.split if name is not None)
+    chosen = [np.flatnonzero([split == name for split in paths.split]) for name in (TRAINING, validation)]
     return chosen[0], chosen[1] if validation_fraction > 0 else chosen[1][:0]
+
+
+def held_out_folder(names: Iterable[str]) -> str | None:
+    """Which of the folders' names is that of the held-out images; None: none is."""
+    there = set(names)
+    return next((name for name in _HELD_OUT if name in there), None)
 
 
 def held_out(keys: list[str], *, fraction: float) -> tuple[np.ndarray, np.ndarray]:
@@ -64,12 +71,18 @@ def held_out(keys: list[str], *, fraction: float) -> tuple[np.ndarray, np.ndarra
     An item's own key decides, so it stays on its side whatever is added to the data, in every run and with every seed. Where
     chance would hold none out of two or more, the item of the smallest hash is.
     """
-    hashes = np.array([int.from_bytes(hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=6).digest()) for key in keys])
+    hashes = hashed(keys)
     chosen = hashes < fraction * 2.0**48
     if fraction > 0 and len(keys) > 1:
         chosen[hashes.argmin()] = True
         chosen[hashes.argmax()] = False
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def hashed(keys: list[str]) -> np.ndarray:
+    """A number from 0 to 2^48 - 1 for each key, which depends on nothing else: int64 (n,)."""
+    digests = (hashlib.blake2b(key.encode(errors="surrogateescape"), digest_size=6).digest() for key in keys)
+    return np.fromiter(map(int.from_bytes, digests), dtype=np.int64, count=len(keys))
 
 
 def classes_of(paths: Paths, place: str, *, scheme: Literal["auto", "folder", "prefix", "none"]) -> Classes | None:

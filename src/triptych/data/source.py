@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,27 +12,24 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.data import arrays
 from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
+from triptych.data.database import is_database, open_database
 from triptych.data.decode import TooSmall, check_size
+from triptych.data.domains import open_domains
+from triptych.data.few_shot import open_few_shot
 from triptych.data.files import Files, open_folder, open_tar, open_zip
-from triptych.data.images import ArrayImages, FileImages, ImageSet, RecordImages, limits, prepared
+from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, RecordImages, limits, prepared
 from triptych.data.naming import classes_of, divided, held_out, parsed
+from triptych.data.pairs import open_pairs
+from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-@dataclass(frozen=True)
-class Data:
-    """A data set, opened."""
-
-    train: ImageSet
-    validation: ImageSet | None
-    "Held-out images; None: there are none."
-    spec: DataSpec
-
-
 def open_data(config: DataConfig) -> Data:
     """The images that the configuration describes. Raises ConfigError or DataError; images are decoded later, by `ImageSet.load`."""
+    if isinstance(config, UnpairedDataConfig):
+        return open_domains(config, open_data)
     if config.path is None:
         if config.source != "digits":
             raise ConfigError("data.path", "missing: give the folder or file of the images")
@@ -41,11 +37,17 @@ def open_data(config: DataConfig) -> Data:
     path = Path(config.path).expanduser()
     if not path.exists():
         raise DataError(f"{path}: does not exist (data.path)")
+    if isinstance(config, PairedDataConfig):
+        return open_pairs(config, path)
     source = recognised(path) if config.source in ("auto", "digits") else config.source
-    if source in ("mnist", "cifar10", "folder", "tfrecord") and not path.is_dir():
+    if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
     if source in ("tar", "zip", "arrays") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
+    if isinstance(config, FewShotDataConfig) and source not in ("folder", "lmdb", "tar", "zip"):
+        raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
+    if isinstance(config, FewShotDataConfig):
+        return open_few_shot(config, _files(path, source)[0])
     if source == "mnist":
         train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
         return _from_pixels(config, _present(train, path, "train-images-idx3-ubyte"), test)
@@ -54,13 +56,18 @@ def open_data(config: DataConfig) -> Data:
         return _from_pixels(config, _present(train, path, "data_batch_1.bin"), test)
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
-        side = config.image_size - 2 * config.pad
+        side = (config.resize or config.image_size) - 2 * config.pad
         return _from_pixels(config, *open_records(path, side=side, labelled=config.labels == "auto"))
     if source == "arrays":
         return _from_pixels(config, arrays.array_file(path), None)
+    return _from_files(config, *_files(path, source))
+
+
+def _files(path: Path, source: Source) -> tuple[Files, list[str]]:
+    """The image files at a path, and the sub-folders without any."""
     if source == "folder":
-        return _from_files(config, *open_folder(path))
-    return _from_files(config, open_tar(path) if source == "tar" else open_zip(path), [])
+        return open_folder(path)
+    return {"tar": open_tar, "zip": open_zip, "lmdb": open_database}[source](path), []
 
 
 def recognised(path: Path) -> Source:
@@ -70,6 +77,8 @@ def recognised(path: Path) -> Source:
             return "mnist"
         if holds_records(path):
             return "tfrecord"
+        if is_database(path):
+            return "lmdb"
         if is_split(path):
             raise DataError(f"{path}: one split of a set of TFRecord files: give the folder above it")
         return "cifar10" if (path / "data_batch_1.bin").is_file() else "folder"

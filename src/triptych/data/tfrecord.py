@@ -33,6 +33,7 @@ _MOST_OPEN = 128  # files at a time: data sets have thousands, and processes may
 _WINDOW = 256  # bytes that are read at once of a record of which only the label is wanted
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # how a protocol buffer holds a field
 _TAG_AND_LENGTH = 20  # bytes of the two longest varints
+_LARGEST = (1 << 64) - 1  # of a varint, whose ten bytes could hold more
 _INTS = 3  # the field of a tf.train.Feature that holds int64; 1 holds bytes, 2 floats
 _BYTES = 1
 _REPAIR = "copy or make the file again"
@@ -285,7 +286,7 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value & _LARGEST, at
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
 

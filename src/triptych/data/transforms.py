@@ -1,8 +1,9 @@
-"""From an image of any size to a square of pixels: halvings, one bicubic resize, a crop, a mirror image.
+"""From an image of any size to a square of pixels, or to a rectangle: halvings, one bicubic resize, a crop, a mirror image.
 
 The arithmetic is that of guided-diffusion's loader, pixel for pixel: halve with a box filter while the short side is at least
-twice the target, resize bicubically so that it is the target, cut a square out. Only the random draws come from elsewhere:
-from (seed, position in the order of training), so that they are the same in every process, worker and restart.
+twice the target, resize bicubically so that it is the target, cut a square out. For a rectangle, both sides are held against its own.
+Only the random draws come from elsewhere: from (seed, position in the order of training), so that they are the same in every
+process, worker and restart.
 """
 
 from __future__ import annotations
@@ -30,49 +31,71 @@ class Draws:
     "Words in 0..2^32-1 for the scale, top and left of a random crop: int64 of shape (b, 3). None: centre crop."
     moves: np.ndarray | None = None
     "How each sample is shifted, or rotated and zoomed too: float64 of shape (b, 2, 3), see augmentation.py. None: not at all."
+    jitter: np.ndarray | None = None
+    "Words in 0..2^32-1 for each sample's brightness, contrast and gamma: int64 of shape (b, 3). None: colours stay."
 
 
-def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool, augment: Augment = "none") -> Draws:
+def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool, augment: Augment = "none", jitter: bool = False) -> Draws:
     """The draws of the samples at these positions of the training order."""
     if flip or augment == "affine":
         mirrored = words(positions, key=key_of(seed, "data", "flip"))[:, 0] >= 1 << 31
     else:
         mirrored = np.zeros(len(positions), dtype=bool)
     cropped = words(positions, key=key_of(seed, "data", "crop"), count=3) if random_crop else None
-    return Draws(mirrored, cropped, moves(positions, seed=seed, augment=augment))
+    shades = words(positions, key=key_of(seed, "data", "jitter"), count=3) if jitter else None
+    return Draws(mirrored, cropped, moves(positions, seed=seed, augment=augment), shades)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How an image becomes a square: the sizes it goes through, and where the square lies in the last of them."""
+    """How an image becomes a square or rectangle: the sizes it goes through, and where that lies in the last of them."""
 
     halved: tuple[Size, ...]
     resized: Size
     left: int
     top: int
-    image_size: int
+    width: int
+    height: int
 
 
-def plan(size: Size, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None) -> Plan:
+def plan(
+    size: Size,
+    image_size: int,
+    crop: np.ndarray | None = None,
+    *,
+    resize: int | None = None,
+    scale: float | None = None,
+    width: int | None = None,
+) -> Plan:
     """The plan for an image of `size`: centre crop, or the random crop that the three words of `crop` choose.
 
-    `resize`: the short side before the square is cut; None: image_size, or a random one from there to 1.25 times that.
+    `resize`: the short side before the square is cut; None: image_size. A random crop enlarges that by a random factor of up to
+    1 + `scale`; None: 1, or 1.25 without `resize`. `width`: of a rectangle that is image_size high; the image is then made to cover,
+    instead of a square, a rectangle of the same proportions.
     """
     short = resize or image_size
-    if crop is not None and resize is None:
-        largest = -(-5 * image_size // 4)  # the crop covers at least 0.8 of the short side
-        short += _below(int(crop[0]), largest - image_size + 1)
+    if crop is not None:
+        short += _below(int(crop[0]), _enlargement(short, resize, scale) + 1)
+    wide = image_size if width is None else width
+    box = (-(-short * wide // image_size), short)
     halved: list[Size] = []
-    while min(size) >= 2 * short:
+    while size[0] >= 2 * box[0] and size[1] >= 2 * box[1]:
         size = (size[0] // 2, size[1] // 2)
         halved.append(size)
-    scale = short / min(size)
-    width, height = round(size[0] * scale), round(size[1] * scale)
+    factor = max(box[0] / size[0], box[1] / size[1])
+    across, down = round(size[0] * factor), round(size[1] * factor)
     if crop is None:
-        left, top = (width - image_size) // 2, (height - image_size) // 2
+        left, top = (across - wide) // 2, (down - image_size) // 2
     else:
-        top, left = _below(int(crop[1]), height - image_size + 1), _below(int(crop[2]), width - image_size + 1)
-    return Plan(tuple(halved), (width, height), left, top, image_size)
+        top, left = _below(int(crop[1]), down - image_size + 1), _below(int(crop[2]), across - wide + 1)
+    return Plan(tuple(halved), (across, down), left, top, wide, image_size)
+
+
+def _enlargement(short: int, resize: int | None, scale: float | None) -> int:
+    """The most pixels by which a random crop enlarges the short side."""
+    if scale is not None:
+        return round(short * scale)
+    return 0 if resize else -(-short // 4)  # the crop covers at least 0.8 of the short side
 
 
 def _below(word: int, high: int) -> int:
@@ -80,7 +103,7 @@ def _below(word: int, high: int) -> int:
 
 
 def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: Size | None = None) -> np.ndarray:
-    """The square as uint8 (s, s) or (s, s, 3).
+    """The square or rectangle as uint8 (h, w) or (h, w, 3).
 
     `halvings_done`: the image was decoded at 1 / 2^halvings_done of its `original` size, rounded up.
     """
@@ -92,7 +115,15 @@ def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: 
         image = image.resize(size, Image.Resampling.BOX)
     if image.size != steps.resized:
         image = image.resize(steps.resized, Image.Resampling.BICUBIC)
-    return np.asarray(image)[steps.top : steps.top + steps.image_size, steps.left : steps.left + steps.image_size]
+    return np.asarray(image)[steps.top : steps.top + steps.height, steps.left : steps.left + steps.width]
+
+
+def apply_nearest(values: np.ndarray, steps: Plan) -> np.ndarray:
+    """The same place of a map (h, w) of the image's size: at each pixel the number nearest to it, by one resize without halvings."""
+    height, width = values.shape
+    rows = (2 * (steps.top + np.arange(steps.height)) + 1) * height // (2 * steps.resized[1])
+    columns = (2 * (steps.left + np.arange(steps.width)) + 1) * width // (2 * steps.resized[0])
+    return values[rows[:, None], columns]
 
 
 def padded(images: np.ndarray, pad: int) -> np.ndarray:
@@ -107,6 +138,19 @@ def mirror(images: np.ndarray, flip: np.ndarray) -> None:
     chosen = np.flatnonzero(flip)
     pixels = images.view(f"V{images.shape[-1]}")[..., 0]  # whole pixels move, which is twice as fast as their channels one by one
     pixels[chosen] = pixels[chosen][:, :, ::-1]
+
+
+def recolour(images: np.ndarray, drawn: np.ndarray, *, amount: float) -> None:
+    """Changes the colours of the uint8 images (b, h, w, c) in place, as words in 0..2^32-1 (b, 3) choose.
+
+    A value x of 0..1 becomes b (c (x^g - 1/2) + 1/2), cut to 0..1: brightness b and contrast c from 1 - amount to 1 + amount, and gamma
+    g from 1 / (1 + amount) to 1 + amount, evenly in its logarithm.
+    """
+    spread = drawn / 2.0**31 - 1
+    levels = np.arange(256) / 255
+    for image, (brightness, contrast), gamma in zip(images, 1 + amount * spread[:, :2], (1 + amount) ** spread[:, 2], strict=True):
+        shades = brightness * (contrast * (levels**gamma - 0.5) + 0.5)
+        image[:] = np.round(255 * np.clip(shades, 0, 1)).astype(np.uint8)[image]
 
 
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:

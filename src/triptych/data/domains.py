@@ -1,0 +1,83 @@
+"""Two domains of images without pairs: each image of A comes with one of B that was drawn for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.errors import DataError, nearest
+from triptych.core.rng import key_of, words
+from triptych.data.config import DataConfig
+from triptych.data.files import listed
+from triptych.data.images import Data, ImageSet, Loaded, seed_beside
+from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.pairs_config import UnpairedDataConfig
+
+OTHER = "images_b"
+"""Name of the images of B among the inputs."""
+
+
+class UnpairedImages(ImageSet):
+    """The images of A, in turn where B has more, each with one of B: drawn in training, in turn where nothing is drawn."""
+
+    def __init__(self, a: ImageSet, b: ImageSet) -> None:
+        super().__init__(a.config, channels=a.channels, items=np.arange(max(len(a), len(b))), labels=None)
+        self._a, self._b = a, b
+
+    def key(self, item: int) -> str:
+        return self._a.key(item % len(self._a))
+
+    def default_workers(self) -> int:
+        return max(self._a.default_workers(), self._b.default_workers())
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        if positions is None:
+            others = items % len(self._b)
+        else:
+            others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
+        images = self._a.batch(items % len(self._a), positions, seed=seed).images
+        return Loaded(images, None, {OTHER: self._b.batch(others, positions, seed=seed_beside(seed, OTHER)).images})
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        return self._a._squares(items % len(self._a), crop)
+
+
+def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Data]) -> Data:
+    """Both domains; `open_one` opens images as they lie at a path. Raises ConfigError or DataError for what cannot be used."""
+    a, b = (_domain(config, setting, config.channels, open_one) for setting in ("a", "b"))
+    if a[0].channels != b[0].channels:
+        a, b = (_domain(config, setting, 3, open_one) for setting in ("a", "b"))
+    train = UnpairedImages(a[0], b[0])
+    validation = None if a[1] is None or b[1] is None else UnpairedImages(a[1], b[1])
+    inputs = (InputSpec(name=OTHER, kind="image", channels=train.channels),)
+    return Data(train, validation, DataSpec(image_size=config.image_size, channels=train.channels, inputs=inputs))
+
+
+def _domain(
+    config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, open_one: Callable[[DataConfig], Data]
+) -> tuple[ImageSet, ImageSet | None]:
+    """The images of a domain for training and for validation."""
+    root, name = Path(config.path or "").expanduser(), Path(getattr(config, setting)).expanduser()
+    common: dict[str, Any] = {field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)}
+    plain = dataclasses.replace(DataConfig(**common), labels="none", channels=channels)
+
+    def opened(place: Path, **settings: float) -> Data:
+        return open_one(dataclasses.replace(plain, path=str(place), **settings))
+
+    if config.path is None or name.is_absolute() or not (root / TRAINING / name).exists():
+        if not (root / name).exists():
+            there = [] if config.path is None else listed(root)
+            raise DataError(f"{root / name}: does not exist (data.{setting}){nearest(str(name), there)}")
+        data = opened(root / name)
+        return data.train, data.validation
+    held = held_out_folder(folder for folder in listed(root) if (root / folder / name).exists())
+    if held is None:
+        data = opened(root / TRAINING / name)
+        return data.train, data.validation
+    train = opened(root / TRAINING / name, validation_fraction=0.0).train
+    return train, opened(root / held / name, validation_fraction=0.0).train if config.validation_fraction > 0 else None

@@ -1,0 +1,262 @@
+"""Pairs: images, and the class maps, instance maps and other images that they are to be made from, all cut alike.
+
+The members of a pair have the same sub-folders and stem in the folder of their type, and the same size. All go through one plan: the
+images by halvings and a bicubic resize, the maps by one resize to the nearest pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.errors import DataError, nearest
+from triptych.data.database import is_database, open_database
+from triptych.data.decode import check_size, header_channels, header_size, image_square, number_map
+from triptych.data.files import Files, is_image, listed, open_folder
+from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure, limits, several_workers
+from triptych.data.naming import TRAINING, held_out, held_out_folder
+from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.transforms import Size, apply_nearest, mirror, plan, recolour
+
+_HEADERS, _MAPS = 256, 16
+"""Pairs whose headers, and whose maps, are read before training begins."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One type of data: what it is, and its file for each pair."""
+
+    spec: InputSpec
+    files: Files
+    numbers: np.ndarray
+    "Of its files, int64 (pairs,)."
+
+    def read(self, pair: int) -> bytes:
+        """The bytes of its file."""
+        return self.files.read(int(self.numbers[pair]))
+
+    def describe(self, pair: int) -> str:
+        """The path of its file, for messages."""
+        return self.files.describe(int(self.numbers[pair]))
+
+
+class PairedImages(ImageSet):
+    """Pairs, decoded when they are asked for; the first member is the images to be made."""
+
+    config: PairedDataConfig
+
+    def __init__(self, members: Sequence[Member], config: PairedDataConfig, *, items: np.ndarray) -> None:
+        super().__init__(config, channels=members[0].spec.channels or 3, items=items, labels=None)
+        self._members = tuple(members)
+
+    def key(self, item: int) -> str:
+        return self._members[0].describe(int(self._items[item]))
+
+    def default_workers(self) -> int:
+        return several_workers()
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        draws = None if positions is None else self.draws(positions, seed=seed)
+        cut = self._cut(items, None if draws is None else draws.crop, self._members)
+        if draws is not None:
+            for member in self._members:
+                values = cut[member.spec.name]
+                mirror(values if values.dtype == np.uint8 else values[..., None].view(np.uint8), draws.flip)
+                if draws.jitter is not None and _is_coloured(member.spec, self._members[0].spec):
+                    recolour(values, draws.jitter, amount=self.config.jitter)
+        images = cut.pop(self._members[0].spec.name)
+        return Loaded(images, None, cut)
+
+    def probe(self) -> None:
+        """Reads the headers of some pairs, and the maps of a few, so that what is wrong shows before training. Raises DataError."""
+        for item in evenly_spaced(len(self), _HEADERS):
+            pair, size = int(self._items[item]), None
+            for member in self._members:
+                try:
+                    size = self._checked_size(member, pair, header_size(member.read(pair)), size)
+                except Exception as error:
+                    raise failure(member.describe(pair), error) from error
+        maps = [member for member in self._members if member.spec.kind != "image"]
+        self._cut(evenly_spaced(len(self), _MAPS), None, maps)
+
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        return self._cut(items, crop, self._members[:1])[self._members[0].spec.name]
+
+    def _cut(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
+        """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""
+        shape = (len(items), self.config.image_size, self.config.width or self.config.image_size)
+        cut = {member.spec.name: _empty(member.spec, shape) for member in members}
+        for k, item in enumerate(items):
+            pair, size, drawn = int(self._items[item]), None, None if crop is None else crop[k]
+            for member in members:
+                try:
+                    data = member.read(pair)
+                    size = self._checked_size(member, pair, header_size(data), size)
+                    cut[member.spec.name][k] = self._pixels(data, member.spec, member.describe(pair), drawn)
+                except Exception as error:
+                    raise failure(member.describe(pair), error) from error
+        return cut
+
+    def _checked_size(self, member: Member, pair: int, found: Size, expected: Size | None) -> Size:
+        """The size of a member that those before it have too. Raises DataError or TooSmall."""
+        if expected not in (None, found):
+            first = self._members[0].describe(pair)
+            raise DataError(
+                f"{member.describe(pair)}: {found[0]}x{found[1]} pixels, but {first} has {expected[0]}x{expected[1]}; make them one size"
+            )
+        check_size(found, **limits(self.config), width=self.config.width)
+        return found
+
+    def _pixels(self, data: bytes, spec: InputSpec, where: str, crop: np.ndarray | None) -> np.ndarray:
+        config = self.config
+        if spec.kind == "image":
+            return image_square(
+                data,
+                image_size=config.image_size,
+                channels=spec.channels or 3,
+                crop=crop,
+                reduced=config.decode == "reduced",
+                enlarge=config.enlarge,
+                resize=config.resize,
+                scale=config.scale,
+                width=config.width,
+            )
+        values = number_map(data)
+        if spec.num_classes is not None:
+            values = _classes(values, spec.num_classes, where, dont_care=config.dont_care)
+        size = (values.shape[1], values.shape[0])
+        steps = plan(size, config.image_size, crop, resize=config.resize, scale=config.scale, width=config.width)
+        return apply_nearest(values, steps)
+
+
+def _is_coloured(spec: InputSpec, target: InputSpec) -> bool:
+    """Whether jitter applies: to the images to be made and to others in colour, not to maps and edges."""
+    return spec.kind == "image" and (spec == target or spec.channels == 3)
+
+
+def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
+    return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
+
+
+def _classes(values: np.ndarray, num_classes: int, where: str, *, dont_care: bool) -> np.ndarray:
+    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and nobody said so."""
+    outside = (values < 0) | (values >= num_classes)
+    if not outside.any():
+        return values
+    if not dont_care:
+        raise DataError(
+            f"{where}: holds class {values[outside][0]}, expected 0 to {num_classes - 1}: raise data.num_classes, or set data.dont_care "
+            "to true"
+        )
+    return np.where(outside, num_classes, values)
+
+
+# Opening
+
+
+def open_pairs(config: PairedDataConfig, path: Path) -> Data:
+    """The pairs at an existing path. Raises DataError naming the file or folder that is wrong."""
+    train_root, held_root = _roots(config, path)
+    keys, files, numbers = _matched(config, train_root)
+    specs = _specs(config, files, numbers)
+    members = [Member(spec, files[spec.name], numbers[spec.name]) for spec in specs]
+    if held_root is None:
+        chosen, rest = held_out(keys, fraction=config.validation_fraction)
+        held_members = members
+    else:
+        held_keys, held_files, held_numbers = _matched(config, held_root)
+        chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if config.validation_fraction > 0 else 0)
+        held_members = [Member(spec, held_files[spec.name], held_numbers[spec.name]) for spec in specs]
+    train = PairedImages(members, config, items=chosen)
+    validation = PairedImages(held_members, config, items=rest) if len(rest) else None
+    for images in (train, validation):
+        if images is not None:
+            images.probe()
+    width = None if config.width == config.image_size else config.width
+    spec = DataSpec(image_size=config.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
+    return Data(train, validation, spec)
+
+
+def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
+    """The folders that hold those of the types, for training and for validation; the latter None: it is part of the former."""
+    if (path / TRAINING / config.target).is_dir():
+        held = held_out_folder(name for name in listed(path) if (path / name / config.target).is_dir())
+        return path / TRAINING, None if held is None else path / held
+    if (path / config.target).is_dir():
+        return path, None
+    raise DataError(
+        f"{path}: holds neither {config.target}/ nor {TRAINING}/{config.target}/ with the images to be made (data.target)"
+        f"{nearest(config.target, listed(path))}"
+    )
+
+
+def _settings(config: PairedDataConfig) -> dict[str, str]:
+    """The setting that named each folder."""
+    named = {config.target: "target"} | dict.fromkeys(config.maps, "maps")
+    if config.instances is not None:
+        named[config.instances] = "instances"
+    return named | dict.fromkeys(config.conditions, "conditions")
+
+
+def _matched(config: PairedDataConfig, root: Path) -> tuple[list[str], dict[str, Files], dict[str, np.ndarray]]:
+    """Sub-folders and stem of each pair; for each type its files, and which of them belong to the pairs. Raises DataError."""
+    files = {}
+    for name, setting in _settings(config).items():
+        if not (root / name).is_dir():
+            raise DataError(f"{root}: holds no folder {name} (data.{setting}){nearest(name, listed(root))}")
+        files[name] = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
+    stems = {name: _stems(found) for name, found in files.items()}
+    keys = list(stems[config.target])
+    if not keys:
+        raise DataError(f"{root / config.target}: holds no images (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for)")
+    for name in files:
+        _require_all(stems, files, has=config.target, lacks=name, root=root)
+        _require_all(stems, files, has=name, lacks=config.target, root=root)
+    return keys, files, {name: np.array([stems[name][key] for key in keys], dtype=np.int64) for name in files}
+
+
+def _stems(files: Files) -> dict[str, int]:
+    """The number of the file of each path without its ending. Raises DataError for two of one stem."""
+    found: dict[str, int] = {}
+    for k in range(len(files.names)):
+        name = files.names[k]
+        stem = PurePosixPath(name).with_suffix("").as_posix() if is_image(name) else name
+        if stem in found:
+            raise DataError(f"{files.describe(k)}: {files.names[found[stem]]} has the same name but for its ending; remove one of them")
+        found[stem] = k
+    return found
+
+
+def _require_all(stems: Mapping[str, dict[str, int]], files: Mapping[str, Files], *, has: str, lacks: str, root: Path) -> None:
+    missing = [key for key in stems[has] if key not in stems[lacks]]
+    if missing:
+        more = f" (nor to {len(missing) - 1} more)" if len(missing) > 1 else ""
+        where = files[has].describe(stems[has][missing[0]])
+        raise DataError(f"{where}: {root / lacks} has no file {missing[0]}.* to go with it{more}; add it, or remove this one")
+
+
+def _specs(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray]) -> list[InputSpec]:
+    """The images to be made, then the inputs."""
+    specs = [InputSpec(name=config.target, kind="image", channels=config.channels or 3)]
+    for name, count in zip(config.maps, config.num_classes, strict=True):
+        specs.append(InputSpec(name=name, kind="classes", num_classes=count))
+    if config.instances is not None:
+        specs.append(InputSpec(name=config.instances, kind="instances"))
+    for name in config.conditions:
+        specs.append(InputSpec(name=name, kind="image", channels=_channels(files[name], numbers[name])))
+    return specs
+
+
+def _channels(files: Files, numbers: np.ndarray) -> int:
+    """3 where some of these images are in colour, else 1."""
+    for k in numbers[evenly_spaced(len(numbers), _HEADERS)]:
+        try:
+            if header_channels(files.read(int(k))) == 3:
+                return 3
+        except Exception as error:
+            raise failure(files.describe(int(k)), error) from error
+    return 1

@@ -1,0 +1,128 @@
+"""Numbers of maps as they are in files, and how rectangles are planned and colours varied."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.pairs import as_map, opened, write
+from tests.data.pictures import encoded, picture
+from triptych.data.decode import number_map
+from triptych.data.transforms import apply_nearest, plan, recolour
+
+
+@pytest.mark.parametrize(("size", "target"), [((24, 16), (8, 12)), ((31, 17), (8, 8)), ((45, 100), (16, 24)), ((10, 10), (16, 16))])
+def test_maps_are_pillows_nearest_in_one_resize(size, target):
+    height, width = target
+    numbers = np.random.default_rng(1).integers(0, 250, (size[1], size[0]))
+    for crop in (None, np.array([2**31, 2**30, 3 * 2**30])):
+        steps = plan(size, height, crop, width=width)
+        resized = np.asarray(Image.fromarray(numbers.astype(np.uint8)).resize(steps.resized, Image.Resampling.NEAREST))
+        expected = resized[steps.top : steps.top + height, steps.left : steps.left + width]
+        assert expected.shape == target
+        # Pillow adds up floats, so that it may round a place between two pixels either way.
+        rows, columns = (
+            (2 * np.arange(start, start + length) + 1) * of % (2 * to) != 0
+            for start, length, of, to in ((steps.top, height, size[1], steps.resized[1]), (steps.left, width, size[0], steps.resized[0]))
+        )
+        found = apply_nearest(numbers, steps)
+        np.testing.assert_array_equal(found[rows][:, columns], expected[rows][:, columns])
+        assert found.shape == target and (found == expected).mean() > 0.8
+
+
+def test_rectangles_are_covered_by_the_smallest_image_that_can():
+    assert plan((480, 360), 64, width=96).resized == (96, 72)
+    assert plan((360, 480), 64, width=96).resized == (96, 128)
+    assert plan((2048, 1024), 512, width=1024).halved == ((1024, 512),)
+    assert plan((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96, scale=0.5).resized == (180, 135)
+    steps = plan((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96)
+    assert (steps.resized, steps.top, steps.left) == ((120, 90), 0, 24)
+
+
+def test_scale_is_uniform_and_ends_where_it_says():
+    drawn = np.linspace(0, 2**32 - 1, 5000).astype(np.int64)
+    for resize, base in ((None, 20), (30, 30)):
+        shorts = [plan((100, 100), 20, np.array([word, 0, 0]), resize=resize, scale=0.2).resized[0] for word in drawn]
+        values, counts = np.unique(shorts, return_counts=True)
+        assert values.tolist() == list(range(base, round(1.2 * base) + 1))
+        assert counts.max() - counts.min() <= 2
+
+
+# Jitter
+
+
+def test_jitter_changes_images_in_colour_alike_and_nothing_else(tmp_path):
+    for k in range(4):
+        pixels = picture(24, 16, seed=k)
+        for folder, data in (("images", encoded(pixels)), ("night", encoded(pixels)), ("edges", encoded(pixels[..., :1]))):
+            write(tmp_path / folder / f"{k}.png", data)
+        write(tmp_path / "labels" / f"{k}.png", as_map(pixels[..., 0]))
+        write(tmp_path / "objects" / f"{k}.png", as_map(pixels[..., 0].astype(np.uint16)))
+    still, varied = (opened(tmp_path, num_classes=(256,), jitter=amount).train for amount in (0.0, 0.3))
+    items = np.arange(4)
+    one, other = still.batch(items, items, seed=5), varied.batch(items, items, seed=5)
+    assert (one.images != other.images).any(axis=(1, 2, 3)).all()
+    np.testing.assert_array_equal(other.inputs["night"], other.images)
+    for name in ("labels", "objects", "edges"):
+        np.testing.assert_array_equal(one.inputs[name], other.inputs[name])
+    np.testing.assert_array_equal(varied.batch(items).images, still.batch(items).images)
+
+
+def test_jitter_is_as_described():
+    image = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1)
+    for unit in ((-1.0, 0.5, 0.25), (0.5, -1.0, -1.0), (0.0, 0.0, 0.0)):
+        drawn = ((np.array([unit]) + 1) * 2.0**31).astype(np.int64)
+        changed = image.copy()
+        recolour(changed, drawn, amount=0.4)
+        brightness, contrast, gamma = 1 + 0.4 * unit[0], 1 + 0.4 * unit[1], 1.4 ** unit[2]
+        expected = np.clip(brightness * (contrast * ((image / 255) ** gamma - 0.5) + 0.5), 0, 1) * 255
+        assert np.abs(changed - expected).max() <= 0.5 + 1e-9
+    assert np.array_equal(changed, image)
+
+
+# The numbers of maps
+
+
+def packed(numbers: np.ndarray, *, bits: int) -> bytes:
+    """A grey PNG with less than 8 bits to a pixel, which Pillow cannot write."""
+    height, width = numbers.shape
+    rows = b"".join(
+        b"\0" + np.packbits((row[:, None] >> np.arange(bits - 1, -1, -1) & 1).astype(np.uint8).reshape(-1)).tobytes() for row in numbers
+    )
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    parts = [struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_numbers_are_read_as_they_are():
+    numbers = np.random.default_rng(0).integers(0, 256, (8, 16))
+    for palette in (False, True):
+        np.testing.assert_array_equal(number_map(as_map(numbers, palette=palette)), numbers)
+    large = numbers.astype(np.uint16) * 255
+    np.testing.assert_array_equal(number_map(as_map(large)), large)
+    np.testing.assert_array_equal(number_map(encoded(np.repeat(numbers[..., None].astype(np.uint8), 3, axis=-1))), numbers)
+    with_alpha = np.stack([numbers, 255 - numbers], axis=-1).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(with_alpha, "LA").save(buffer, "PNG")
+    np.testing.assert_array_equal(number_map(buffer.getvalue()), numbers)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_numbers_of_few_bits_are_not_spread(bits):
+    numbers = np.random.default_rng(0).integers(0, 2**bits, (5, 16))
+    np.testing.assert_array_equal(number_map(packed(numbers, bits=bits)), numbers)
+
+
+def test_maps_of_turned_photographs_are_turned():
+    numbers = np.arange(12).reshape(3, 4)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    buffer = io.BytesIO()
+    Image.fromarray(numbers.astype(np.uint8)).save(buffer, "PNG", exif=exif)
+    np.testing.assert_array_equal(number_map(buffer.getvalue()), np.rot90(numbers, -1))

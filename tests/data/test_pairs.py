@@ -1,0 +1,364 @@
+"""Pairs: layouts, one cut for all members, and what is said of pairs that do not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.data.databases import write_database
+from tests.data.pairs import COUNT, SETTINGS, as_map, assert_same, joined, only_maps, opened, settings, taken, write, write_pairs
+from tests.data.pictures import encoded, picture
+from triptych.cli.settings import parse
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError, DataError
+from triptych.data.config import DataConfig
+from triptych.data.loader import evaluation_batches
+from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.source import open_data
+from triptych.recipes.catalogue import load_recipe
+from triptych.recipes.config import RunConfig
+
+CAMVID = Path(__file__).resolve().parents[3] / "shared" / "data" / "camvid"
+
+
+# What a batch holds
+
+
+def test_spec_and_types(tmp_path):
+    data = opened(write_pairs(tmp_path))
+    assert data.spec == DataSpec(
+        image_size=8,
+        width=12,
+        channels=3,
+        inputs=(
+            InputSpec(name="labels", kind="classes", num_classes=2),
+            InputSpec(name="objects", kind="instances"),
+            InputSpec(name="edges", kind="image", channels=1),
+            InputSpec(name="night", kind="image", channels=3),
+        ),
+    )
+    assert data.spec.height_and_width == (8, 12)
+    assert DataSpec.from_dict(data.spec.to_dict()) == data.spec
+    (raw,) = evaluation_batches(data.train, batch_size=COUNT)
+    kinds = {name: (values.dtype, tuple(values.shape[1:])) for name, values in raw.inputs.items()}
+    assert kinds == {
+        "labels": (torch.int64, (8, 12)),
+        "objects": (torch.int64, (8, 12)),
+        "edges": (torch.uint8, (8, 12, 1)),
+        "night": (torch.uint8, (8, 12, 3)),
+    }
+    batch = raw.to("cpu")
+    assert batch.images.shape == (COUNT, 3, 8, 12) and batch.inputs["edges"].shape == (COUNT, 1, 8, 12)
+    assert torch.allclose(batch.inputs["night"], -batch.images, atol=0.02)
+    assert opened(tmp_path, width=8).spec.width is None
+
+
+@pytest.mark.parametrize(("crop", "flip"), [("center", False), ("center", True), ("random", False), ("random", True)])
+def test_members_are_cut_and_mirrored_alike_to_the_pixel(tmp_path, crop, flip):
+    # At scale 1 no pixel is interpolated, so the map is the image's threshold wherever it was cut out.
+    cut = {"image_size": 16, "width": 24} if crop == "center" else {"image_size": 9, "width": 13, "resize": 16}
+    images = opened(write_pairs(tmp_path), crop=crop, flip=flip, **cut)
+    drawn = images.train.batch(np.tile(np.arange(COUNT), 6), np.arange(6 * COUNT), seed=3)
+    assert set(np.unique(drawn.images)) == {0, 255}
+    threshold = drawn.images[..., 0] > 127
+    np.testing.assert_array_equal(drawn.inputs["labels"], threshold)
+    np.testing.assert_array_equal(drawn.inputs["objects"], 26000 + threshold)
+    np.testing.assert_array_equal(drawn.inputs["edges"], drawn.images[..., :1])
+    np.testing.assert_array_equal(drawn.inputs["night"], 255 - drawn.images)
+    plain = images.train.batch(np.tile(np.arange(COUNT), 6))
+    changed = (drawn.images != plain.images).any(axis=(1, 2, 3)).mean()
+    assert changed == 0 if (crop, flip) == ("center", False) else changed > 0.3
+    places = {image.tobytes() for image in drawn.images[::COUNT]}
+    assert len(places) == (1 if crop == "center" and not flip else 2 if crop == "center" else len(places))
+    assert crop == "center" or len(places) > 3
+
+
+def test_scaled_maps_stay_with_their_images(tmp_path):
+    # Blocks of 8 pixels: after any resize, all but the pixels at their borders agree.
+    cells = np.random.default_rng(0).random((6, 9)) < 0.5
+    pixels = np.where(cells.repeat(8, 0).repeat(8, 1), 255, 0).astype(np.uint8)[..., None].repeat(3, axis=-1)
+    for k in range(2):
+        write(tmp_path / "images" / f"{k}.png", encoded(pixels))
+        write(tmp_path / "labels" / f"{k}.png", as_map(pixels[..., 0] // 255))
+    images = only_maps(tmp_path, image_size=32, width=48, crop="random", scale=0.5).train
+    drawn = images.batch(np.zeros(40, dtype=np.int64), np.arange(40), seed=0)
+    threshold, labels = drawn.images[..., 0] > 127, drawn.inputs["labels"]
+    assert (threshold == labels).mean() > 0.97
+    assert (np.roll(threshold, 1, axis=2) == labels).mean() < 0.93  # one pixel beside it would show
+
+
+def test_pixels_of_no_class(tmp_path):
+    write_pairs(tmp_path)
+    numbers = np.zeros((16, 24), dtype=np.uint8)
+    numbers[:, :12] = 200
+    write(tmp_path / "labels" / "drive" / "3.png", as_map(numbers))
+    with pytest.raises(
+        DataError, match=r"labels/drive/3.png: holds class 200, expected 0 to 1: raise data.num_classes, or set data.dont_c"
+    ):
+        only_maps(tmp_path)
+    images = only_maps(tmp_path, dont_care=True).train
+    assert np.unique(images.batch(np.array([3])).inputs["labels"]).tolist() == [0, 2]
+    assert 200 not in np.unique(images.batch(np.arange(COUNT)).inputs["labels"])
+
+
+# Layouts
+
+
+def test_splits_sub_folders_and_other_endings(tmp_path):
+    write_pairs(tmp_path / "train")
+    write_pairs(tmp_path / "val", count=3, first=10)
+    write_pairs(tmp_path / "test", count=2, first=20)
+    for path in (tmp_path / "train" / "images" / "drive").iterdir():
+        Image.open(path).save(path.with_suffix(".bmp"))
+        path.unlink()
+    write(tmp_path / "train" / "images" / "notes.txt", b"no image")
+    data = opened(tmp_path, validation_fraction=0.5, image_size=16, width=24)
+    assert (len(data.train), len(data.validation)) == (COUNT, 3)
+    assert data.train.key(6) == str(tmp_path / "train" / "images" / "drive" / "6.bmp")
+    assert data.validation.key(0) == str(tmp_path / "val" / "images" / "drive" / "10.png")
+    assert opened(tmp_path).validation is None
+    np.testing.assert_array_equal(data.train.load(np.arange(COUNT)), data.train.batch(np.arange(COUNT)).images)
+    np.testing.assert_array_equal(
+        data.validation.batch(np.array([1])).inputs["labels"] > 0, data.validation.load(np.array([1]))[..., 0] > 127
+    )
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_without_held_out_images_stems_decide(tmp_path, split):
+    write_pairs(tmp_path / "train" if split else tmp_path, count=20)
+    data = opened(tmp_path, validation_fraction=0.3)
+    train, held = ({Path(part.key(k)).stem for k in range(len(part))} for part in (data.train, data.validation))
+    assert held and not train & held and train | held == set(map(str, range(20)))
+    write_pairs(tmp_path / "train" if split else tmp_path, count=10, first=20)
+    more = opened(tmp_path, validation_fraction=0.3).validation
+    assert held == {stem for stem in (Path(more.key(k)).stem for k in range(len(more))) if int(stem) < 20}
+
+
+def test_databases_equal_folders(tmp_path):
+    write_pairs(tmp_path / "folders" / "train")
+    write_pairs(tmp_path / "folders" / "val", count=2, first=10)
+    for split, kind in itertools.product(("train", "val"), ("images", "labels", "objects", "edges", "night")):
+        write_database(tmp_path / "lmdb" / split / kind, tmp_path / "folders" / split / kind)
+    one, other = (opened(tmp_path / name, validation_fraction=0.1) for name in ("folders", "lmdb"))
+    assert one.spec == other.spec
+    for name in ("train", "validation"):
+        expected, found = getattr(one, name), getattr(other, name)
+        items = np.arange(len(expected))
+        assert len(found) == len(expected)
+        left, right = expected.batch(items, items, seed=1), found.batch(items, items, seed=1)
+        np.testing.assert_array_equal(left.images, right.images)
+        for kind in left.inputs:
+            np.testing.assert_array_equal(left.inputs[kind], right.inputs[kind])
+    assert other.train.key(0) == str(tmp_path / "lmdb" / "train" / "images" / "drive" / "0")
+    assert_same(taken(other.train, workers=2), taken(one.train))
+
+
+def test_a_database_is_a_path_of_images_too(tmp_path):
+    write_pairs(tmp_path / "files")
+    write_database(tmp_path / "lmdb", tmp_path / "files" / "images")
+    configs = (DataConfig(path=str(tmp_path / place), image_size=16, validation_fraction=0.0) for place in ("files/images", "lmdb"))
+    one, other = map(open_data, configs)
+    np.testing.assert_array_equal(one.train.load(np.arange(3)), other.train.load(np.arange(3)))
+
+
+def test_damaged_databases(tmp_path, monkeypatch):
+    write_pairs(tmp_path / "files")
+    database = write_database(tmp_path / "set" / "images", tmp_path / "files" / "images")
+    write_database(tmp_path / "set" / "labels", tmp_path / "files" / "labels")
+    only_maps(tmp_path / "set")
+    whole = (database / "data.mdb").read_bytes()
+    for content, message in (
+        (whole[: len(whole) // 2], "cut short"),
+        (b"no database" * 1000, "cannot be read as an LMDB"),
+        (b"", "LMDB|cut"),
+    ):
+        (database / "data.mdb").write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            only_maps(tmp_path / "set")
+        assert "set/images" in str(caught.value) and "\n" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(DataError, match=r'images: an LMDB, which the package lmdb reads: pip install "triptych\[data\]"$'):
+        only_maps(tmp_path / "set")
+
+
+# What is wrong with pairs
+
+
+def test_missing_members_are_named(tmp_path):
+    write_pairs(tmp_path)
+    (tmp_path / "labels" / "drive" / "2.png").unlink()
+    expected = rf"^{tmp_path}/images/drive/2.png: {tmp_path}/labels has no file drive/2.\* to go with it; add it, or remove this one$"
+    with pytest.raises(DataError, match=expected):
+        opened(tmp_path)
+    write_pairs(tmp_path)
+    for k in (2, 3, 4):
+        (tmp_path / "images" / "drive" / f"{k}.png").unlink()
+    with pytest.raises(DataError, match=rf"^{tmp_path}/labels/drive/2.png: {tmp_path}/images has no file .* \(nor to 2 more\)"):
+        opened(tmp_path)
+
+
+def test_two_files_of_one_stem(tmp_path):
+    write_pairs(tmp_path)
+    write(tmp_path / "images" / "drive" / "2.jpg", b"")
+    with pytest.raises(DataError, match=r"images/drive/2.png: drive/2.jpg has the same name but for its ending; remove one"):
+        opened(tmp_path)
+
+
+def test_members_of_other_sizes_are_named(tmp_path):
+    write_pairs(tmp_path)
+    write(tmp_path / "labels" / "drive" / "5.png", as_map(np.zeros((16, 23))))
+    message = rf"^{tmp_path}/labels/drive/5.png: 23x16 pixels, but {tmp_path}/images/drive/5.png has 24x16; make them one size$"
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path)
+    write_pairs(tmp_path)
+    images = opened(tmp_path).train
+    write(tmp_path / "labels" / "drive" / "5.png", as_map(np.zeros((16, 23))))  # since the run began
+    with pytest.raises(DataError, match=message):
+        images.batch(np.arange(COUNT))
+
+
+def test_pairs_that_are_too_small(tmp_path):
+    write_pairs(tmp_path)
+    message = (
+        r"24x16 pixels, smaller than data.image_size 16 \(with data.width: 30x16\): lower data.image_size, or set data.enlarge to true$"
+    )
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path, image_size=16, width=30)
+    with pytest.raises(DataError, match=r"smaller than data.resize 17 \(with data.width: 26x17\): lower data.resize"):
+        opened(tmp_path, resize=17)
+    assert opened(tmp_path, image_size=16, width=30, enlarge=True).train.batch(np.arange(2)).inputs["labels"].shape == (2, 16, 30)
+    assert opened(tmp_path, image_size=16, width=24).spec.width == 24
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (encoded(picture(24, 16)), r"a picture in colour \(RGB\) as a map: save one number for each pixel, as a PNG in grey"),
+        (encoded(picture(24, 16, channels=1), "JPEG"), "a JPEG, which alters numbers, as a map: save maps as PNG"),
+        (as_map(picture(24, 16)[..., 0])[:150], "repair or remove the file"),
+        (b"no picture", "not an image that Pillow can read"),
+        (b"", "not an image that Pillow can read"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["labels", "objects"])
+def test_files_that_are_no_maps(tmp_path, folder, data, message):
+    write_pairs(tmp_path)
+    write(tmp_path / folder / "drive" / "4.png", data)
+    with pytest.raises(DataError, match=rf"^{tmp_path}/{folder}/drive/4.png: .*{message}") as caught:
+        opened(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_folders_that_are_missing(tmp_path):
+    write_pairs(tmp_path / "train")
+    for changes, message in (
+        ({"target": "image"}, r"holds neither image/ nor train/image/ with the images to be made \(data.target\)"),
+        ({"maps": ("label",)}, r'train: holds no folder label \(data.maps\); did you mean "labels"\?$'),
+        ({"instances": "things"}, r"holds no folder things \(data.instances\)"),
+        ({"conditions": ("sketches",)}, r"holds no folder sketches \(data.conditions\)"),
+    ):
+        with pytest.raises(DataError, match=message):
+            opened(tmp_path, **changes)
+    with pytest.raises(DataError, match=r'did you mean "images"\?$'):
+        opened(tmp_path / "train", target="image")
+    for path in (tmp_path / "train" / "images" / "drive").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="train/images: holds no images"):
+        opened(tmp_path)
+    with pytest.raises(DataError, match=r"notes.txt: cannot be listed \(Not a directory\)"):
+        (tmp_path / "notes.txt").write_text("no folder")
+        opened(tmp_path / "notes.txt")
+    with pytest.raises(DataError, match="nowhere: does not exist"):
+        opened(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="data.path: missing"):
+        open_data(PairedDataConfig(**SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"maps": ("labels", "labels"), "num_classes": (2, 2)}, "maps: .*folders that differ from one another"),
+        ({"maps": ("images",)}, "maps: .*differ"),
+        ({"num_classes": ()}, r"num_classes: got \(\), expected the number of classes of each of data.maps, 1 in all"),
+        ({"num_classes": (0,)}, "num_classes"),
+        (
+            {"maps": (), "num_classes": (), "instances": None, "conditions": ()},
+            "maps: .*unless there are data.instances or data.conditions",
+        ),
+        ({"conditions": ("../x",)}, "conditions: .*without a slash"),
+        ({"target": ""}, "target: .*without a slash"),
+        ({"instances": "a/b"}, "instances: .*without a slash"),
+        ({"width": 0}, "width: got 0, expected at least 1"),
+        ({"augment": "shift"}, "augment: got 'shift', expected none"),
+        ({"pad": 1}, "pad: got 1, expected 0"),
+        ({"source": "zip"}, "source: got 'zip', expected auto, folder or lmdb"),
+        ({"labels": "prefix"}, "labels: got 'prefix'"),
+        ({"scale": 0.2}, "scale: got 0.2, expected nothing, unless data.crop is random"),
+        ({"scale": -0.2, "crop": "random"}, "scale: got -0.2, expected 0 to 8"),
+        ({"jitter": 1.0}, "jitter: got 1.0, expected 0 or more and below 1"),
+    ],
+)
+def test_settings_that_cannot_be(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        PairedDataConfig(**(SETTINGS | changes))
+
+
+# Runs
+
+
+@config
+class NoOptions(Config):
+    """A verb without options."""
+
+
+def test_a_run_keeps_the_kind_of_its_data():
+    run = dataclasses.replace(load_recipe("adm-digits"), data=settings(Path("somewhere"), crop="random", scale=0.2))
+    assert RunConfig.from_dict(run.to_dict()) == run
+    assert run.to_dict()["data"]["kind"] == "triptych.data.pairs_config:PairedDataConfig"
+    flags = ["--data.maps", "labels", "parts", "--data.num-classes", "12", "3", "--data.width", "None", "--data.jitter", "0.1"]
+    _, changed = parse(flags, prog="", description="", options=NoOptions(), settings=run)
+    wanted = dataclasses.replace(run.data, maps=("labels", "parts"), num_classes=(12, 3), width=None, jitter=0.1)
+    assert changed.data == wanted
+    with pytest.raises(ConfigError, match="--data.num-classes: .*the number of classes of each of data.maps"):
+        parse(["--data.maps", "a", "b"], prog="", description="", options=NoOptions(), settings=run)
+
+
+# The loader
+
+
+def test_workers_resume_ranks_and_batch_size_change_nothing(tmp_path):
+    images = opened(write_pairs(tmp_path), crop="random", scale=0.3, jitter=0.2).train
+    whole = taken(images)
+    assert_same(taken(images, workers=2), whole)
+    assert_same(joined([taken(images, count=2), taken(images, start=8, count=3)]), whole)
+    assert_same(taken(images, count=4, batch_size=5), whole)
+    ranks = [taken(images, count=1, rank=rank, world_size=2) for rank in range(2)]
+    assert_same(joined(ranks), taken(images, count=1))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_map_that_breaks_during_training_is_named(tmp_path, workers):
+    images = opened(write_pairs(tmp_path)).train
+    (tmp_path / "labels" / "drive" / "3.png").write_bytes(b"gone")
+    with pytest.raises(DataError, match=r"labels/drive/3.png: not an image that Pillow can read; repair or remove the file") as caught:
+        taken(images, workers=workers)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(not CAMVID.is_dir(), reason="needs CamVid beside the repository")
+def test_camvid():
+    data = open_data(PairedDataConfig(path=str(CAMVID), maps=("labels",), num_classes=(11,), dont_care=True, image_size=64, width=96))
+    assert (len(data.train), len(data.validation)) == (367, 101)
+    batch = data.train.batch(np.arange(6))
+    assert batch.images.shape == (6, 64, 96, 3) and batch.inputs["labels"].shape == (6, 64, 96)
+    assert np.unique(batch.inputs["labels"]).max() == 11
+    sky, road = (batch.images[batch.inputs["labels"] == k].mean() for k in (0, 3))
+    assert sky > road + 50
