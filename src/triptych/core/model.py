@@ -82,6 +82,13 @@ class Model(nn.Module, ABC):
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """The terms of each sample. Changes no state but running statistics of the phase's own networks."""
 
+    def effective(self) -> Mapping[str, Tensor]:
+        """What averages follow in place of some parameters, by their names in the model: a weight as its layer applies it."""
+        return {}
+
+    def settle(self, average: Mapping[str, Tensor]) -> None:
+        """Called with an average's tensors, by their names in the model, when it moved: makes its buffers fit what it has of `effective`."""
+
     def fault(self) -> str | None:
         """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""
         return None

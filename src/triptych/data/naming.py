@@ -45,7 +45,7 @@ def parsed(names: list[str]) -> Paths:
 def _without_shared_folder(parts: list[list[str]]) -> list[list[str]]:
     """Strips leading folders that hold everything, but never the last folder above a file: that one may be a class."""
     depth = 0
-    while all(len(path) > depth + 2 and path[depth] == parts[0][depth] for path in parts):
+    while parts and all(len(path) > depth + 2 and path[depth] == parts[0][depth] for path in parts):
         depth += 1
     return [path[depth:] for path in parts]
 

@@ -1,4 +1,8 @@
-"""Exponential moving averages of the weights: e <- r e + (1 - r) w after each iteration."""
+"""Exponential moving averages of the weights: e <- r e + (1 - r) w after each iteration.
+
+A model may name effective values for some parameters (`Model.effective`): a weight that spectral norm divides is averaged as it is applied,
+since the average of a quotient is not the quotient of averages.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +30,25 @@ class Average:
         live = averaged_state(model)
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
         learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
-        self._live = live
-        self._pairs = [self.tensors[name] for name in learned], [live[name].detach() for name in learned]
+        self._live, self._model = live, model
+        self._sources = {name: live[name].detach() for name in learned}
+        self._moved = [self.tensors[name] for name in learned]
         self._copied = [name for name in live if name not in set(learned)]
+        self._move(0.0)
 
     @torch.no_grad()
     def update(self, num_updates: int) -> None:
         """Moves towards the weights, for the update after `num_updates` earlier ones, or to them if that is negative. Copies buffers."""
         rate = min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate
-        rate = rate if num_updates >= 0 else 0.0
-        torch._foreach_lerp_(*self._pairs, 1 - rate)  # pyright: ignore[reportPrivateImportUsage]
+        self._move(rate if num_updates >= 0 else 0.0)
+
+    @torch.no_grad()
+    def _move(self, rate: float) -> None:
+        sources = self._sources | dict(self._model.effective())
+        torch._foreach_lerp_(self._moved, [sources[name] for name in self._sources], 1 - rate)  # pyright: ignore[reportPrivateImportUsage]
         for name in self._copied:
             self.tensors[name].copy_(self._live[name])
+        self._model.settle(self.tensors)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -8,7 +8,7 @@ gives each output its own length g: w = g v / |v|.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, cast
 
 import torch
@@ -136,6 +136,27 @@ def _leading_vectors(weight: Tensor) -> tuple[Tensor, Tensor]:
         return matrix.new_empty(matrix.shape[0]), matrix.new_empty(matrix.shape[1])
     u, _, v = torch.svd_lowrank(matrix, q=min(_BLOCK, *matrix.shape), niter=_ROUNDS)
     return u[:, 0].clone(), v[:, 0].clone()
+
+
+def effective_weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+    """The weights that the layers with spectral norm apply, under the names of their weight_orig: for `Model.effective`.
+
+    `prefix`: the module's name in the model, and a dot.
+    """
+    found = {}
+    for name, layer in module.named_modules(prefix=prefix.removesuffix(".")):
+        if isinstance(layer, Conv2d | Linear) and "weight_orig" in layer._parameters:
+            found[f"{name}.weight_orig"] = normalised_weight(layer).detach()
+    return found
+
+
+@torch.no_grad()
+def settle_average(average: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """Divides the u of averaged weights, whose weight_orig have these names, so that sigma is 1: for `Model.settle`."""
+    for name in names:
+        stem = name.removesuffix("orig")
+        u, v = average[f"{stem}u"], average[f"{stem}v"]
+        u /= _sigma(average[name], u, v)
 
 
 def fold_spectral_norm(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -97,7 +97,7 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
     nameless = stored.num_classes is not None and stored.class_names is None
     if found == stored or (nameless and dataclasses.replace(found, class_names=None) == stored):
         return
-    names = ("image_size", "channels", "num_classes")
+    names = ("image_size", "width", "channels", "num_classes", "inputs")
     lines = [f"{name} {getattr(found, name)} in place of {getattr(stored, name)}" for name in names]
     wrong = [line for line, name in zip(lines, names, strict=True) if getattr(found, name) != getattr(stored, name)]
     raise ConfigError(
@@ -253,7 +253,7 @@ def _opening(
     name = document.recipe or type(document.config.model).__name__.removesuffix("Config")
     yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
     yield (
-        f"{len(data.train):,} training images ({held_out:,} held out), {data.spec.image_size}x{data.spec.image_size}, "
+        f"{len(data.train):,} training images ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
 
