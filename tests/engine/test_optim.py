@@ -150,6 +150,7 @@ def test_a_layout_that_differs_is_noticed():
         (lambda: TrainConfig(total_images=1, batch_size=1, ema_rates=(0.9, 0.9)), "ema_rates: got .* expected rates that differ"),
         (lambda: TrainConfig(total_images=1, batch_size=1, loss_scale=0.5), "loss_scale: got 0.5, expected at least loss_scale_floor"),
         (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
+        (lambda: OptimConfig(learning_rate=math.inf), "learning_rate: got inf, expected a positive number"),
         (lambda: OptimConfig(betas=(0.9, 1.0)), "betas: got"),
         (lambda: OptimConfig(schedule="step"), "decay_every: got None, expected a number of images with schedule step"),
         (lambda: OptimConfig(decay_start=20, decay_end=20), "decay_end: got 20, expected more than decay_start"),

@@ -114,6 +114,20 @@ def test_an_image_does_not_depend_on_its_batch_or_on_the_count(trained: Run) -> 
     assert not np.allclose(measured(trained, seed=1).arrays["bits_per_dim"], one.arrays["bits_per_dim"], rtol=1e-3)
 
 
+def test_nothing_is_rounded_to_tf32(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU; here it is seen by the setting that it follows."""
+    convolutions, bound, seen = torch.backends.cudnn.conv, DiffusionModel.bound, []  # pyright: ignore[reportAttributeAccessIssue]
+
+    def watched(self: DiffusionModel, *arguments: Any, **settings: Any) -> Any:
+        seen.append(convolutions.fp32_precision)
+        return bound(self, *arguments, **settings)
+
+    monkeypatch.setattr(convolutions, "fp32_precision", "tf32")
+    monkeypatch.setattr(DiffusionModel, "bound", watched)
+    measured(trained, out=tmp_path / "x.json")
+    assert set(seen) == {"ieee"} and convolutions.fp32_precision == "tf32"
+
+
 def test_an_interrupted_evaluation_goes_on(trained: Run, tmp_path: Path) -> None:
     whole, seen = measured(trained, count=9, out=tmp_path / "whole.json"), []
 

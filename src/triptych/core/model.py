@@ -87,7 +87,7 @@ class Model(nn.Module, ABC):
         return {}
 
     def settle(self, average: Mapping[str, Tensor]) -> None:
-        """Called with an average's tensors, by their names in the model, when it moved: makes its buffers fit what it has of `effective`."""
+        """Called with an average's tensors, by their names in the model, when it moved: makes buffers fit what it has of `effective`."""
 
     def fault(self) -> str | None:
         """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""

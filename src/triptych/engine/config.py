@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
@@ -146,7 +147,7 @@ class OptimConfig(Config):
     "Largest norm of the whole gradient; None: it is not clipped."
 
     def __post_init__(self) -> None:
-        self.require(self.learning_rate > 0, "learning_rate", "a positive number")
+        self.require(0 < self.learning_rate < math.inf, "learning_rate", "a positive number")
         self.require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 to below 1")
         self.require(self.eps > 0, "eps", "a positive number")
         self.require(self.weight_decay >= 0, "weight_decay", "0 or more")

@@ -33,6 +33,7 @@ from triptych.core.rng import Rng
 from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
 from triptych.flows.memory import MemoryName
 from triptych.flows.multiscale import Encoded, Extent, MultiscaleFlow, StepSettings
+from triptych.nn.precision import without_tf32
 
 _ABOVE_LEVEL = 2.0**-10  # of a level: the conversion of images to 8 bits truncates, and float32 may lie a little below a whole number
 
@@ -308,10 +309,5 @@ class Glow(Model):
 @contextmanager
 def _exactly(x: Tensor) -> Iterator[None]:
     """Within it networks compute in the precision of x: autocast does not touch it, nor does a GPU round it to TF32."""
-    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
-    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
-    try:
-        with full_precision(x):
-            yield
-    finally:
-        convolutions.fp32_precision = before
+    with without_tf32(), full_precision(x):
+        yield

@@ -28,6 +28,7 @@ from triptych.engine.precision import autocast
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
+from triptych.nn.precision import without_tf32
 from triptych.runs.files import check_place, explained, save_npz
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.translation import renumbered
@@ -219,7 +220,7 @@ def _batches(chosen: Chosen, items: range, *, batch_size: int, world: World) -> 
 
 
 def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question, world: World) -> Measured:
-    with autocast(question.precision, device=world.device):
+    with without_tf32(), autocast(question.precision, device=world.device):
         measured = metric.measure(batch, Rng(question.seed, ("evaluate", name), batch.index))
     for values in measured.each.values():
         wrong = ~values.isfinite()

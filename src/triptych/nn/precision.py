@@ -1,0 +1,19 @@
+"""What float32 means on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Within it a GPU convolves float32 in float32: by default it rounds what it multiplies to TF32, which has 10 bits after the point."""
+    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
