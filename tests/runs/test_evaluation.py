@@ -122,10 +122,13 @@ def test_nothing_is_rounded_to_tf32(trained: Run, tmp_path: Path, monkeypatch: p
         seen.append(convolutions.fp32_precision)
         return bound(self, *arguments, **settings)
 
-    monkeypatch.setattr(convolutions, "fp32_precision", "tf32")
     monkeypatch.setattr(DiffusionModel, "bound", watched)
-    measured(trained, out=tmp_path / "x.json")
-    assert set(seen) == {"ieee"} and convolutions.fp32_precision == "tf32"
+    before, convolutions.fp32_precision = convolutions.fp32_precision, "tf32"
+    try:
+        measured(trained, out=tmp_path / "x.json")
+        assert set(seen) == {"ieee"} and convolutions.fp32_precision == "tf32"
+    finally:
+        convolutions.fp32_precision = before
 
 
 def test_an_interrupted_evaluation_goes_on(trained: Run, tmp_path: Path) -> None:
