@@ -216,7 +216,7 @@ class Encoder(Protocol):
 
     encoding: Config
     "The default settings of the two ways; `triptych encode` takes them as flags."
-    way: Literal["linear", "sphere"]
+    interpolation: Literal["linear", "sphere"]
     "From one image's latents to another's: straight; or on a sphere, where latents are noise, whose length a straight way would lose."
 
     def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:

@@ -48,7 +48,7 @@ class ADM(DiffusionModel):
     """The model of an ADMConfig."""
 
     encoding = EncodingConfig()
-    way = "sphere"
+    interpolation = "sphere"
     network: UNet
 
     def __init__(self, config: ADMConfig, spec: DataSpec) -> None:

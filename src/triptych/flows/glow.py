@@ -127,7 +127,7 @@ class Glow(Model):
     averaged = ("network",)
     validated = ("likelihood",)
     encoding = GlowEncodingConfig()
-    way = "linear"
+    interpolation = "linear"
     likelihood = GlowLikelihoodConfig()
 
     def __init__(self, config: GlowConfig, spec: DataSpec) -> None:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ import numpy as np
 
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
+from triptych.core.npz import DamagedArchive, read_npz
 
 _FOOTER, _MAGIC, _TRAILER = 48, 0xDB4775248B80FB57, 5
 _LARGEST_INDEX = 1 << 26  # bytes; that of 4,000 variables has 300,000
@@ -321,28 +320,10 @@ def _read_npz(path: Path, wanted: Callable[[str], bool] | None) -> dict[str, np.
     if not path.is_file():
         raise CheckpointError(f"there is no file {path}")
     try:
-        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
-            names = [name for name in file.files if wanted is None or wanted(name)]
-            for name in names:
-                _check_member(archive, name)
-            return {name: file[name] for name in names}
+        return read_npz(path, wanted=wanted or (lambda name: True))
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except MemoryError as error:
         raise CheckpointError(f"{path}: there is no memory for its arrays: {error}") from error
-    except (ValueError, KeyError, EOFError, SyntaxError, NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        reason = "it holds Python objects" if "allow_pickle" in str(error) else " ".join(str(error).split())
-        raise CheckpointError(f"{path} is damaged, or not an .npz of arrays: {reason}") from error
-
-
-def _check_member(archive: zipfile.ZipFile, name: str) -> None:
-    """Raises ValueError unless the archive holds as many bytes as the header of the array asks for."""
-    member = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
-    with archive.open(member) as content:
-        version = np.lib.format.read_magic(content)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(content)
-    if dtype.hasobject:
-        raise ValueError(f"{name} holds Python objects")
-    if math.prod(shape) * dtype.itemsize > member.file_size:
-        raise ValueError(f"{name} of shape {list(shape)} is cut short")
+    except DamagedArchive as error:
+        raise CheckpointError(f"{path} is damaged, or not an .npz of arrays: {error}") from error

@@ -130,7 +130,7 @@ class Coder:
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {found}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
-        edit = dataclasses.replace(edit, path=edit.path or self._encoder.way)
+        edit = dataclasses.replace(edit, path=edit.path or self._encoder.interpolation)
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
         if out is not None:
             check_output(out, count=len(made))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.npz import DamagedArchive, read_npz
 from triptych.engine.checkpoint import explain
 from triptych.runs.files import check_place, save_npz
 
@@ -124,10 +123,8 @@ def read_arrays(path: Path, *, kind: str, advice: str = "") -> dict[str, np.ndar
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; expected an .npz of {kind}{advice}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file.items()) if isinstance(file, np.lib.npyio.NpzFile) else {}
-    # A zip that is encrypted or of a strange method is a RuntimeError, an array that claims to be huge a MemoryError.
-    except (EOFError, ValueError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        return read_npz(path)
+    except (DamagedArchive, MemoryError) as error:
         raise DataError(f"{path}: is damaged, or no .npz of {kind}") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {explain(error)}") from error
