@@ -109,8 +109,8 @@ class FakeRun:
         self.runs.calls.append(("inputs", given, {}))
         return SimpleNamespace(count=7)
 
-    def translate(self, *given: Any, **named: Any) -> SimpleNamespace:
-        self.runs.calls.append(("translate", given, named))
+    def upsample(self, *given: Any, **named: Any) -> SimpleNamespace:
+        self.runs.calls.append(("upsample", given, named))
         named.get("progress", lambda drawn: None)(7)
         return SimpleNamespace(images=None, labels=None)
 

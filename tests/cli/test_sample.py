@@ -65,7 +65,7 @@ def test_every_option(fake_runs: FakeRuns) -> None:
 def test_the_images_of_an_upsampler(given: str, count: int, fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sample", "runs/toy", "--base", "small.npz", "--labels", "3,cat", "--steps", "5", *given.split()]) == 0
     (_, _, _), (asked, (base,), _), (name, (inputs,), named) = fake_runs.calls
-    assert (asked, base, name, inputs.count) == ("inputs", "small.npz", "translate", 7)
+    assert (asked, base, name, inputs.count) == ("inputs", "small.npz", "upsample", 7)
     named.pop("progress")
     assert named == {
         "count": count,

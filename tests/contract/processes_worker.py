@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.contract.shrink import BATCH, RECIPES, shrunk
-from triptych.core.model import Sampler, Translator
+from triptych.core.model import Sampler, Upsampler
 from triptych.runs import close_world, open_run, train
 
 
@@ -23,10 +23,10 @@ def main(folder: Path) -> None:
         model = run.load(device="cpu")
         if isinstance(model, Sampler):
             run.sample(BATCH + 1, seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
-        elif isinstance(model, Translator):
+        elif isinstance(model, Upsampler):
             small = np.arange((BATCH + 1) * model.input_size**2 * run.spec.channels, dtype=np.uint8)
             small = small.reshape(BATCH + 1, model.input_size, model.input_size, run.spec.channels)
-            run.translate(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
+            run.upsample(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
     close_world()
 
 

@@ -13,7 +13,7 @@ import torch
 
 from tests.contract.shrink import BATCH, RECIPES, shrunk
 from triptych.core.batch import Batch, DataSpec
-from triptych.core.model import Model, Sampler, Translator
+from triptych.core.model import Model, Sampler, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader
 from triptych.data.source import open_data
@@ -125,16 +125,16 @@ def test_image_k_is_the_same_in_every_batch(name, tmp_path):
 def test_translation_k_is_the_same_in_every_batch(name):
     config = shrunk(name)
     model = moved_model(config).eval()
-    if not isinstance(model, Translator):
+    if not isinstance(model, Upsampler):
         pytest.skip("it takes no images")
     size = model.input_size
     images = torch.rand(5, config.data.channels or 3, size, size, generator=torch.Generator().manual_seed(3)) * 2 - 1
-    batch, rng = Batch(images, torch.arange(5), torch.arange(5)), Rng(7, ("translate",), torch.arange(5))
-    whole = model.translate(batch, rng, settings=model.sampling)
-    parts = [model.translate(batch[s], rng[s], settings=model.sampling) for s in (slice(0, 1), slice(1, 5))]
+    batch, rng = Batch(images, torch.arange(5), torch.arange(5)), Rng(7, ("upsample",), torch.arange(5))
+    whole = model.upsample(batch, rng, settings=model.sampling)
+    parts = [model.upsample(batch[s], rng[s], settings=model.sampling) for s in (slice(0, 1), slice(1, 5))]
     assert (torch.cat(parts) - whole).abs().max() <= 2 / 255
     assert whole.shape == (5, config.data.channels, 8, 8) and whole.abs().max() <= 1
-    other = model.translate(Batch(images.flip(0), batch.labels, batch.index), rng, settings=model.sampling)
+    other = model.upsample(Batch(images.flip(0), batch.labels, batch.index), rng, settings=model.sampling)
     assert ((other - whole)[:2].abs().amax((1, 2, 3)) > 0.01).all(), "the images that it is given do not matter"
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Sampler, Translator, seeded_build
+from triptych.core.model import Sampler, Upsampler, seeded_build
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
@@ -42,13 +42,13 @@ def small_batch(count: int = 5, *, channels: int = 1, size: int = 4) -> Batch:
     return Batch(images, torch.arange(count) % 3, torch.arange(count))
 
 
-def translated(made: SuperResolution, batch: Batch, **settings: Any) -> Tensor:
-    return made.translate(batch, Rng(9, ("translate",), batch.index), settings=SamplingConfig(steps=4).updated(settings))
+def upsampled(made: SuperResolution, batch: Batch, **settings: Any) -> Tensor:
+    return made.upsample(batch, Rng(9, ("upsample",), batch.index), settings=SamplingConfig(steps=4).updated(settings))
 
 
-def test_it_translates_and_does_not_sample() -> None:
+def test_it_upsamples_and_does_not_sample() -> None:
     made = model()
-    assert isinstance(made, Translator) and not isinstance(made, Sampler)
+    assert isinstance(made, Upsampler) and not isinstance(made, Sampler)
     assert made.input_size == 4
 
 
@@ -79,16 +79,16 @@ class _Same(nn.Module):
 
 
 @pytest.mark.parametrize("settings", [{}, {"sampler": "ddim"}, {"sampler": "ddim", "eta": 1.0}])
-def test_translations_do_not_depend_on_the_batch(settings: dict[str, Any]) -> None:
+def test_enlargements_do_not_depend_on_the_batch(settings: dict[str, Any]) -> None:
     made, batch = model(), small_batch()
-    images = translated(made, batch, **settings)
+    images = upsampled(made, batch, **settings)
     assert images.shape == (5, 1, 8, 8) and images.abs().max() <= 1
-    torch.testing.assert_close(translated(made, batch[3:5], **settings), images[3:5], atol=1e-4, rtol=0)
+    torch.testing.assert_close(upsampled(made, batch[3:5], **settings), images[3:5], atol=1e-4, rtol=0)
 
 
 def test_small_image_label_and_noise_all_matter() -> None:
     made, batch = model(), small_batch()
-    images = translated(made, batch, sampler="ddim")
+    images = upsampled(made, batch, sampler="ddim")
     assert batch.labels is not None
     others = [
         Batch(-batch.images, batch.labels, batch.index),
@@ -96,7 +96,7 @@ def test_small_image_label_and_noise_all_matter() -> None:
         Batch(batch.images, batch.labels, batch.index + 5),
     ]
     for other in others:
-        assert ((translated(made, other, sampler="ddim") - images).flatten(1).abs().amax(1) > 0.01).all()
+        assert ((upsampled(made, other, sampler="ddim") - images).flatten(1).abs().amax(1) > 0.01).all()
 
 
 def test_the_loss_goes_by_the_small_image_of_the_same_batch() -> None:
@@ -119,18 +119,18 @@ def test_colours_and_sizes() -> None:
     network = NETWORK.updated({"attention_resolutions": (8,)})
     made = model(DataSpec(image_size=16, channels=3), small_size=6, class_conditional=False, network=network)
     batch = small_batch(2, channels=3, size=6)
-    assert translated(made, batch, steps=2).shape == (2, 3, 16, 16)
+    assert upsampled(made, batch, steps=2).shape == (2, 3, 16, 16)
     assert made.network.in_channels == 6
     unlabelled = Batch(batch.images, None, batch.index)
-    torch.testing.assert_close(translated(made, unlabelled, steps=2), translated(made, batch, steps=2))
+    torch.testing.assert_close(upsampled(made, unlabelled, steps=2), upsampled(made, batch, steps=2))
 
 
 def test_guidance_without_labels() -> None:
     plain, guided = model(), model(label_dropout=0.1)
     batch = small_batch()
     with pytest.raises(ConfigError, match="guidance_scale: got 2.0, but this model was not trained with model.label_dropout"):
-        translated(plain, batch, guidance_scale=2.0)
-    assert not torch.allclose(translated(guided, batch, guidance_scale=2.0), translated(guided, batch), atol=1e-3)
+        upsampled(plain, batch, guidance_scale=2.0)
+    assert not torch.allclose(upsampled(guided, batch, guidance_scale=2.0), upsampled(guided, batch), atol=1e-3)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -145,8 +145,8 @@ def test_what_does_not_fit_is_refused() -> None:
         config(class_conditional=False, label_dropout=0.1)
     made, batch = model(), small_batch()
     with pytest.raises(ConfigError, match=r"images: got images of shape \(1, 5, 5\), expected \(1, 4, 4\)"):
-        translated(made, small_batch(size=5))
+        upsampled(made, small_batch(size=5))
     with pytest.raises(ConfigError, match="labels: this model needs labels, from 0 to 2"):
-        translated(made, Batch(batch.images, None, batch.index))
+        upsampled(made, Batch(batch.images, None, batch.index))
     with pytest.raises(ConfigError, match="labels: got 3, expected 0 to 2"):
-        translated(made, Batch(batch.images, torch.arange(5), batch.index))
+        upsampled(made, Batch(batch.images, torch.arange(5), batch.index))

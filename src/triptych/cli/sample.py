@@ -162,7 +162,7 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     inputs = run.inputs(options.base)
     count = options.count or inputs.count
     with progress_bar("sampling", total=_own_share(count)) as move:
-        run.translate(inputs, **asked, count=count, progress=lambda drawn: move(advance=drawn))
+        run.upsample(inputs, **asked, count=count, progress=lambda drawn: move(advance=drawn))
     return count
 
 

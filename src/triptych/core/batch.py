@@ -25,11 +25,14 @@ class InputSpec(Config):
     "Of an image: 1 (grey) or 3 (RGB)."
     num_classes: int | None = None
     "Of classes: how many; a pixel of that very number is one that nobody cares for. Of labels: how many."
+    dont_care: bool = False
+    "Of classes: whether there are such pixels."
 
     def __post_init__(self) -> None:
         self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")
         counted = self.kind in ("classes", "labels")
         self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
+        self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
 
 
 @config

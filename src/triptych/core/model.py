@@ -16,7 +16,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.rng import Rng
 
@@ -69,6 +69,8 @@ class Model(nn.Module, ABC):
     "Number of images that `initialize` wants; 0: it is not called."
     grids: Mapping[str, Config] = MappingProxyType({})
     "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
+    borrowed: Mapping[str, str | None] = MappingProxyType({})
+    "Its frozen networks that training needs, by attribute name, and the files of their weights; None: none was given."
     saves_memory: bool = False
     "Whether it gives time for memory; its gradients then keep their place, for what comes and goes around them leaves gaps."
 
@@ -88,6 +90,10 @@ class Model(nn.Module, ABC):
 
     def settle(self, average: Mapping[str, Tensor]) -> None:
         """Called with an average's tensors, by their names in the model, when it moved: makes buffers fit what it has of `effective`."""
+
+    def run_averaged(self, batch: Batch, rng: Rng) -> None:
+        """Runs the averaged networks as training does, and nothing else: for batch norms that take new statistics from it."""
+        raise TypeError(f"{type(self).__name__} has batch norm and does not say how its networks run")
 
     def fault(self) -> str | None:
         """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""
@@ -193,16 +199,62 @@ class VariationalBound(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Example:
+    """Of a batch of the data, what a translator makes images from, and what they should look like where that is known."""
+
+    inputs: Mapping[str, Tensor]
+    "As `Translator.translate` takes them."
+    truth: Tensor | None = None
+    "Images in [-1, 1] (b, c, h, w)."
+
+
+STYLE = "style"
+"""Name of the images whose look is taken, among the inputs of a translation: (b, k, c, h, w), k of them for each image."""
+
+
 @runtime_checkable
 class Translator(Protocol):
-    """A model that makes images of one kind from images of another."""
+    """A model that makes images of one kind from images, or maps, of another."""
+
+    translation: Config
+    "The default settings of `translate`; `triptych translate` takes them as flags."
+    sources: tuple[InputSpec, ...]
+    "What it makes images from."
+    styles: Literal["none", "optional", "required"]
+    "Whether it takes the look of the images from others, which are then among the inputs under the name `STYLE`."
+    random_styles: bool
+    "Whether the seed has a say in what it makes, where no style images are given."
+    output_channels: int
+    "Of the images that it makes: 1 (grey) or 3 (RGB)."
+    stride: int
+    "The sides of images and maps are multiples of it."
+    least_size: int
+    "The fewest pixels along a side."
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """What of a batch of the data is translated, and the truth where the data has it."""
+        ...
+
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+        """An image in [-1, 1] for each sample, (b, c, h, w), of the size of the inputs.
+
+        `inputs`: the tensors of `sources` by name, as in a `Batch`; and `STYLE` where it takes styles: always where they are required,
+        else random ones are drawn from `rng` without them. Without gradients; the model must be in evaluation mode.
+        """
+        ...
+
+
+@runtime_checkable
+class Upsampler(Protocol):
+    """A model that makes large images from small ones."""
 
     sampling: Config
     "The default settings of its sampler; `triptych sample` takes them as flags."
     input_size: int
-    "Height and width, in pixels, of the images that it takes; they have as many channels as those that it makes."
+    "Height and width, in pixels, of the small images; they have as many channels as the large ones."
 
-    def translate(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+    def upsample(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
         """One image in [-1, 1] for each of the batch, (b, c, input_size, input_size): (b, c, h, w).
 
         The batch has labels where the model is conditional; where it is not, it may have some that are not used.

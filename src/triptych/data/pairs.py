@@ -243,7 +243,7 @@ def _specs(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mappin
     """The images to be made, then the inputs."""
     specs = [InputSpec(name=config.target, kind="image", channels=config.channels or 3)]
     for name, count in zip(config.maps, config.num_classes, strict=True):
-        specs.append(InputSpec(name=name, kind="classes", num_classes=count))
+        specs.append(InputSpec(name=name, kind="classes", num_classes=count, dont_care=config.dont_care))
     if config.instances is not None:
         specs.append(InputSpec(name=config.instances, kind="instances"))
     for name in config.conditions:

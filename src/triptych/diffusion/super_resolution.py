@@ -53,7 +53,7 @@ class SuperResolutionUNet(UNet):
 
 
 class SuperResolution(DiffusionModel):
-    """The model of a SuperResolutionConfig: a Translator of small images into large ones."""
+    """The model of a SuperResolutionConfig: an Upsampler."""
 
     config: SuperResolutionConfig
     network: SuperResolutionUNet
@@ -74,7 +74,7 @@ class SuperResolution(DiffusionModel):
         """The small images, by the mean over areas of the large ones, and the labels where the model is conditional."""
         return F.interpolate(batch.images, size=self.input_size, mode="area"), None if self.num_classes is None else batch.labels
 
-    def translate(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+    def upsample(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
         """One large image for each small one of `batch` (b, c, s, s): (b, c, h, w) in [-1, 1].
 
         Its labels are needed where the model is conditional, and not used elsewhere; `settings` is a SamplingConfig. The model must be

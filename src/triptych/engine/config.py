@@ -25,6 +25,7 @@ class TrainConfig(Config):
             "ema_rates",
             "ema_warmup",
             "ema_start",
+            "statistics_batches",
             "checkpoint_every",
             "checkpoint_minutes",
             "keep_last",
@@ -63,6 +64,8 @@ class TrainConfig(Config):
     "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
     ema_start: int = 0
     "Images until which the averages are copies of the weights."
+    statistics_batches: int = 30
+    "Training batches over which the batch norms of an average take new statistics before each use of it; 0: those of the weights."
     checkpoint_every: int | None = 500_000
     "Images between checkpoints; None: by time and at the end only."
     checkpoint_minutes: float | None = 30.0
@@ -87,7 +90,7 @@ class TrainConfig(Config):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every"):
             self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
-        for name in ("sample_count", "validate_images", "profile_steps", "ema_start"):
+        for name in ("sample_count", "validate_images", "profile_steps", "ema_start", "statistics_batches"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")

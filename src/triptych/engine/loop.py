@@ -26,10 +26,12 @@ from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.optim import learning_rate, load_optimizer_state, optimizer_state
+from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
+from triptych.engine.statistics import estimate_statistics, has_batch_norm
 from triptych.engine.updater import Updater
 from triptych.engine.validation import STANDARD_ERROR
 
@@ -44,6 +46,8 @@ class Callables:
     "The loss terms on held-out images with the model's present weights; the first one decides which checkpoint is best."
     sample: Callable[[Path], None] | None
     "Writes a grid of samples with the model's present weights."
+    calibrate: Callable[[], Iterator[RawBatch]] | None = None
+    "This process's share of some training batches, always the same ones: averages take their batch norms' statistics from them."
 
 
 @dataclass
@@ -81,6 +85,8 @@ class Loop:
         self.images_seen = 0
         self.best: dict[str, float] | None = None
         self._saved_at: int | None = None
+        self._estimated: dict[float, int] = {}
+        "Images seen when the batch norms of each average, by its rate, got their statistics."
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -113,6 +119,8 @@ class Loop:
         """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""
         self._check()
         if self.images_seen != self._saved_at:
+            for average in self.averages:
+                self._estimate(average)
             if self.world.is_main:
                 save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=self._tensors(), info=self._info())
             self._saved_at = self.images_seen
@@ -232,7 +240,19 @@ class Loop:
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """The context in which the model has the weights of its first average (its own where it has none)."""
-        return self.averages[0].applied() if self.averages else nullcontext()
+        if not self.averages:
+            return nullcontext()
+        self._estimate(self.averages[0])
+        return self.averages[0].applied()
+
+    def _estimate(self, average: Average) -> None:
+        """Gives the batch norms of an average, where it has some, their statistics; once for each number of images seen."""
+        if self.callables.calibrate is None or self._estimated.get(average.rate) == self.images_seen or not has_batch_norm(self.model):
+            return
+        batches = (raw.to(self.world.device) for raw in self.callables.calibrate())
+        with average.applied(), autocast(self.train.precision, device=self.world.device):
+            estimate_statistics(self.model, batches, seed=self.train.seed)
+        self._estimated[average.rate] = self.images_seen
 
     def _validate(self) -> bool:
         """Validates and logs; whether the score is the best so far."""

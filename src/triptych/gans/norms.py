@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
+from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
 
 NormKind = Literal["none", "instance", "batch", "sync_batch", "layer", "layer_2d", "group"]
 
@@ -26,7 +27,8 @@ class Norm:
     """A norm that nothing modulates."""
 
     kind: NormKind = "none"
-    "Over each channel of a sample (instance) or of the batch, the channels of a pixel (layer), a sample (layer_2d), groups of channels."
+    """Over each channel of a sample (instance), of a process's batch or of the batch of all (sync_batch); over the channels of a pixel
+    (layer), of a sample (layer_2d), or groups of channels."""
     affine: bool = True
     "Whether each channel has its own gain and offset."
 
@@ -80,7 +82,8 @@ def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | No
         case "instance":
             return nn.InstanceNorm2d(channels, eps=EPSILON, affine=norm.affine)
         case "batch" | "sync_batch":
-            return (nn.BatchNorm2d if dims == 2 else nn.BatchNorm1d)(channels, eps=EPSILON, affine=norm.affine)
+            synced = norm.kind == "sync_batch"
+            return (BatchNorm2d if dims == 2 else BatchNorm1d)(channels, eps=EPSILON, affine=norm.affine, synced=synced)
         case "layer":
             return PixelLayerNorm(channels, eps=EPSILON, elementwise_affine=norm.affine)
         case "layer_2d":

@@ -18,8 +18,8 @@ from triptych.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
-FAMILIES = ("flows", "gans", "diffusion", "classifiers", "upsamplers")
-"""Modules of recipes; the last two belong to the diffusion family, and are listed apart."""
+FAMILIES = ("flows", "paired", "unpaired", "few_shot", "diffusion", "classifiers", "upsamplers")
+"""Modules of recipes. The GANs' are three, by the data that they learn; the last two belong to the diffusion family."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.images import FileImages
 from triptych.runs.directions import check_group
-from triptych.runs.translation import Pictures
+from triptych.runs.upsampling import Pictures
 
 Groups = dict[str, np.ndarray]
 """Whether each image has an attribute, bool (n,), by its name."""

@@ -23,7 +23,7 @@ from triptych.runs.directions import Directions, Edit, directions_of, read_direc
 from triptych.runs.files import check_kept
 from triptych.runs.latents import Latents, check_name, read_latents, write_latents
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
-from triptych.runs.translation import ClassesFrom, Pictures, open_pictures
+from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
 
 T = TypeVar("T")
 

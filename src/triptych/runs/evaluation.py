@@ -31,7 +31,7 @@ from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measure
 from triptych.nn.precision import without_tf32
 from triptych.runs.files import check_place, explained, save_npz
 from triptych.runs.pieces import Pieces, digest_of
-from triptych.runs.translation import renumbered
+from triptych.runs.upsampling import renumbered
 
 FORMAT = 1
 Split = Literal["validation", "train", "all"]

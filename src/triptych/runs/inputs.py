@@ -1,4 +1,4 @@
-"""Images that a run is to translate: pictures that are given, or those that a base run draws."""
+"""Images that a run is to upsample: pictures that are given, or those that a base run draws."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.sampling import Request, label_list, require_sampler
 from triptych.runs.stored import StoredRun, build
-from triptych.runs.translation import BASE_COUNT, Drawn, Pictures, open_pictures, require_fitting_base, require_translator
+from triptych.runs.upsampling import BASE_COUNT, Drawn, Pictures, open_pictures, require_fitting_base, require_upsampler
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Images for `Run.translate`: pictures, or a base run that draws them."""
+    """Images for `Run.upsample`: pictures, or a base run that draws them."""
 
     source: Pictures | StoredRun
 
@@ -36,13 +36,13 @@ class Inputs:
 
 
 def open_inputs(images: str | Path | np.ndarray, *, run: StoredRun) -> Inputs:
-    """The images for the translator of `run`: those at a path or in an array, or of the base run at a path.
+    """The images for the upsampler of `run`: those at a path or in an array, or of the base run at a path.
 
     Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
     """
     with torch.device("meta"):
         model = build(run.config, run.spec)
-    size = require_translator(model).input_size
+    size = require_upsampler(model).input_size
     if isinstance(images, np.ndarray) or not RunDirectory(Path(images)).exists():
         return Inputs(open_pictures(images, size=size, channels=run.spec.channels))
     base = StoredRun(RunDirectory(Path(images)))

@@ -24,7 +24,7 @@ from triptych.runs.inputs import Inputs, drawn_by, open_inputs
 from triptych.runs.latents import Latents, PathName
 from triptych.runs.sampling import Request, Samples, gather, label_list, require_sampler, sample_to
 from triptych.runs.stored import StoredRun, build
-from triptych.runs.translation import ClassesFrom, Pictures, Translation, require_translator
+from triptych.runs.upsampling import ClassesFrom, Pictures, Upsampling, require_upsampler
 
 
 class Run(StoredRun):
@@ -68,13 +68,13 @@ class Run(StoredRun):
         return sample_to(Path(out), sampler.model, request, origin=origin, batch_size=size, world=world, progress=report)
 
     def inputs(self, images: str | Path | np.ndarray) -> Inputs:
-        """The images for `translate`: those at a path (folder, .zip, .tar, .npz, .npy), in an array, or of the base run at a path.
+        """The images for `upsample`: those at a path (folder, .zip, .tar, .npz, .npy), in an array, or of the base run at a path.
 
         Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
         """
         return open_inputs(images, run=self)
 
-    def translate(
+    def upsample(
         self,
         images: str | Path | np.ndarray | Inputs,
         *,
@@ -101,14 +101,14 @@ class Run(StoredRun):
         if not 1 <= count <= inputs.most:
             raise ConfigError("count", f"got {count}, expected 1 to {inputs.most}, the images that are there")
         world, model, origin = self._ready(checkpoint, weights, device, batch_size)
-        chosen = settings or require_translator(model).sampling
+        chosen = settings or require_upsampler(model).sampling
         if isinstance(inputs.source, Pictures):
             source, found = inputs.source, inputs.source.origin
             kept = source.labels(model, self.spec, count=count, given=labels)
         else:
             source, found = drawn_by(inputs.source, count, seed=seed, labels=labels, precision=precision, world=world)
             kept = source.labels(model, self.spec, given=labels)
-        request = Translation(count, seed, kept, chosen, precision, load=source.load)
+        request = Upsampling(count, seed, kept, chosen, precision, load=source.load)
         size = batch_size or min(64, self.config.train.batch_size)
         if out is None:
             return Samples(gather(model, request, batch_size=size, world=world), kept)

@@ -16,7 +16,7 @@ from triptych.core.batch import DataSpec, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import enlarge, grid, save_png, to_uint8
-from triptych.core.model import Sampler, Translator
+from triptych.core.model import Sampler, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
@@ -87,7 +87,7 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
 
 def require_sampler(model: nn.Module) -> Sampler:
     """The model as a sampler; ConfigError where it is none."""
-    if isinstance(model, Translator):
+    if isinstance(model, Upsampler):
         raise ConfigError("model", f"{type(model).__name__} makes images from images of {model.input_size} pixels; give some by --base")
     if not isinstance(model, Sampler):
         raise ConfigError("model", f"{type(model).__name__} makes no samples")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import secrets
 import time
 import warnings
@@ -16,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from triptych.core.batch import DataSpec
+from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Sampler, Translator
+from triptych.core.model import Model, Sampler, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.source import Data, open_data
@@ -31,13 +32,14 @@ from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest, stop_on_signals
 from triptych.engine.validation import validation_loss
+from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import untrained_import
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
 from triptych.runs.stored import build
-from triptych.runs.translation import translated_grid
+from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
 
@@ -83,6 +85,7 @@ def train(
         elif init_from is not None:
             start.notes += _initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
+        _lend_weights(model)
         document = RunDocument(start.config, data.spec, start.recipe)
         world.on_main(lambda: _prepare_directory(directory, document, start, stack))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -154,6 +157,17 @@ def _initialize_from(model: Model, init_from: str | Path) -> list[str]:
     return [f"starts from the weights of {init_from} at {source.find_checkpoint()} images", *(f"init-from: {line}" for line in lines)]
 
 
+def _lend_weights(model: Model) -> None:
+    """Loads the frozen networks that training needs. Raises ConfigError where no file is given, CheckpointError where it does not fit."""
+    for name, path in model.borrowed.items():
+        if path is None:
+            raise ConfigError(
+                f"model.{name}.weights",
+                f"missing: give the file of weights of the {name} network (.pth or .safetensors), or set model.{name}_weight to 0",
+            )
+        getattr(model, name).load(read_weights(Path(path).expanduser()), source=path)
+
+
 def _initialize(model: Model, data: Data, config: RunConfig, world: World) -> None:
     """Data-dependent initialization, on the same first images in every process."""
     if not model.init_images:
@@ -180,7 +194,7 @@ def _loop(
     reporting = _reporting(directory, document, stack, checkpoint) if world.is_main else None
     say = reporting.log.text if reporting is not None else lambda message: None
     stack.enter_context(_shown_warnings(say))
-    loader = stack.enter_context(_closing(_loader(data, config, world)))
+    loader = stack.enter_context(_closing(_loader(data, config, world, workers=config.data.workers)))
     loop = Loop(
         model,
         train=config.train,
@@ -189,7 +203,10 @@ def _loop(
         world=world,
         directory=directory,
         callables=Callables(
-            draw=loader.batches, validate=_validation(model, data, config, world), sample=_grid(model, data, config, world)
+            draw=loader.batches,
+            validate=_validation(model, data, config, world),
+            sample=_grid(model, data, config, world),
+            calibrate=_calibration(data, config, world),
         ),
         reporting=reporting,
     )
@@ -232,15 +249,30 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
 
 
-def _loader(data: Data, config: RunConfig, world: World) -> Loader:
+def _loader(data: Data, config: RunConfig, world: World, *, workers: int | None) -> Loader:
     return Loader(
         data.train,
         batch_size=config.train.batch_size,
         seed=config.train.seed,
         rank=world.rank,
         world_size=world.size,
-        workers=config.data.workers,
+        workers=workers,
     )
+
+
+def _calibration(data: Data, config: RunConfig, world: World) -> Callable[[], Iterator[RawBatch]] | None:
+    """The first batches of the training, again and again, for the statistics of batch norm; None where none are wanted."""
+    if not config.train.statistics_batches:
+        return None
+
+    def batches() -> Iterator[RawBatch]:
+        size = config.train.batch_size
+        with _closing(
+            Loader(data.train, batch_size=size, seed=config.train.seed, rank=world.rank, world_size=world.size, workers=0)
+        ) as own:
+            yield from itertools.islice(own.batches(0), config.train.statistics_batches)
+
+    return batches
 
 
 def _opening(
@@ -273,12 +305,12 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> An
 
 
 def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
-    """The grids of samples, or of translations of held-out images, for the loop; None for a model that makes none."""
+    """The grids of samples, or of enlargements of held-out images, for the loop; None for a model that makes none."""
     count = config.train.sample_count
-    if not isinstance(model, Sampler | Translator) or not count:
+    if not isinstance(model, Sampler | Upsampler) or not count:
         return None
-    if isinstance(model, Translator):
-        request, write = translated_grid(model, data, count=count, precision=config.train.precision)
+    if isinstance(model, Upsampler):
+        request, write = upsampled_grid(model, data, count=count, precision=config.train.precision)
         requests = {"": request}
     else:
         request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, config.train.precision)

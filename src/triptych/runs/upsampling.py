@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import to_uint8
-from triptych.core.model import Translator
+from triptych.core.model import Upsampler
 from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
@@ -35,8 +35,8 @@ _LABELS = "data.labels"  # which is called `classes` here
 
 
 @dataclass(frozen=True)
-class Translation(Request):
-    """Which translations are wanted. Image k depends on these, on its own small image and on k alone."""
+class Upsampling(Request):
+    """Which enlargements are wanted. Image k depends on these, on its own small image and on k alone."""
 
     load: Callable[[range], np.ndarray]
     "The small images of some indices: uint8 (b, s, s, c)."
@@ -46,12 +46,12 @@ class Translation(Request):
         index = torch.arange(part.start, part.stop, device=device)
         small = RawBatch(torch.from_numpy(self.load(part)), self.labels_of(part, device), index).to(device)
         # Its own stream: a base draws from "sample", and both would begin with the same noise.
-        return require_translator(model).translate(small, Rng(self.seed, ("translate",), index), settings=self.settings)
+        return require_upsampler(model).upsample(small, Rng(self.seed, ("upsample",), index), settings=self.settings)
 
 
-def require_translator(model: nn.Module) -> Translator:
-    """The model as a translator; ConfigError where it is none."""
-    if not isinstance(model, Translator):
+def require_upsampler(model: nn.Module) -> Upsampler:
+    """The model as a upsampler; ConfigError where it is none."""
+    if not isinstance(model, Upsampler):
         raise ConfigError("model", f"{type(model).__name__} takes no images; leave out --base")
     return model
 
@@ -187,7 +187,7 @@ def _nameless(names: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The images that a base run draws for a translator."""
+    """The images that a base run draws for a upsampler."""
 
     base: nn.Module
     request: Request
@@ -213,7 +213,7 @@ class Drawn:
 
 def require_fitting_base(name: str, base: nn.Module, spec: DataSpec, *, model: nn.Module, ours: DataSpec) -> None:
     """DataError unless the images and classes of a base run, whose data is `spec`, are those that the model takes."""
-    size = require_translator(model).input_size
+    size = require_upsampler(model).input_size
     if (spec.image_size, spec.channels) != (size, ours.channels):
         kind = {1: "grey", 3: "RGB"}
         found = f"{kind[spec.channels]} images of {spec.image_size} pixels"
@@ -222,19 +222,19 @@ def require_fitting_base(name: str, base: nn.Module, spec: DataSpec, *, model: n
         renumbered(spec, ours, name=name)
 
 
-def translated_grid(model: nn.Module, data: Data, *, count: int, precision: str) -> tuple[Translation, Callable[[Path, np.ndarray], None]]:
-    """The request for translations of the first held-out (else training) images made small, and what draws the picture of them.
+def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) -> tuple[Upsampling, Callable[[Path, np.ndarray], None]]:
+    """The request for enlargements of the first held-out (else training) images made small, and what draws the picture of them.
 
     In the picture a row of the small images is above one of what was made of them and one of the originals.
     """
-    translator = require_translator(model)
+    upsampler = require_upsampler(model)
     images = data.train if data.validation is None else data.validation
     count = min(count, len(images))
     originals = images.load(np.arange(count))
     large = RawBatch(torch.from_numpy(originals), None, torch.arange(count)).to("cpu").images
-    small = to_uint8(F.interpolate(large, size=translator.input_size, mode="area")).numpy()
+    small = to_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
     labels = None if images.labels is None else images.labels[:count]
-    request = Translation(count, 0, labels, translator.sampling, precision, load=lambda part: small[part.start : part.stop])
+    request = Upsampling(count, 0, labels, upsampler.sampling, precision, load=lambda part: small[part.start : part.stop])
     nearest_pixel = np.arange(originals.shape[1]) * small.shape[1] // originals.shape[1]
     enlarged = small[:, nearest_pixel][:, :, nearest_pixel]
 

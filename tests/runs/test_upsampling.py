@@ -1,4 +1,4 @@
-"""Run.translate: where small images come from, what becomes of their labels, and what is refused."""
+"""Run.upsample: where small images come from, what becomes of their labels, and what is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triptych.core.rng import Rng
 from triptych.data.source import open_data
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
-from triptych.runs.translation import renumbered
+from triptych.runs.upsampling import renumbered
 
 SMALL = 4
 
@@ -64,27 +64,27 @@ def close(made: np.ndarray, other: np.ndarray) -> bool:
 
 
 def test_all_images_of_a_file_with_their_labels(upsampler: Run, small: Path) -> None:
-    made = upsampler.translate(small, seed=3, device="cpu")
+    made = upsampler.upsample(small, seed=3, device="cpu")
     assert made.images.shape == (7, 8, 8, 1) and made.images.dtype == np.uint8
     assert made.labels is not None and made.labels.tolist() == list(range(7))
     model = upsampler.load(device="cpu")
     batch = RawBatch(torch.from_numpy(pixels()), torch.arange(7), torch.arange(7)).to("cpu")
-    direct = model.translate(batch, Rng(3, ("translate",), batch.index), settings=model.sampling)  # type: ignore[operator]
+    direct = model.upsample(batch, Rng(3, ("upsample",), batch.index), settings=model.sampling)  # type: ignore[operator]
     assert close(made.images, to_uint8(direct).numpy())
-    assert not np.array_equal(upsampler.translate(small, seed=4, device="cpu").images, made.images)
+    assert not np.array_equal(upsampler.upsample(small, seed=4, device="cpu").images, made.images)
 
 
 def test_image_k_is_the_same_in_any_batch_and_count(upsampler: Run, small: Path) -> None:
-    whole = upsampler.translate(small, device="cpu")
-    assert close(upsampler.translate(small, batch_size=2, device="cpu").images, whole.images)
-    first = upsampler.translate(small, count=3, device="cpu")
+    whole = upsampler.upsample(small, device="cpu")
+    assert close(upsampler.upsample(small, batch_size=2, device="cpu").images, whole.images)
+    first = upsampler.upsample(small, count=3, device="cpu")
     assert close(first.images, whole.images[:3]) and first.labels is not None and first.labels.tolist() == [0, 1, 2]
 
 
 def test_an_array_and_labels_in_turn(upsampler: Run, small: Path) -> None:
-    made = upsampler.translate(pixels(), labels=[0, 1, 2, 3, 4, 5, 6], device="cpu")
-    assert close(made.images, upsampler.translate(small, device="cpu").images)
-    made = upsampler.translate(small, labels=["9", 3], device="cpu")
+    made = upsampler.upsample(pixels(), labels=[0, 1, 2, 3, 4, 5, 6], device="cpu")
+    assert close(made.images, upsampler.upsample(small, device="cpu").images)
+    made = upsampler.upsample(small, labels=["9", 3], device="cpu")
     assert made.labels is not None and made.labels.tolist() == [9, 3, 9, 3, 9, 3, 9]
 
 
@@ -99,34 +99,34 @@ def write_pictures(folder: Path, names: list[str], *, size: int = SMALL) -> np.n
 def test_a_folder_or_zip_has_classes_by_name(upsampler: Run, tmp_path: Path) -> None:
     names = ["3/a.png", "7/b.png", "7/c.png"]
     images = write_pictures(tmp_path / "pictures", names)
-    made = upsampler.translate(tmp_path / "pictures", device="cpu")
+    made = upsampler.upsample(tmp_path / "pictures", device="cpu")
     assert made.labels is not None and made.labels.tolist() == [3, 7, 7]  # not 0, 1, 1: the numbers of this folder's own classes
-    assert close(made.images, upsampler.translate(images, labels=[3, 7, 7], device="cpu").images)
+    assert close(made.images, upsampler.upsample(images, labels=[3, 7, 7], device="cpu").images)
     with zipfile.ZipFile(tmp_path / "pictures.zip", "w") as archive:
         for name in names:
             archive.write(tmp_path / "pictures" / name, name)
-    assert close(upsampler.translate(tmp_path / "pictures.zip", device="cpu").images, made.images)
+    assert close(upsampler.upsample(tmp_path / "pictures.zip", device="cpu").images, made.images)
     write_pictures(tmp_path / "others", ["3/a.png", "cat/b.png"])
     with pytest.raises(DataError, match='others: class "cat" is none of this model\'s'):
-        upsampler.translate(tmp_path / "others", device="cpu")
+        upsampler.upsample(tmp_path / "others", device="cpu")
 
 
 def test_larger_pictures_are_cut_and_smaller_ones_named(upsampler: Run, tmp_path: Path) -> None:
     write_pictures(tmp_path / "large", ["a.png", "b.png"], size=11)
-    assert upsampler.translate(tmp_path / "large", labels=[1], device="cpu").images.shape == (2, 8, 8, 1)
+    assert upsampler.upsample(tmp_path / "large", labels=[1], device="cpu").images.shape == (2, 8, 8, 1)
     write_pictures(tmp_path / "tiny", ["b.png"], size=3)
     with pytest.raises(DataError, match=r"tiny/b\.png: 3x3 pixels, expected at least 4x4$"):
-        upsampler.translate(tmp_path / "tiny", labels=[1], device="cpu")
+        upsampler.upsample(tmp_path / "tiny", labels=[1], device="cpu")
 
 
 def test_a_base_run_draws_the_small_images(upsampler: Run, base: Run, tmp_path: Path) -> None:
-    made = upsampler.translate(base.directory, count=5, seed=2, labels=[7, 3], device="cpu")
+    made = upsampler.upsample(base.directory, count=5, seed=2, labels=[7, 3], device="cpu")
     assert made.labels is not None and made.labels.tolist() == [7, 3, 7, 3, 7]
     base.sample(5, seed=2, labels=[7, 3], device="cpu", out=tmp_path / "small.npz")
     # One level of a small pixel, by the order of floating-point sums, is a few of a large one in a network that has hardly been trained.
-    other = upsampler.translate(tmp_path / "small.npz", seed=2, device="cpu")
+    other = upsampler.upsample(tmp_path / "small.npz", seed=2, device="cpu")
     assert np.abs(made.images.astype(int) - other.images).max() <= 4 and np.array_equal(made.labels, other.labels)  # type: ignore[arg-type]
-    parts = upsampler.translate(base.directory, count=5, seed=2, labels=[7, 3], batch_size=2, device="cpu")
+    parts = upsampler.upsample(base.directory, count=5, seed=2, labels=[7, 3], batch_size=2, device="cpu")
     assert np.abs(made.images.astype(int) - parts.images).max() <= 4
     assert upsampler.inputs(base.directory).count == 64
 
@@ -141,24 +141,24 @@ def test_the_base_and_the_upsampler_do_not_share_noise(upsampler: Run, base: Run
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rng, "normal", spy)
-        upsampler.translate(base.directory, count=2, device="cpu")
-    assert (("sample",), "initial") in streams and (("translate",), "initial") in streams
+        upsampler.upsample(base.directory, count=2, device="cpu")
+    assert (("sample",), "initial") in streams and (("upsample",), "initial") in streams
     assert len(streams) == len(set(streams))
 
 
 def test_labels_where_only_one_of_the_two_knows_classes(upsampler: Run, unlabelled: Run, base: Run, small: Path, tmp_path: Path) -> None:
-    kept = unlabelled.translate(small, device="cpu")
+    kept = unlabelled.upsample(small, device="cpu")
     assert kept.labels is not None and kept.labels.tolist() == list(range(7))  # not used, but not lost
-    assert unlabelled.translate(pixels(), device="cpu").labels is None
-    drawn = unlabelled.translate(base.directory, count=3, labels=[5], device="cpu")
+    assert unlabelled.upsample(pixels(), device="cpu").labels is None
+    drawn = unlabelled.upsample(base.directory, count=3, labels=[5], device="cpu")
     assert drawn.labels is not None and drawn.labels.tolist() == [5, 5, 5]
     with pytest.raises(ConfigError, match="labels: this run's model was trained without labels"):
-        unlabelled.translate(small, labels=[1], device="cpu")
+        unlabelled.upsample(small, labels=[1], device="cpu")
     changes = {"model": {"class_conditional": False}, "data": {"image_size": SMALL, "labels": "none"}}
     plain = train(config("adm-digits", **changes), tmp_path / "plain", device="cpu")
     with pytest.raises(ConfigError, match="labels: .*plain draws images without labels, but this model needs them; give some"):
-        upsampler.translate(plain.directory, count=2, device="cpu")
-    given = upsampler.translate(plain.directory, count=2, labels=[8], device="cpu")
+        upsampler.upsample(plain.directory, count=2, device="cpu")
+    given = upsampler.upsample(plain.directory, count=2, labels=[8], device="cpu")
     assert given.labels is not None and given.labels.tolist() == [8, 8]
 
 
@@ -168,16 +168,16 @@ def test_an_interrupted_translation_goes_on(upsampler: Run, small: Path, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        upsampler.translate(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
+        upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
     drawn: list[int] = []
-    upsampler.translate(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
+    upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
     assert drawn == [4, 2, 1]
     with np.load(tmp_path / "a.npz") as arrays:
-        assert close(arrays["arr_0"], upsampler.translate(small, device="cpu").images) and arrays["arr_1"].tolist() == list(range(7))
+        assert close(arrays["arr_0"], upsampler.upsample(small, device="cpu").images) and arrays["arr_1"].tolist() == list(range(7))
     with pytest.raises(KeyboardInterrupt):
-        upsampler.translate(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
+        upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
     drawn.clear()
-    upsampler.translate(pixels()[::-1], labels=[0], batch_size=7, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
+    upsampler.upsample(pixels()[::-1], labels=[0], batch_size=7, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
     assert drawn == [0, 7]  # pieces of other images are not taken up
 
 
@@ -199,9 +199,9 @@ def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tm
     ]
     for images, named, error, message in cases:
         with pytest.raises(error, match=message):
-            upsampler.translate(images, device="cpu", **named)
+            upsampler.upsample(images, device="cpu", **named)
     with pytest.raises(ConfigError, match="model: ADM takes no images; leave out --base"):
-        base.translate(small, device="cpu")
+        base.upsample(small, device="cpu")
     with pytest.raises(ConfigError, match="model: SuperResolution makes images from images of 4 pixels"):
         upsampler.sample(2, device="cpu")
     larger = train(config("adm-digits"), tmp_path / "larger", device="cpu")

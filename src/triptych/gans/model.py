@@ -1,0 +1,241 @@
+"""What all GANs here have in common: a generator, a discriminator, the phases in which they play, and their loss terms.
+
+"Generative Adversarial Networks", Goodfellow et al. 2014, https://arxiv.org/abs/1406.2661. A model says which images its discriminator
+has to tell apart (its contests) and what else its generator has to satisfy (its terms); the rest stands here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from triptych.core.batch import Batch
+from triptych.core.config import Config, config
+from triptych.core.model import LossTerms, Model, ModelConfig, Phase
+from triptych.core.rng import Rng
+from triptych.gans.augmentation import Change, augmented
+from triptych.gans.discriminators import Scores
+from triptych.gans.init import InitConfig, initialize
+from triptych.gans.losses import AdversarialConfig, discriminator_losses, generator_loss, score_mean, top_k_share, top_k_weights
+from triptych.gans.penalties import PenaltyConfig, gradient_penalty
+from triptych.gans.weight_norms import effective_weights, power_iteration, settle_average
+from triptych.nn.batch_norm import batch_norms, frozen_statistics
+from triptych.nn.collectives import gathered
+
+GENERATOR, DISCRIMINATOR, PENALTY = "generator", "discriminator", "penalty"
+
+
+@config
+class TopKConfig(Config):
+    """Top-k training: the generator learns from those of its images that the discriminator finds best."""
+
+    least: float = 1.0
+    "The share of a batch that is left in the end; 1: all of it, always."
+    decay: float = 0.99
+    "Factor of the share, from 1 on, after each round."
+    round_steps: int = 1000
+    "Steps of the generator in a round: as many as a pass over the data takes, in the paper."
+
+    def __post_init__(self) -> None:
+        self.require(0 < self.least <= 1, "least", "above 0 and at most 1")
+        self.require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
+        self.require(self.round_steps >= 1, "round_steps", "at least 1")
+
+
+@config
+class GANConfig(ModelConfig):
+    """The game of a generator and a discriminator."""
+
+    adversarial: AdversarialConfig = AdversarialConfig()
+    "The loss on the discriminator's scores."
+    adversarial_weight: float = 1.0
+    "Weight of the generator's loss on the scores."
+    discriminator_steps: int = 1
+    "Steps of the discriminator in each iteration, each on images of its own."
+    generator_steps: int = 1
+    "Steps of the generator in each iteration, each on images of its own."
+    discriminator_rate: float = 1.0
+    "Learning rate of the discriminator, as a factor of that of the generator."
+    penalty: PenaltyConfig = PenaltyConfig()
+    "Gradient penalties of the discriminator."
+    augment: tuple[Change, ...] = ()
+    "Random changes through which the discriminator sees real and generated images."
+    top_k: TopKConfig = TopKConfig()
+    "Training of the generator by its best images."
+    initial: InitConfig = InitConfig()
+    "Initial weights of both networks."
+
+    def __post_init__(self) -> None:
+        self.require(self.adversarial_weight >= 0, "adversarial_weight", "0 or more")
+        self.require(self.discriminator_steps >= 1, "discriminator_steps", "at least 1")
+        self.require(self.generator_steps >= 1, "generator_steps", "at least 1")
+        self.require(0 < self.discriminator_rate < float("inf"), "discriminator_rate", "a positive number")
+        self.require(len(set(self.augment)) == len(self.augment), "augment", "names that differ")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Real and generated images, and the discriminator that has to tell them apart."""
+
+    name: str
+    "Stands in the names of the terms; may be empty."
+    real: Tensor
+    "(b, c, h, w), as the discriminator sees them."
+    fake: Tensor
+    judge: Callable[[Tensor], Scores]
+    "What the discriminator says of images, told all that it is told beside them."
+
+    def term(self, kind: str) -> str:
+        """The name of a term of this contest."""
+        return f"{kind}_{self.name}" if self.name else kind
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a contest means for the generator."""
+
+    loss: Tensor
+    "Of its images' scores: (b,)."
+    real: Scores
+    "Without gradients."
+    fake: Scores
+
+
+class GAN(Model):
+    """A generator and a discriminator. Phases "discriminator", "generator", and "penalty" where that is lazy."""
+
+    averaged = (GENERATOR,)
+    validated = (GENERATOR,)
+
+    def __init__(self, config: GANConfig, generator: nn.Module, discriminator: nn.Module, *, partial: bool = False) -> None:
+        """Takes the networks and draws their initial weights. `partial`: not every parameter has a part in each loss of its phase."""
+        super().__init__()
+        self.config = config
+        self.generator, self.discriminator = generator, discriminator
+        for network in (generator, discriminator):
+            initialize(network, settings=config.initial)
+        penalty, rate = config.penalty, config.discriminator_rate
+        phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), repeats=config.discriminator_steps, rate=rate, partial=partial)]
+        if self._penalised and penalty.every > 1:
+            phases.append(Phase(PENALTY, (DISCRIMINATOR,), every=penalty.every, rate=rate, partial=True))
+        phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
+        self.phases = tuple(phases)
+        self.couples_samples = config.top_k.least < 1 or any(batch_norms(network) for network in (generator, discriminator))
+        if config.top_k.least < 1:
+            self.register_buffer("generator_steps", torch.zeros((), dtype=torch.int64))
+
+    # What a model says --------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms."""
+
+    @abstractmethod
+    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """What the discriminator has to tell apart, seen through `look`. Called without gradients."""
+
+    @abstractmethod
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """The generator's terms by name, (b,) each, not yet weighted: those whose weight is not 0."""
+
+    @abstractmethod
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """In evaluation mode, how far held-out images are from what they should be: (b,) each. The first is the score of a validation."""
+
+    # The game -----------------------------------------------------------------------------------------------------------
+
+    def prepare(self, phase: Phase) -> None:
+        """Power iterations of the spectral norms of the phase's networks; counts the generator's steps where top-k needs them."""
+        for name in phase.networks:
+            power_iteration(getattr(self, name))
+        if phase.name == GENERATOR and self.config.top_k.least < 1:
+            self.get_buffer("generator_steps").add_(1)
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        """The terms of the phase; in evaluation mode, of the generator, its `distances` alone: scores there mean nothing."""
+        if phase.name == GENERATOR:
+            if not self.training:
+                return _terms(self.distances(batch, rng), {}, first_alone=True)
+            return _terms(self.generator_terms(batch, rng), self.weights)
+        with torch.no_grad(), frozen_statistics(self.generator):
+            contests = self.contests(batch, rng)
+        return _terms(self._penalty_terms(contests) if phase.name == PENALTY else self._discriminator_terms(contests), {})
+
+    def _discriminator_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
+        terms = {}
+        for contest in contests:
+            real, fake = contest.judge(contest.real).outputs, contest.judge(contest.fake).outputs
+            terms[contest.term("real")], terms[contest.term("fake")] = discriminator_losses(real, fake, settings=self.config.adversarial)
+        return terms | (self._penalty_terms(contests) if self._penalised and self.config.penalty.every == 1 else {})
+
+    def _penalty_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
+        settings, terms = self.config.penalty, {}
+        for contest in contests:
+            for kind, images, gamma in (("r1", contest.real, settings.r1_gamma), ("r2", contest.fake, settings.r2_gamma)):
+                if gamma:
+                    outputs = _outputs_of(contest.judge)
+                    terms[contest.term(kind)] = gradient_penalty(outputs, images, gamma=gamma, every=settings.every)
+        return terms
+
+    @property
+    def _penalised(self) -> bool:
+        return self.config.penalty.r1_gamma > 0 or self.config.penalty.r2_gamma > 0
+
+    def verdict(self, contest: Contest, *, compare: bool = False) -> Verdict:
+        """What the discriminator says to the generator's images of a contest. `compare`: the real images' features are needed too."""
+        settings, real = self.config.adversarial, Scores((), ())
+        with frozen_statistics(self.discriminator):
+            fake = contest.judge(contest.fake)
+            if compare or settings.relativistic:
+                with torch.no_grad():
+                    real = contest.judge(contest.real)
+        loss = generator_loss(fake.outputs, settings=settings, real=real.outputs if settings.relativistic else None)
+        top_k = self.config.top_k
+        if top_k.least < 1:
+            rounds = int(self.get_buffer("generator_steps")) / top_k.round_steps
+            share = top_k_share(rounds, decay=top_k.decay, least=top_k.least)
+            loss = loss * top_k_weights(fake.outputs, share=share, batch=gathered(score_mean(fake.outputs)))
+        return Verdict(loss, real, fake)
+
+    def look(self, images: Tensor, rng: Rng, *, name: str = "", maps: bool = False) -> Tensor:
+        """What the discriminator sees of images (b, c, h, w): changed at random, as they are without `augment`.
+
+        The same stream and `name` give real and generated images the same changes. `maps`: they are label maps, which are moved alike
+        and not recoloured.
+        """
+        policy: tuple[Change, ...] = tuple(change for change in self.config.augment if not (maps and change == "color"))
+        return augmented(images, rng.child("augment", name), policy=policy) if policy else images
+
+    # Averages -----------------------------------------------------------------------------------------------------------
+
+    def run_averaged(self, batch: Batch, rng: Rng) -> None:
+        """Makes the images that the discriminator would see."""
+        self.contests(batch, rng)
+
+    def effective(self) -> Mapping[str, Tensor]:
+        """The generator's weights as spectral norm applies them."""
+        return effective_weights(self.generator, f"{GENERATOR}.")
+
+    def settle(self, average: Mapping[str, Tensor]) -> None:
+        """Makes sigma 1 for the averages of such weights."""
+        settle_average(average, self._divided)
+
+    @property
+    def _divided(self) -> list[str]:
+        return [name for name, _ in self.named_parameters() if name.startswith(f"{GENERATOR}.") and name.endswith(".weight_orig")]
+
+
+def _terms(terms: Mapping[str, Tensor], weights: Mapping[str, float], *, first_alone: bool = False) -> LossTerms:
+    """The weighted sum of the terms, or the first of them alone; each goes to the log as it is."""
+    weighted = [weights.get(name, 1.0) * term for name, term in terms.items()]
+    logged = {name: term.detach() for name, term in terms.items()}
+    return LossTerms(weighted[0] if first_alone else torch.stack(weighted).sum(0), logged)
+
+
+def _outputs_of(judge: Callable[[Tensor], Scores]) -> Callable[[Tensor], tuple[Tensor, ...]]:
+    return lambda images: judge(images).outputs
