@@ -41,6 +41,7 @@ class Drawing(Config):
     pair: tuple[int, str] = (1, "a")
     steps: int | str | None = None
     nested: Circle = field(default_factory=Circle)
+    either: Circle | Square = field(default_factory=Circle)
     flag: bool = False
 
 
@@ -48,6 +49,7 @@ class Drawing(Config):
     st.builds(
         Drawing,
         shape=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers())),
+        either=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers())),
         name=st.text(),
         colour=st.sampled_from(["red", "green", "blue"]),
         weights=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),

@@ -221,6 +221,14 @@ def test_averages_are_copies_until_they_start(tmp_path):
         assert all(torch.equal(average.tensors[name], parameter) == same for name, parameter in state.items())
 
 
+def test_averages_with_a_warm_up_may_start_late(tmp_path):
+    """Ten steps before the start (1 + n) / (10 + n) has no value, and is not needed."""
+    model = seeded(Denoiser)
+    loop = make_loop(model, tmp_path / "run", total_images=96, ema_start=96, ema_warmup=True)
+    run(loop)
+    assert all(torch.equal(loop.averages[0].tensors[name], parameter) for name, parameter in model.named_parameters())
+
+
 class Overflowing(Denoiser):
     """Its gradient overflows in fp16 while the loss scale is above 2^limit."""
 

@@ -148,6 +148,10 @@ def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
     for option in options:
         if option is not type(None) and type(value) is option:
             return value
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    for option in options:
+        if isinstance(option, type) and issubclass(option, Config) and kind == kind_of(option):
+            return convert(value, option, current)
     reasons = []
     for option in options:
         try:

@@ -39,8 +39,10 @@ class Average:
     @torch.no_grad()
     def update(self, num_updates: int) -> None:
         """Moves towards the weights, for the update after `num_updates` earlier ones, or to them if that is negative. Copies buffers."""
-        rate = min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate
-        self._move(rate if num_updates >= 0 else 0.0)
+        if num_updates < 0:
+            self._move(0.0)
+        else:
+            self._move(min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate)
 
     @torch.no_grad()
     def _move(self, rate: float) -> None:

@@ -49,6 +49,19 @@ class FUNITGeneratorConfig(Config):
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
 
+    @property
+    def stride(self) -> int:
+        """The sides of content images are multiples of it."""
+        return 2**self.num_downsamples_content
+
+    @property
+    def least_sides(self) -> dict[str, int]:
+        """The fewest pixels along a side, by the setting that decides it: reflecting borders need them.
+
+        4 for the first convolution, 7x7; 3 of the content for the decoder's first, 5x5; 2 before each step of the style encoder.
+        """
+        return {"num_downsamples_content": max(4, 3 * self.stride), "num_downsamples_style": max(4, 2**self.num_downsamples_style)}
+
 
 class FUNITOutput(NamedTuple):
     """The content image in the style's class, and in its own."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from triptych.core.batch import Batch
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import Change, augmented
@@ -70,7 +71,7 @@ class GANConfig(ModelConfig):
     "Initial weights of both networks."
 
     def __post_init__(self) -> None:
-        self.require(self.adversarial_weight >= 0, "adversarial_weight", "0 or more")
+        self.require(0 <= self.adversarial_weight < float("inf"), "adversarial_weight", "0 or a positive number")
         self.require(self.discriminator_steps >= 1, "discriminator_steps", "at least 1")
         self.require(self.generator_steps >= 1, "generator_steps", "at least 1")
         self.require(0 < self.discriminator_rate < float("inf"), "discriminator_rate", "a positive number")
@@ -116,6 +117,10 @@ class GAN(Model):
         super().__init__()
         self.config = config
         self.generator, self.discriminator = generator, discriminator
+        if self._penalised and batch_norms(discriminator):
+            raise ConfigError(
+                "penalty", "the discriminator has batch norm, which mixes its images' gradients; give it another norm, or none"
+            )
         for network in (generator, discriminator):
             initialize(network, settings=config.initial)
         penalty, rate = config.penalty, config.discriminator_rate
@@ -133,7 +138,7 @@ class GAN(Model):
     @property
     @abstractmethod
     def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms."""
+        """The weight of each of the generator's terms, and of `discriminator_extras`."""
 
     @abstractmethod
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
@@ -146,6 +151,10 @@ class GAN(Model):
     @abstractmethod
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
         """In evaluation mode, how far held-out images are from what they should be: (b,) each. The first is the score of a validation."""
+
+    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
+        """Further terms of the discriminator by name, (b,) each, not yet weighted: `weights` has theirs too."""
+        return {}
 
     # The game -----------------------------------------------------------------------------------------------------------
 
@@ -164,7 +173,9 @@ class GAN(Model):
             return _terms(self.generator_terms(batch, rng), self.weights)
         with torch.no_grad(), frozen_statistics(self.generator):
             contests = self.contests(batch, rng)
-        return _terms(self._penalty_terms(contests) if phase.name == PENALTY else self._discriminator_terms(contests), {})
+        if phase.name == PENALTY:
+            return _terms(self._penalty_terms(contests), {})
+        return _terms(self._discriminator_terms(contests) | self.discriminator_extras(contests, rng), self.weights)
 
     def _discriminator_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
         terms = {}

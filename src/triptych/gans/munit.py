@@ -57,6 +57,18 @@ class MUNITGeneratorConfig(Config):
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
 
+    @property
+    def stride(self) -> int:
+        """The sides of images are multiples of it."""
+        return 2**self.num_downsamples_content
+
+    @property
+    def least_size(self) -> int:
+        """The fewest pixels along a side: 4 for the reflecting border of the first convolution, 2 along a side of the content and
+        before each step of the style encoder, after the last one too where its norm needs them."""
+        last = 2 if self.style_norm == "instance" else 1
+        return max(4, 2 * self.stride, last * 2**self.num_downsamples_style)
+
 
 class MUNITOutput(NamedTuple):
     """Images, contents and styles; "ba" is the content of b decoded by a. What was not asked for is None."""

@@ -52,7 +52,14 @@ class Pix2PixHDGeneratorConfig(Config):
     @property
     def stride(self) -> int:
         """The sides of the images are multiples of it."""
-        return 2 ** (self.num_downsamples + self.num_enhancers)
+        own = 2 ** (self.num_downsamples + self.num_enhancers)
+        return own if self.encoder is None else max(own, 2**self.encoder.num_downsamples)
+
+    @property
+    def least_size(self) -> int:
+        """The fewest pixels along a side: a reflected border of 3 takes 4 pixels, and the smallest maps, of 2 pixels, have a variance."""
+        own = 2**self.num_enhancers * max(4, 2 ** (self.num_downsamples + 1))
+        return own if self.encoder is None else max(own, 2 ** (self.encoder.num_downsamples + 1))
 
 
 class GlobalGenerator(nn.Module):
@@ -106,7 +113,10 @@ class LocalEnhancer(nn.Module):
 class Pix2PixHDGenerator(nn.Module):
     """Keys global_model.model.{i}; with enhancers global_model.{i} and enhancer_{n}.*; encoder.* where there is a feature encoder."""
 
-    def __init__(self, config: Pix2PixHDGeneratorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+    def __init__(
+        self, config: Pix2PixHDGeneratorConfig, *, label_channels: int, image_channels: int = 3, num_classes: int | None = None
+    ) -> None:
+        """`num_classes`: those whose looks a feature encoder keeps; None: all label channels but the last, which is that of the edges."""
         super().__init__()
         self.config = config
         options = BlockOptions(norm=Norm(config.norm), nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
@@ -125,8 +135,8 @@ class Pix2PixHDGenerator(nn.Module):
             )
             self.add_module(f"enhancer_{index}", enhancer)
         if config.encoder:
-            num_classes = label_channels - 1  # the last one is that of the edges
-            self.encoder = FeatureEncoder(config.encoder, num_classes=num_classes, image_channels=image_channels, options=options)
+            classes = label_channels - 1 if num_classes is None else num_classes
+            self.encoder = FeatureEncoder(config.encoder, num_classes=classes, image_channels=image_channels, options=options)
 
     def forward(self, *, label: Tensor, features: Tensor | None = None) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of label maps (b, label_channels, h, w), sides multiples of `config.stride`.

@@ -73,6 +73,11 @@ class SPADEGeneratorConfig(Config):
         """Output pixels for each pixel of the first feature map; the sides of what the network makes are multiples of it."""
         return self.resolution // 16
 
+    @property
+    def least_size(self) -> int:
+        """The fewest pixels along a side: the one pixel of a smaller first feature map has no variance of its own."""
+        return 2 * self.stride if "instance" in (self.spade_norm, self.global_norm) else self.stride
+
 
 class SPADEOutput(NamedTuple):
     """The images (b, c, h, w) in [-1, 1]; mean and log variance (b, style_dims) of the encoded style, where one was encoded."""

@@ -46,6 +46,16 @@ class UNITGeneratorConfig(Config):
         for name in ("num_res_blocks", "num_downsamples"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
 
+    @property
+    def stride(self) -> int:
+        """The sides of images are multiples of it."""
+        return 2**self.num_downsamples
+
+    @property
+    def least_size(self) -> int:
+        """The fewest pixels along a side: 4 for the reflecting border of the first convolution, 2 along a side of the content."""
+        return max(4, 2 * self.stride)
+
 
 class UNITOutput(NamedTuple):
     """Images and contents; "ba" is the content of b decoded by a. What was not asked for is None."""

@@ -1,0 +1,98 @@
+"""What belongs to an image as one map with a channel for each thing to know of a pixel, as generators and discriminators take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from triptych.core.batch import InputSpec
+from triptych.core.errors import ConfigError
+from triptych.gans.pix2pixhd import instance_edges
+
+
+class LabelMaps:
+    """Puts the inputs of a batch together, always in the same order: class maps, condition images, and the edges of instances last."""
+
+    def __init__(self, inputs: tuple[InputSpec, ...], *, positive_conditions: bool = False) -> None:
+        """`positive_conditions`: the values of condition images go from 0 to 1, not from -1 to 1. Raises ConfigError for unfit data."""
+        if not inputs or any(spec.kind == "labels" for spec in inputs):
+            wanted = "images in pairs with class maps (data.maps), instances (data.instances) or other images (data.conditions)"
+            raise ConfigError("", f"the data has nothing, pixel by pixel, that the images could be made from; this model needs {wanted}")
+        self.inputs = inputs
+        self.classes = tuple(spec for spec in inputs if spec.kind == "classes")
+        self.conditions = tuple(spec for spec in inputs if spec.kind == "image")
+        self.instances = next((spec for spec in inputs if spec.kind == "instances"), None)
+        self.positive_conditions = positive_conditions
+
+    @property
+    def channels(self) -> int:
+        """Of the map."""
+        classes, conditions = sum(map(class_channels, self.classes)), sum(spec.channels or 0 for spec in self.conditions)
+        return classes + conditions + (self.instances is not None)
+
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The map (b, channels, h, w) of a batch's inputs, in float32 and laid out channels last."""
+        first = inputs[self.inputs[0].name]
+        # Filled in place: a one-hot map of 184 classes is large, and would else be there several times.
+        whole = torch.zeros(len(first), *first.shape[-2:], self.channels, device=first.device)
+        start = 0
+        for spec in self.classes:
+            start = _write_one_hot(whole, inputs[spec.name], start=start, count=class_channels(spec))
+        for spec in self.conditions:
+            images = inputs[spec.name]
+            values = (images + 1) / 2 if self.positive_conditions else images
+            whole[..., start : start + images.shape[1]] = values.permute(0, 2, 3, 1)
+            start += images.shape[1]
+        if self.instances is not None:
+            whole[..., start] = instance_edges(self.instance_map(inputs))[:, 0]
+        return whole.permute(0, 3, 1, 2)
+
+    def check(self, inputs: Mapping[str, Tensor], *, stride: int, least_size: int) -> None:
+        """Raises ConfigError for an input that is missing, has another shape than it should, or other sides than a network takes."""
+        first: tuple[int, ...] | None = None
+        for spec in self.inputs:
+            given, pictures = inputs.get(spec.name), spec.kind == "image"
+            wanted = f"a tensor of shape (b, {spec.channels}, h, w)" if pictures else "whole numbers of shape (b, h, w)"
+            if given is None:
+                raise ConfigError(spec.name, f"missing, expected {wanted}")
+            if (
+                given.ndim != (4 if pictures else 3)
+                or (pictures and given.shape[1] != spec.channels)
+                or given.is_floating_point() != pictures
+            ):
+                raise ConfigError(spec.name, f"got {given.dtype} of shape {tuple(given.shape)}, expected {wanted}".replace("torch.", ""))
+            (height, width), count = given.shape[-2:], len(given)
+            if height % stride or width % stride or min(height, width) < least_size:
+                sides = f"sides that are multiples of {stride}, {least_size} or more"
+                raise ConfigError(spec.name, f"got {width}x{height} pixels, expected {sides}")
+            if first not in (None, (count, height, width)):
+                assert first is not None
+                raise ConfigError(spec.name, f"got {count} of {width}x{height} pixels, expected {first[0]} of {first[2]}x{first[1]}")
+            first = count, height, width
+
+    def instance_map(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The object of each pixel: (b, 1, h, w)."""
+        assert self.instances is not None
+        return inputs[self.instances.name][:, None]
+
+    def first_classes(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The first class map alone, one-hot: (b, n, h, w)."""
+        classes, count = inputs[self.classes[0].name], class_channels(self.classes[0])
+        whole = torch.zeros(*classes.shape, count, device=classes.device)
+        _write_one_hot(whole, classes, start=0, count=count)
+        return whole.permute(0, 3, 1, 2)
+
+
+def class_channels(spec: InputSpec) -> int:
+    """The channels of a one-hot class map: one more than classes where there are pixels that nobody cares for."""
+    return (spec.num_classes or 0) + spec.dont_care
+
+
+def _write_one_hot(whole: Tensor, classes: Tensor, *, start: int, count: int) -> int:
+    """Sets the channel of each pixel's class, of `count` from `start` on; none where it is no such class. Returns the next channel."""
+    known = (classes >= 0) & (classes < count)
+    index = start + classes.clamp(0, count - 1)
+    whole.scatter_(3, index[..., None], known[..., None].to(whole.dtype))
+    return start + count

@@ -1,0 +1,247 @@
+"""UNIT and MUNIT in training.
+
+UNIT: Liu et al. 2017, https://arxiv.org/abs/1703.00848. MUNIT: Huang et al. 2018, https://arxiv.org/abs/1804.04732. What differs from the
+papers: UNIT has no variational terms, and MUNIT has terms that theirs has not, all of weight 0 unless they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import config
+from triptych.core.rng import Rng
+from triptych.gans.augmentation import augmented
+from triptych.gans.discriminators import Scores
+from triptych.gans.losses import gaussian_kl, sample_mean, widened
+from triptych.gans.model import Contest
+from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutput
+from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
+from triptych.gans.unpaired_base import IMAGES_B, UNITTranslationConfig, UnpairedConfig, UnpairedGAN, distance
+
+
+@config
+class MUNITTranslationConfig(UNITTranslationConfig):
+    """Which way images are translated, and how much random styles vary."""
+
+    temperature: float = 1.0
+    "Factor of random styles: below 1 they are more alike, at 0 all one. The styles of style images are taken as they are."
+
+    def __post_init__(self) -> None:
+        self.require(0 <= self.temperature < float("inf"), "temperature", "0 or a positive number")
+
+
+@config
+class UNITConfig(UnpairedConfig):
+    """UNIT."""
+
+    generator: UNITGeneratorConfig = UNITGeneratorConfig()
+    "The two auto-encoders."
+
+    def build(self, spec: DataSpec) -> UNIT:
+        """The model with fresh weights; raises ConfigError for data without a second domain, and for sizes that do not fit."""
+        self.check(spec, steps="num_downsamples")
+        return UNIT(self, spec)
+
+
+@config
+class MUNITConfig(UnpairedConfig):
+    """MUNIT."""
+
+    generator: MUNITGeneratorConfig = MUNITGeneratorConfig()
+    "The two auto-encoders."
+    content_recon_weight: float = 1.0
+    "Weight of the distance between an image's content and its translation's."
+    style_recon_weight: float = 1.0
+    "Weight of the distance between the style that a translation was given and the one that it shows."
+    kl_weight: float = 0.0
+    "Weight of the divergence of N(style, 1) from N(0, 1), of the images' own styles."
+    style_recon_within_weight: float = 0.0
+    "Weight of the distance between an image's style and its reconstruction's."
+    content_recon_within_weight: float = 0.0
+    "Weight of the distance between an image's content and its reconstruction's."
+    consistency_weight: float = 0.0
+    "Weight, in the discriminators' loss, of what mirroring and shifting a real image changes in their features."
+    gan_recon: bool = False
+    "Whether reconstructions too are to pass for real: the mean of their loss and the translations'."
+    random_style: bool = True
+    "Whether translations have styles from N(0, 1) in training; else that of the other domain's image beside them."
+    translation: MUNITTranslationConfig = MUNITTranslationConfig()
+    "Default settings of `triptych translate`; the grids during training go both ways."
+
+    def __post_init__(self) -> None:
+        UnpairedConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+        self.require(0 <= self.consistency_weight < float("inf"), "consistency_weight", "0 or a positive number")
+
+    def term_settings(self) -> dict[str, str]:
+        """The generator's terms, and the setting that weighs each."""
+        further = ("content_recon", "style_recon", "kl", "style_recon_within", "content_recon_within")
+        return UnpairedConfig.term_settings(self) | {term: f"{term}_weight" for term in further}
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of the generator's parameters have no part in its loss: those of the style encoders, or all others."""
+        used = {term for term, weight in self.term_weights().items() if weight > 0}
+        of_styles = {"image_recon", "cycle_recon", "style_recon", "kl", "style_recon_within", "content_recon_within"}
+        if self.gan_recon or not self.random_style:
+            of_styles |= {"adversarial_a"}
+        if not self.random_style:
+            of_styles |= {"perceptual", "content_recon"}
+        return used == {"kl"} or not used & of_styles
+
+    def build(self, spec: DataSpec) -> MUNIT:
+        """The model with fresh weights; raises ConfigError for data without a second domain, and for sizes that do not fit."""
+        self.check(spec, steps="num_downsamples_content")
+        return MUNIT(self, spec)
+
+
+class UNIT(UnpairedGAN):
+    """The model of a UNITConfig."""
+
+    config: UNITConfig
+    generator: UNITGenerator
+
+    def __init__(self, config: UNITConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec, UNITGenerator(config.generator, image_channels=spec.channels))
+
+    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> UNITOutput:
+        """Translations both ways. Nothing is drawn, and no term needs more than the images."""
+        return self.generator(images_a=batch.images, images_b=batch.inputs[IMAGES_B], reconstruct=reconstruct, cycle=cycle)
+
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: UNITTranslationConfig) -> Tensor:
+        """The content of the images, decoded by the other domain."""
+        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
+        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
+        return target.decode(source.encode(images))
+
+
+class MUNIT(UnpairedGAN):
+    """The model of a MUNITConfig."""
+
+    config: MUNITConfig
+    generator: MUNITGenerator
+    styles: Literal["none", "optional", "required"] = "optional"
+    random_styles = True
+
+    def __init__(self, config: MUNITConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec, MUNITGenerator(config.generator, image_channels=spec.channels), partial=config.partial)
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> MUNITOutput:
+        """Translations both ways in random styles or in the images' own; the way back is in those of the images in any case."""
+        config, (style_a, style_b) = self.config, self._styles(rng)
+        encode_translations = config.content_recon_weight > 0 or config.style_recon_weight > 0
+        within = config.style_recon_within_weight > 0 or config.content_recon_within_weight > 0
+        return self.generator(
+            images_a=batch.images,
+            images_b=batch.inputs[IMAGES_B],
+            random_style_a=style_a,
+            random_style_b=style_b,
+            encode_translations=latents and encode_translations,
+            reconstruct=reconstruct or (latents and (within or (config.gan_recon and config.adversarial_weight > 0))),
+            cycle=cycle,
+        )
+
+    def _styles(self, rng: Rng) -> tuple[Tensor | None, Tensor | None]:
+        """Of the translations to a and to b, (b, style_dims, 1, 1); None: those of the images."""
+        if not self.config.random_style:
+            return None, None
+        dims = self.generator.style_dims
+        return rng.normal("style_a", dims, 1, 1), rng.normal("style_b", dims, 1, 1)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms, and of the discriminators' consistency."""
+        return self.config.term_weights() | dict.fromkeys(("consistency_a", "consistency_b"), self.config.consistency_weight)
+
+    def adversarial_terms(self, batch: Batch, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+        """Of the translations; with `gan_recon` the mean of theirs and the reconstructions'."""
+        terms = super().adversarial_terms(batch, out, rng)
+        if not self.config.gan_recon:
+            return terms
+        assert out.images_aa is not None and out.images_bb is not None
+        others = self.fooled(batch, rng, a=out.images_aa, b=out.images_bb)
+        return {name: 0.5 * (loss + others[name]) for name, loss in terms.items()}
+
+    def latent_terms(self, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+        """The distances of contents and styles, and the divergence of the images' styles.
+
+        Contents of images are fixed targets; so is an image's style within its domain. A style that a translation was given is not: where
+        it is that of an image, both are moved.
+        """
+        assert isinstance(out, MUNITOutput)
+        drawn_a, drawn_b = self._styles(rng)
+        style_a, style_b = out.style_a if drawn_a is None else drawn_a, out.style_b if drawn_b is None else drawn_b
+        content_a, content_b = out.content_a.detach(), out.content_b.detach()
+        terms = {
+            "content_recon": lambda: distance(out.content_ab, content_a) + distance(out.content_ba, content_b),
+            "style_recon": lambda: distance(out.style_ba, style_a) + distance(out.style_ab, style_b),
+            "kl": lambda: gaussian_kl(out.style_a) + gaussian_kl(out.style_b),
+        }
+        weights = self.weights
+        found = {name: term() for name, term in terms.items() if weights[name] > 0}
+        return found | self._within_terms(out, weights)
+
+    def _within_terms(self, out: MUNITOutput, weights: Mapping[str, float]) -> dict[str, Tensor]:
+        """Of the styles and contents of reconstructions."""
+        wanted = [name for name in ("style_recon_within", "content_recon_within") if weights[name] > 0]
+        if not wanted:
+            return {}
+        assert out.images_aa is not None and out.images_bb is not None
+        content_aa, style_aa = self.generator.autoencoder_a.encode(out.images_aa)
+        content_bb, style_bb = self.generator.autoencoder_b.encode(out.images_bb)
+        terms = {
+            "style_recon_within": distance(style_aa, out.style_a.detach()) + distance(style_bb, out.style_b.detach()),
+            "content_recon_within": distance(content_aa, out.content_a.detach()) + distance(content_bb, out.content_b.detach()),
+        }
+        return {name: terms[name] for name in wanted}
+
+    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
+        """consistency_a and consistency_b: of the features of real images and of the same, mirrored and shifted at random.
+
+        "Consistency Regularization for Generative Adversarial Networks", Zhang et al. 2020, https://arxiv.org/abs/1910.12027.
+        """
+        if not self.config.consistency_weight:
+            return {}
+        found = {}
+        for contest in contests:
+            name = contest.term("consistency")
+            found[name] = feature_distance(contest.judge(contest.real), contest.judge(moved(contest.real, rng.child(name))))
+        return found
+
+    # Translation --------------------------------------------------------------------------------------------------------
+
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: UNITTranslationConfig) -> Tensor:
+        """The content of the images, decoded by the other domain in the mean style of the style images, or in a random one."""
+        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
+        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
+        if style is None:
+            assert isinstance(settings, MUNITTranslationConfig)
+            code = settings.temperature * rng.normal("style", self.generator.style_dims, 1, 1)
+        else:
+            code = target.style_encoder(style.flatten(0, 1)).unflatten(0, style.shape[:2]).mean(1)
+        return target.decode(source.content_encoder(images), code)
+
+
+def moved(images: Tensor, rng: Rng) -> Tensor:
+    """The images (b, c, h, w), a random half of them mirrored, each shifted by up to an eighth of its sides; zeros move in."""
+    mirrored = rng.integers("mirror", 2)[:, None, None, None] == 1
+    return augmented(torch.where(mirrored, images.flip(3), images), rng, policy=("translation",))
+
+
+def feature_distance(x: Scores, y: Scores) -> Tensor:
+    """The mean squared difference of two batches' features, over channels, then over all layers of all scales: (b,).
+
+    Of each channel the mean over its pixels, for what a patch discriminator finds in an image moves with it.
+    """
+    pairs = [pair for layers in zip(x.features, y.features, strict=True) for pair in zip(*layers, strict=True)]
+    return torch.stack([sample_mean((_channel_means(a) - _channel_means(b)).square()) for a, b in pairs]).mean(0)
+
+
+def _channel_means(features: Tensor) -> Tensor:
+    return widened(features).mean((2, 3))

@@ -1,0 +1,249 @@
+"""What UNIT and MUNIT have in common in training: two domains of images, of which none belongs to another.
+
+In all names a is the domain of `Batch.images`, b that of the input `IMAGES_B`, and "ab" what has come from a to b.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import STYLE, Example
+from triptych.core.rng import Rng
+from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
+from triptych.gans.losses import l1
+from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutput
+from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
+from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
+
+IMAGES_B = "images_b"
+"""Name of the images of domain b among a batch's inputs."""
+
+Direction = Literal["a-to-b", "b-to-a"]
+
+_IMAGES = "images"
+
+
+@config
+class UNITTranslationConfig(Config):
+    """Which way images are translated."""
+
+    direction: Direction = "a-to-b"
+    "The domain that the images are of, and the one that they come to."
+
+
+@config
+class UnpairedConfig(GANConfig):
+    """A GAN of two domains."""
+
+    changeable: ClassVar = frozenset(("translation",))
+
+    generator: UNITGeneratorConfig | MUNITGeneratorConfig
+    "The two auto-encoders."
+    discriminator: PatchDiscriminatorConfig | ResidualDiscriminatorConfig = PatchDiscriminatorConfig(num_discriminators=3)
+    "The discriminator that each domain has."
+    image_recon_weight: float = 1.0
+    "Weight of the distance between an image and what its own auto-encoder makes of it."
+    cycle_weight: float = 1.0
+    "Weight of the distance between an image and what comes back of it from the other domain."
+    perceptual_weight: float = 0.0
+    "Weight of the distance between an image and its translation in the features of a frozen network."
+    perceptual: PerceptualConfig = PerceptualConfig()
+    "That network."
+    translation: UNITTranslationConfig = UNITTranslationConfig()
+    "Default settings of `triptych translate`; the grids during training go both ways."
+
+    def __post_init__(self) -> None:
+        GANConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+        for setting in self.term_settings().values():
+            self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
+        wanted = "a positive number where the weights of all other terms are 0"
+        self.require(any(weight > 0 for weight in self.term_weights().values()), "adversarial_weight", wanted)
+
+    def term_settings(self) -> dict[str, str]:
+        """The generator's terms, and the setting that weighs each."""
+        settings = {"adversarial_a": "adversarial_weight", "adversarial_b": "adversarial_weight"}
+        return settings | {"image_recon": "image_recon_weight", "cycle_recon": "cycle_weight", "perceptual": "perceptual_weight"}
+
+    def term_weights(self) -> dict[str, float]:
+        """The weight of each of the generator's terms."""
+        return {term: getattr(self, setting) for term, setting in self.term_settings().items()}
+
+    def check(self, spec: DataSpec, *, steps: str) -> None:
+        """Raises ConfigError for data without a second domain, and for sizes that do not fit; `steps`: the setting of the stride."""
+        if not any(entry.name == IMAGES_B and entry.kind == "image" and entry.channels == spec.channels for entry in spec.inputs):
+            reason = f"the data has no {IMAGES_B}, and this model needs images of two domains"
+            raise ConfigError("", f"{reason}; use data of UnpairedDataConfig, as in the recipe unit-mnist")
+        height, width = spec.height_and_width
+        given, stride, least = f"got images of {width}x{height} pixels", self.generator.stride, self.generator.least_size
+        if height % stride or width % stride:
+            allowed = f"expected sides that are multiples of {stride}, 2 to the power of it"
+            raise ConfigError(f"generator.{steps}", f"{given}, {allowed}; give fewer, or another data.image_size")
+        if min(height, width) < least:
+            reason = f"{given}, expected at least {least} along a side; give fewer downsamples, or a larger data.image_size"
+            raise ConfigError("generator", reason)
+        self._check_discriminator(height, width, given)
+        if self.perceptual_weight > 0:
+            try:
+                self.perceptual.check_size(height, width)
+            except ConfigError as error:
+                raise error.inside("perceptual") from None
+
+    def _check_discriminator(self, height: int, width: int, given: str) -> None:
+        if isinstance(self.discriminator, PatchDiscriminatorConfig):
+            if min(height, width) < (least := least_side(self.discriminator)):
+                reason = f"{given}, expected at least {least} along a side; give fewer num_layers or num_discriminators"
+                raise ConfigError("discriminator", f"{reason}, or a larger data.image_size")
+        elif (height, width) != (side := 4 * 2**self.discriminator.num_layers, side):
+            reason = f"got {self.discriminator.num_layers}, which takes images of exactly {side}x{side}, 4 times 2 to the power of it"
+            raise ConfigError("discriminator.num_layers", f"{reason}, but they have {width}x{height}; set data.image_size to {side}")
+
+
+class UnpairedGAN(GAN):
+    """Two auto-encoders and a discriminator of each domain: a Translator."""
+
+    config: UnpairedConfig
+    generator: UNITGenerator | MUNITGenerator
+    discriminator: PairDiscriminator
+    styles: Literal["none", "optional", "required"] = "none"
+    random_styles = False
+
+    def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: UNITGenerator | MUNITGenerator, *, partial: bool = False) -> None:
+        super().__init__(config, generator, PairDiscriminator(config.discriminator, image_channels=spec.channels), partial=partial)
+        self.perceptual: PerceptualLoss | None = None
+        if config.perceptual_weight > 0:
+            self.perceptual = PerceptualLoss(config.perceptual)
+            self.borrowed = {"perceptual": config.perceptual.weights}
+        self.translation = config.translation
+        other: Direction = "a-to-b" if config.translation.direction == "b-to-a" else "b-to-a"
+        self.grids = {other: replace(config.translation, direction=other)}
+        self.sources = (InputSpec(name=_IMAGES, kind="image", channels=spec.channels),)
+        self.output_channels = spec.channels
+        self.stride, self.least_size = config.generator.stride, config.generator.least_size
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def run(
+        self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False
+    ) -> UNITOutput | MUNITOutput:
+        """Translations both ways. `reconstruct`, `cycle`: as the generator has it; `latents`: also what all further terms need."""
+
+    def latent_terms(self, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+        """The terms of contents and styles."""
+        return {}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms."""
+        return self.config.term_weights()
+
+    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """a: the images of a, and those of b as a; b: the other way round."""
+        out = self.run(batch, rng)
+        return self._contests(batch, rng, a=out.images_ba, b=out.images_ab)
+
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """adversarial_a and adversarial_b; of each other term the sum over both domains."""
+        weights = self.weights
+        out = self.run(batch, rng, reconstruct=weights["image_recon"] > 0, cycle=weights["cycle_recon"] > 0, latents=True)
+        terms = self.adversarial_terms(batch, out, rng) if weights["adversarial_a"] > 0 else {}
+        if weights["image_recon"] > 0:
+            terms["image_recon"] = _image_recon(batch, out)
+        if weights["cycle_recon"] > 0:
+            terms["cycle_recon"] = _cycle_recon(batch, out)
+        if self.perceptual is not None:
+            to_b, to_a = self.perceptual(out.images_ab, batch.images), self.perceptual(out.images_ba, batch.inputs[IMAGES_B])
+            terms["perceptual"] = to_b + to_a
+        return terms | self.latent_terms(out, rng)
+
+    def adversarial_terms(self, batch: Batch, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+        """Of the translations: adversarial_a of those to a, adversarial_b of those to b."""
+        return self.fooled(batch, rng, a=out.images_ba, b=out.images_ab)
+
+    def fooled(self, batch: Batch, rng: Rng, *, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+        """The same of any images that were made for each domain."""
+        return {contest.term("adversarial"): self.verdict(contest).loss for contest in self._contests(batch, rng, a=a, b=b)}
+
+    def _contests(self, batch: Batch, rng: Rng, *, a: Tensor, b: Tensor) -> list[Contest]:
+        def contest(domain: Literal["a", "b"], real: Tensor, fake: Tensor) -> Contest:
+            real, fake = (self.look(images, rng, name=domain) for images in (real, fake))
+            return Contest(domain, real, fake, partial(self.discriminator, domain=domain))
+
+        return [contest("a", batch.images, a), contest("b", batch.inputs[IMAGES_B], b)]
+
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """reconstruction: of images from their own auto-encoder and from the way back, summed; then each of the two."""
+        out = self.run(batch, rng, reconstruct=True, cycle=True)
+        images, cycle = _image_recon(batch, out), _cycle_recon(batch, out)
+        return {"reconstruction": images + cycle, "image_recon": images, "cycle_recon": cycle}
+
+    # Translation --------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: UNITTranslationConfig) -> Tensor:
+        """The translations of images that were checked; `style`: the style images, where there are some."""
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """The images of the domain that the direction starts from; what they should look like nobody knows."""
+        return Example({_IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
+
+    @torch.no_grad()
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+        """The images (b, c, h, w) in the other domain, clipped to [-1, 1]; `settings` are such as `translation`.
+
+        MUNIT takes their style from k images of that domain each, (b, k, c, any size), the mean of the k, or draws it from `rng`. Raises
+        ConfigError for images that do not fit.
+        """
+        images = self._checked_images(inputs.get(_IMAGES), _IMAGES, first=("b",))
+        height, width = images.shape[2:]
+        if height % self.stride or width % self.stride:
+            raise ConfigError(_IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
+        style = inputs.get(STYLE)
+        if style is not None:
+            if self.styles == "none":
+                raise ConfigError(STYLE, "this model takes no style images; leave them out")
+            style = self._checked_images(style, STYLE, first=("b", "k"))
+            if len(style) != len(images):
+                raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
+        return self.translated(images, style, rng, settings=self._checked(settings)).clamp(-1, 1)
+
+    def _checked(self, settings: Config) -> UNITTranslationConfig:
+        if not isinstance(settings, type(self.translation)):
+            raise TypeError(f"{type(settings).__name__} are not the settings of this model's translations")
+        return settings
+
+    def _checked_images(self, images: Tensor | None, name: str, *, first: tuple[str, ...]) -> Tensor:
+        wanted = f"({', '.join(first)}, {self.output_channels}, h, w)"
+        if images is None:
+            raise ConfigError(name, f"missing, this model needs images of shape {wanted}")
+        if images.ndim != len(first) + 3 or images.shape[-3] != self.output_channels or 0 in images.shape[1:]:
+            raise ConfigError(name, f"got images of shape {tuple(images.shape)}, expected {wanted}")
+        height, width = images.shape[-2:]
+        if min(height, width) < self.least_size:
+            raise ConfigError(name, f"got {width}x{height} pixels, expected at least {self.least_size} along a side")
+        return images
+
+
+def distance(found: Tensor | None, target: Tensor) -> Tensor:
+    """L1 between something that the generator was asked for and its target: (b,)."""
+    assert found is not None, "the generator was not asked for it"
+    return l1(found, target)
+
+
+def _image_recon(batch: Batch, out: UNITOutput | MUNITOutput) -> Tensor:
+    return distance(out.images_aa, batch.images) + distance(out.images_bb, batch.inputs[IMAGES_B])
+
+
+def _cycle_recon(batch: Batch, out: UNITOutput | MUNITOutput) -> Tensor:
+    return distance(out.images_aba, batch.images) + distance(out.images_bab, batch.inputs[IMAGES_B])
