@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, sample, train
+from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.diffusion.adm import EncodingConfig
@@ -93,6 +93,12 @@ def encode_takes(rest: list[str]) -> None:
     assert options.out is not None
 
 
+def translate_takes(rest: list[str]) -> None:
+    given, flags = translate.split(rest[1:])
+    options, _ = translate.configure(rest[0], flags, translation=load_recipe("munit-mnist").model.translation)  # type: ignore[attr-defined]
+    assert options.out is not None and options.held_out == (given is None)
+
+
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
     parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
@@ -115,6 +121,7 @@ TAKEN = {
     "train": train_takes,
     "sample": sample_takes,
     "evaluate": evaluate_takes,
+    "translate": translate_takes,
     "encode": encode_takes,
     "import": import_takes,
     "export": export_takes,

@@ -121,6 +121,7 @@ def test_each_phase_changes_its_own_networks_on_its_own_slices(tmp_path):
     assert loop.images_seen == 16  # 2 iterations of 2 slices of 4
     assert model.seen == {"discriminator": list(range(16)), "generator": [0, 1, 2, 3, 8, 9, 10, 11]}
     assert model.prepared == ["discriminator", "discriminator", "generator"] * 2
+    assert model.finished == [(name, k) for k, name in enumerate(model.prepared, start=1)]
     assert loop.averages[0].tensors.keys() == {"generator.weight", "generator.bias"}
 
 

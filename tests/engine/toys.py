@@ -56,10 +56,14 @@ class Pair(Model):
         self.generator = nn.Conv2d(3, 3, 3, padding=1)
         self.discriminator = nn.Conv2d(3, 1, 3, padding=1)
         self.prepared: list[str] = []
+        self.finished: list[tuple[str, int]] = []
         self.seen: dict[str, list[int]] = {"discriminator": [], "generator": []}
 
     def prepare(self, phase: Phase) -> None:
         self.prepared.append(phase.name)
+
+    def stepped(self, phase: Phase) -> None:
+        self.finished.append((phase.name, len(self.prepared)))
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         self.seen[phase.name] += batch.index.tolist()

@@ -285,3 +285,24 @@ def test_a_residual_block_that_doubles_the_size() -> None:
     expected = block.conv_block_1(twice(block.conv_block_0(x))) + block.conv_block_s(twice(x))
     torch.testing.assert_close(block(x), expected)
     assert list(block.conv_block_s.layers) == ["conv", "norm", "nonlinearity"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradients_of_instance_norm_are_those_of_its_formula_in_every_layout(count: int) -> None:
+    """With one sample PyTorch's own has wrong ones when the gradient comes channels last."""
+    layer = build_norm(Norm("instance"), 3)
+    assert layer is not None
+    layer.double()
+    weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
+    with torch.no_grad():
+        weight.normal_()
+        bias.normal_()
+    x = torch.randn(count, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(count, 3, 5, 4, dtype=torch.float64)
+    mean, variance = x.mean((2, 3), keepdim=True), x.var((2, 3), keepdim=True, correction=0)
+    formula = (x - mean) / torch.sqrt(variance + 1e-5) * weight[:, None, None] + bias[:, None, None]
+    expected = torch.autograd.grad(formula, (x, weight, bias), upstream)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        found = torch.autograd.grad(layer(x), (x, weight, bias), upstream.contiguous(memory_format=layout))
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

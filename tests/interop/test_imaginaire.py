@@ -43,7 +43,7 @@ from triptych.gans.pix2pixhd import Pix2PixHDGenerator
 from triptych.gans.spade import SPADEGenerator
 from triptych.gans.unit import UNITGenerator
 from triptych.gans.weight_norms import fold_spectral_norm
-from triptych.interop.imaginaire import networks
+from triptych.interop.imaginaire import from_state_dict, networks
 
 ARRAYS, CASES = recorded.recorded()
 TOLERANCE = 1e-4
@@ -345,3 +345,22 @@ def test_sections_that_are_none_are_named(config: Any, message: str) -> None:
 def test_multi_scale_patches_alone_are_no_discriminator_of_a_model() -> None:
     with pytest.raises(CheckpointError, match="discriminator_a"):
         networks(None, MultiResPatch(replace(HD_PATCH, num_filters=4)).state_dict(), {"dis": {"type": "munit"}})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["spade", "unit", "munit"])
+def test_from_state_dict_takes_either_half(name: str) -> None:
+    generator, discriminator, config = published(name)
+    whole = from_state_dict(generator, discriminator, config)
+    assert whole.kind == name and not whole.training and whole.generator is not None and whole.discriminator is not None
+    assert not any(module.training for module in whole.modules())
+    one, other = from_state_dict(generator, None, {"gen": config["gen"]}), from_state_dict(None, discriminator, {"dis": config["dis"]})
+    assert one.discriminator is None and one.generator is not None and other.generator is None and other.discriminator is not None
+    given = {f"images_{x}": recorded.images(name, f"images_{x}") for x in "ab"} if name != "spade" else {"label": recorded.label(ARRAYS)}
+    fixed = {"random_style": False} if name == "munit" else {"z": torch.ones(1, 8)} if name == "spade" else {}
+    outputs = whole.generator(**given, **fixed)
+    for key, value in one.generator(**given, **fixed).items():
+        assert torch.equal(value, outputs[key]), key
+    shown = given | ({"fake_images": outputs["fake_images"]} if name == "spade" else {})
+    assert set(other.discriminator(**shown)) == set(whole.discriminator(**shown)) != set()
+    assert len(list(whole.parameters())) == len(list(one.parameters())) + len(list(other.parameters()))

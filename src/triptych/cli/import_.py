@@ -11,9 +11,11 @@ from triptych.interop.glow_flags import FLAGS
 from triptych.interop.script_flags import OF_SCRIPTS
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
+       triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
-whose FILE is a .pt, or glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables.
+whose FILE is a .pt; glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables;
+or imaginaire, whose YAML file says it all (without a checkpoint the run has its settings alone, and is to be trained).
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 
   --run DIR        directory of the new run
@@ -21,10 +23,13 @@ A file that they published is known by its name, or by the shapes of its tensors
                    --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier)
   --ema FILE       the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
   --ema-rate RATE  glow: the rate of the moving averages in the checkpoint (else that of its flags on eight processes)
+  --data DIR       imaginaire: the folder of the data, in place of the YAML file's roots
+  --processes N    imaginaire: processes of a training, each of which has the YAML file's batch (else 1)
 
 example: triptych import guided-diffusion 256x256_diffusion.pt --run runs/adm256
-         triptych import glow abl-1x1-aff/logs/model_best_loss.ckpt --run runs/glow"""
-_NAMES = ("run", "flags", "ema", "ema-rate")
+         triptych import glow abl-1x1-aff/logs/model_best_loss.ckpt --run runs/glow
+         triptych import imaginaire base128_bs4.yaml spade.pt --run runs/spade"""
+_NAMES = ("run", "flags", "ema", "ema-rate", "data", "processes")
 
 
 @config
@@ -33,10 +38,13 @@ class ImportOptions(Config):
 
     program: str
     file: str
+    checkpoint: str | None = None
     run: str | None = None
     flags: str | None = None
     ema: str | None = None
     ema_rate: float | None = None
+    data: str | None = None
+    processes: int = 1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,15 +64,22 @@ def main(arguments: Sequence[str]) -> int:
             program=options.program,  # type: ignore[arg-type]
             ema=options.ema,
             ema_rate=options.ema_rate,
+            checkpoint=options.checkpoint,
+            data=options.data,
+            processes=options.processes,
             report=print,
         )
     except ConfigError as error:
         raise _named_as_given(error, options) from None
-    size = run.spec.image_size
+    height, width = run.spec.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
-    print(f"{run.directory}: {kind}, {size}x{size}, {classes}")
-    if hasattr(run.config.model, "sampling"):
+    print(f"{run.directory}: {kind}, {height}x{width}, {classes}")
+    if not run.checkpoints():
+        print(f"train it: triptych train {run.directory}")
+    elif hasattr(run.config.model, "translation"):
+        print(f"translate with it: triptych translate {run.directory} INPUT --out DIR")
+    elif hasattr(run.config.model, "sampling"):
         small = " --base IMAGES" if hasattr(run.config.model, "small_size") else ""
         print(f"draw from it: triptych sample {run.directory}{small}")
     elif kind == "Classifier":
@@ -74,9 +89,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def _named_as_given(error: ConfigError, options: ImportOptions) -> ConfigError:
     """The error, about an option of this command by its name; one about a flag of the original's scripts says what such flags are."""
-    if error.setting in ("ema", "ema_rate"):
+    if error.setting in ("ema", "ema_rate", "flags", "data", "processes"):
         return ConfigError(f"--{error.setting.replace('_', '-')}", error.reason)
-    if options.program == "glow" or error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
+    if options.program in ("glow", "imaginaire") or error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
         return error
     return ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out")
 
@@ -103,17 +118,22 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
     if loose and loose[0] not in SOURCES:
         known = f"{', '.join(SOURCES[:-1])} or {SOURCES[-1]}"
         raise ConfigError("", f"unknown program {loose[0]!r}, expected {known}{nearest(loose[0], SOURCES)}")
-    if len(loose) != 2:
-        what = "no program and file given" if not loose else "no file given" if len(loose) < 2 else f"unexpected {loose[2]!r}"
+    most = 3 if loose[:1] == ["imaginaire"] else 2
+    if not 2 <= len(loose) <= most:
+        what = "no program and file given" if not loose else "no file given" if len(loose) < 2 else f"unexpected {loose[most]!r}"
         raise ConfigError("", f"{what}; {usage}")
     if "run" not in named:
         raise ConfigError("--run", f"missing: the directory of the new run; {usage}")
-    rate = _number(named.pop("ema-rate")) if "ema-rate" in named else None
-    return ImportOptions(program=loose[0], file=loose[1], ema_rate=rate, **named)
+    rate = _number("--ema-rate", named.pop("ema-rate"), "a number, 0 or more and below 1") if "ema-rate" in named else None
+    processes = _number("--processes", named.pop("processes", "1"), "a whole number")
+    if processes != int(processes):
+        raise ConfigError("--processes", f"got {processes:g}, expected a whole number")
+    checkpoint = loose[2] if len(loose) > 2 else None
+    return ImportOptions(program=loose[0], file=loose[1], checkpoint=checkpoint, ema_rate=rate, processes=int(processes), **named)
 
 
-def _number(text: str) -> float:
+def _number(name: str, text: str, allowed: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ConfigError("--ema-rate", f"got {text!r}, expected a number, 0 or more and below 1") from None
+        raise ConfigError(name, f"got {text!r}, expected {allowed}") from None

@@ -34,11 +34,13 @@ class Verb:
 VERBS = {
     "train": Verb("triptych.cli.train", "RECIPE [--run DIR] [settings]", "train a recipe; the same command again goes on with the run"),
     "sample": Verb("triptych.cli.sample", "RUN [--count N] [--out FILE]", "draw images from a trained run"),
+    "translate": Verb("triptych.cli.translate", "RUN INPUT [--style IMAGES] [--out DIR]", "make images from other images or from maps"),
     "evaluate": Verb("triptych.cli.evaluate", "RUN [--metrics bits-per-dim] [--count N]", "measure a trained run on images"),
     "import": Verb("triptych.cli.import_", "PROGRAM FILE --run DIR [--flags ...]", "make a run of another program's weights"),
     "export": Verb("triptych.cli.export", "RUN --to PROGRAM --out PATH", "write a run's weights for another program"),
     "guided-diffusion": Verb("triptych.cli.guided_diffusion", "SCRIPT --flag value ...", "run a command line of guided-diffusion"),
     "glow": Verb("triptych.cli.glow", "--flag value ...", "run a command line of openai/glow's train.py"),
+    "imaginaire": Verb("triptych.cli.imaginaire", "--config FILE --flag value ...", "run a command line of imaginaire's train.py"),
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }

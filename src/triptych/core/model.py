@@ -78,7 +78,10 @@ class Model(nn.Module, ABC):
         """Data-dependent initialization, once, on the same first images in every process."""
 
     def prepare(self, phase: Phase) -> None:
-        """Called once before each optimizer step (power iterations of spectral norm)."""
+        """Called once before each optimizer step."""
+
+    def stepped(self, phase: Phase) -> None:
+        """Called once after each optimizer step (power iterations of spectral norm, on the new weights)."""
 
     @abstractmethod
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:

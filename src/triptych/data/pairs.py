@@ -127,7 +127,7 @@ class PairedImages(ImageSet):
             )
         values = number_map(data)
         if spec.num_classes is not None:
-            values = _classes(values, spec.num_classes, where, dont_care=config.dont_care)
+            values = class_map(values, spec, where)
         size = (values.shape[1], values.shape[0])
         steps = plan(size, config.image_size, crop, resize=config.resize, scale=config.scale, width=config.width)
         return apply_nearest(values, steps)
@@ -142,17 +142,18 @@ def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
 
 
-def _classes(values: np.ndarray, num_classes: int, where: str, *, dont_care: bool) -> np.ndarray:
-    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and nobody said so."""
-    outside = (values < 0) | (values >= num_classes)
+def class_map(values: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and `spec` has no such pixels."""
+    assert spec.num_classes is not None
+    outside = (values < 0) | (values >= spec.num_classes)
     if not outside.any():
         return values
-    if not dont_care:
+    if not spec.dont_care:
         raise DataError(
-            f"{where}: holds class {values[outside][0]}, expected 0 to {num_classes - 1}: raise data.num_classes, or set data.dont_care "
-            "to true"
+            f"{where}: holds class {values[outside][0]}, expected 0 to {spec.num_classes - 1}: raise data.num_classes, or set "
+            "data.dont_care to true"
         )
-    return np.where(outside, num_classes, values)
+    return np.where(outside, spec.num_classes, values)
 
 
 # Opening
@@ -161,14 +162,14 @@ def _classes(values: np.ndarray, num_classes: int, where: str, *, dont_care: boo
 def open_pairs(config: PairedDataConfig, path: Path) -> Data:
     """The pairs at an existing path. Raises DataError naming the file or folder that is wrong."""
     train_root, held_root = _roots(config, path)
-    keys, files, numbers = _matched(config, train_root)
+    keys, files, numbers = matched(train_root, _settings(config))
     specs = _specs(config, files, numbers)
     members = [Member(spec, files[spec.name], numbers[spec.name]) for spec in specs]
     if held_root is None:
         chosen, rest = held_out(keys, fraction=config.validation_fraction)
         held_members = members
     else:
-        held_keys, held_files, held_numbers = _matched(config, held_root)
+        held_keys, held_files, held_numbers = matched(held_root, _settings(config))
         chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if config.validation_fraction > 0 else 0)
         held_members = [Member(spec, held_files[spec.name], held_numbers[spec.name]) for spec in specs]
     train = PairedImages(members, config, items=chosen)
@@ -196,30 +197,33 @@ def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
 
 def _settings(config: PairedDataConfig) -> dict[str, str]:
     """The setting that named each folder."""
-    named = {config.target: "target"} | dict.fromkeys(config.maps, "maps")
+    named = {config.target: "data.target"} | dict.fromkeys(config.maps, "data.maps")
     if config.instances is not None:
-        named[config.instances] = "instances"
-    return named | dict.fromkeys(config.conditions, "conditions")
+        named[config.instances] = "data.instances"
+    return named | dict.fromkeys(config.conditions, "data.conditions")
 
 
-def _matched(config: PairedDataConfig, root: Path) -> tuple[list[str], dict[str, Files], dict[str, np.ndarray]]:
-    """Sub-folders and stem of each pair; for each type its files, and which of them belong to the pairs. Raises DataError."""
-    files = {}
-    for name, setting in _settings(config).items():
+def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, Files], dict[str, np.ndarray]]:
+    """Sub-folders and stem of each pair; for each type its files, and which of them belong to the pairs. Raises DataError.
+
+    `types`: the folder of each type, and what it is, for messages; pairs are in the order of the first one's files.
+    """
+    files, first = {}, next(iter(types))
+    for name, meaning in types.items():
         if not (root / name).is_dir():
-            raise DataError(f"{root}: holds no folder {name} (data.{setting}){nearest(name, listed(root))}")
+            raise DataError(f"{root}: holds no folder {name} ({meaning}){nearest(name, listed(root))}")
         files[name] = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
-    stems = {name: _stems(found) for name, found in files.items()}
-    keys = list(stems[config.target])
+    by_stem = {name: stems(found) for name, found in files.items()}
+    keys = list(by_stem[first])
     if not keys:
-        raise DataError(f"{root / config.target}: holds no images (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for)")
+        raise DataError(f"{root / first}: holds no images (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for)")
     for name in files:
-        _require_all(stems, files, has=config.target, lacks=name, root=root)
-        _require_all(stems, files, has=name, lacks=config.target, root=root)
-    return keys, files, {name: np.array([stems[name][key] for key in keys], dtype=np.int64) for name in files}
+        _require_all(by_stem, files, has=first, lacks=name, root=root)
+        _require_all(by_stem, files, has=name, lacks=first, root=root)
+    return keys, files, {name: np.array([by_stem[name][key] for key in keys], dtype=np.int64) for name in files}
 
 
-def _stems(files: Files) -> dict[str, int]:
+def stems(files: Files) -> dict[str, int]:
     """The number of the file of each path without its ending. Raises DataError for two of one stem."""
     found: dict[str, int] = {}
     for k in range(len(files.names)):
@@ -231,11 +235,11 @@ def _stems(files: Files) -> dict[str, int]:
     return found
 
 
-def _require_all(stems: Mapping[str, dict[str, int]], files: Mapping[str, Files], *, has: str, lacks: str, root: Path) -> None:
-    missing = [key for key in stems[has] if key not in stems[lacks]]
+def _require_all(by_stem: Mapping[str, dict[str, int]], files: Mapping[str, Files], *, has: str, lacks: str, root: Path) -> None:
+    missing = [key for key in by_stem[has] if key not in by_stem[lacks]]
     if missing:
         more = f" (nor to {len(missing) - 1} more)" if len(missing) > 1 else ""
-        where = files[has].describe(stems[has][missing[0]])
+        where = files[has].describe(by_stem[has][missing[0]])
         raise DataError(f"{where}: {root / lacks} has no file {missing[0]}.* to go with it{more}; add it, or remove this one")
 
 

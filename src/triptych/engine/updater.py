@@ -73,6 +73,7 @@ class Updater:
             record.add(terms)
             observed.append(dict(terms.observed))
         record.gradient_norm = self._apply(rate)
+        self._model.stepped(phase)
         return record, {name: torch.cat([part[name] for part in observed]) for name in observed[0]}
 
     def _microbatches(self, count: int) -> Iterator[tuple[slice, bool]]:

@@ -26,7 +26,7 @@ from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import GAN, Contest, GANConfig
 
 STYLE_LABELS = "style_labels"
-"""Name of the classes of the style images among a batch's inputs; the images are `STYLE`, or STYLE_1, STYLE_2 and so on."""
+"""Name of the classes of the style images among a batch's inputs; the images are "style", or "style_1", "style_2" and so on."""
 
 _IMAGES = "images"
 

@@ -159,11 +159,17 @@ class GAN(Model):
     # The game -----------------------------------------------------------------------------------------------------------
 
     def prepare(self, phase: Phase) -> None:
-        """Power iterations of the spectral norms of the phase's networks; counts the generator's steps where top-k needs them."""
-        for name in phase.networks:
-            power_iteration(getattr(self, name))
+        """Counts the generator's steps where top-k needs them."""
         if phase.name == GENERATOR and self.config.top_k.least < 1:
             self.get_buffer("generator_steps").add_(1)
+
+    def stepped(self, phase: Phase) -> None:
+        """Power iterations of the spectral norms of the phase's networks, so that the other phase sees them fit their new weights.
+
+        Before the step would be too late: small initial weights are others after a step of Adam, and sigma nearly any number.
+        """
+        for name in phase.networks:
+            power_iteration(getattr(self, name))
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """The terms of the phase; in evaluation mode, of the generator, its `distances` alone: scores there mean nothing."""

@@ -80,7 +80,7 @@ def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | No
         case "none":
             return None
         case "instance":
-            return nn.InstanceNorm2d(channels, eps=EPSILON, affine=norm.affine)
+            return InstanceNorm2d(channels, eps=EPSILON, affine=norm.affine)
         case "batch" | "sync_batch":
             synced = norm.kind == "sync_batch"
             return (BatchNorm2d if dims == 2 else BatchNorm1d)(channels, eps=EPSILON, affine=norm.affine, synced=synced)
@@ -90,6 +90,19 @@ def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | No
             return GroupNorm(1, channels, eps=EPSILON, affine=norm.affine)
         case "group":
             return GroupNorm(GROUPS, channels, eps=EPSILON, affine=norm.affine)
+
+
+class InstanceNorm2d(nn.InstanceNorm2d):
+    """Instance norm, of a single sample as batch norm.
+
+    PyTorch's own gives wrong gradients, without a word, for one sample whose gradient is laid out channels last on a CPU (2.13).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The normalised input (b, c, h, w)."""
+        if len(input) == 1:
+            return F.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)
+        return super().forward(input)
 
 
 class PixelLayerNorm(nn.LayerNorm):

@@ -16,7 +16,7 @@ from triptych.core.errors import ConfigError, nearest
 
 Program = Literal["guided-diffusion", "improved-diffusion"]
 """Whose flags are meant."""
-Source = Literal["guided-diffusion", "improved-diffusion", "glow"]
+Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
 """Whose weights are imported."""
 Kind = Literal["diffusion", "classifier", "super-resolution"]
 """What a network is."""

@@ -1,7 +1,7 @@
 """Weights of imaginaire's image models: SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT.
 
-    generator, discriminator = networks(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
-    generator(label=label, images=images)["fake_images"]
+    model = from_state_dict(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
+    model.generator(label=label, images=images)["fake_images"]
 
 The names and shapes of our networks' weights are the original's, so that weights go over as they are. What a network is made of is
 read from the shapes; the settings of the YAML file that are given are held against them. Not to be seen in any shape, and so taken at
@@ -18,11 +18,35 @@ from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
 from triptych.interop.imaginaire_calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
-from triptych.interop.imaginaire_reading import Weights, model_types
+from triptych.interop.imaginaire_reading import ModelType, Weights, model_types
 from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
 from triptych.interop.weight_files import checked_weights
 
 COUNTERS = ("num_batches_tracked", "num_updates_tracked")
+
+
+class ImaginaireModel(nn.Module):
+    """The networks of a model under the original's names of inputs and outputs. To train or to translate, import a checkpoint."""
+
+    def __init__(self, kind: ModelType, generator: OriginalGenerator | None, discriminator: OriginalDiscriminator | None) -> None:
+        super().__init__()
+        self.kind: ModelType = kind
+        self.generator, self.discriminator = generator, discriminator
+
+
+def from_state_dict(
+    generator: Mapping[str, Tensor] | None,
+    discriminator: Mapping[str, Tensor] | None,
+    config: Mapping[str, Any],
+    *,
+    averaged: bool = True,
+) -> ImaginaireModel:
+    """The model of two state dicts (`net_G`, `net_D`), in evaluation mode; what is given as None is None in it.
+
+    See `networks`: what its `generator` and `discriminator` are, the other arguments, and what is raised.
+    """
+    kinds = model_types(config)
+    return ImaginaireModel(kinds["gen"], *networks(generator, discriminator, config, averaged=averaged)).eval()
 
 
 def networks(
@@ -69,13 +93,14 @@ def _filled(described: Described, state: Mapping[str, Tensor]) -> nn.Module:
     with torch.device("meta"):  # fresh weights would be thrown away
         network = described.build()
     own = network.state_dict()
-    _check_fit(own, state)
+    check_fit(own, state)
     network.to_empty(device="cpu")
     network.load_state_dict(dict(state))
     return network
 
 
-def _check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError, naming the first tensor of `state` that is missing, too many, of another shape or of no numbers."""
     for name, tensor in own.items():
         if name not in state:
             raise CheckpointError(f"the file is incomplete: it has no {name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, cast, get_args
 
 from torch import Tensor
@@ -71,52 +71,76 @@ class Weights:
 
 
 class Settings:
-    """A section of a YAML file; what it leaves out comes from the shapes."""
+    """A section of a YAML file; what it leaves out comes from elsewhere. It notes in `asked` what was asked for, by its dotted name."""
 
-    def __init__(self, values: Any, section: str) -> None:
+    def __init__(self, values: Any, section: str, asked: set[str] | None = None) -> None:
         if not isinstance(values, Mapping):
             raise ConfigError(section, f"got {values!r}, expected a table of settings")
         self.values, self.section = values, section
+        self.asked: set[str] = set() if asked is None else asked
 
-    def number(self, name: str, otherwise: Callable[[], int] | int, *, least: int = 1, most: int = MOST) -> int:
-        """A whole number."""
-        value = self.values.get(name)
+    def name(self, key: str) -> str:
+        """The dotted name of a setting in this section."""
+        return f"{self.section}.{key}" if self.section else key
+
+    def value(self, key: str) -> Any:
+        """What stands under a key, whatever it is; None: nothing."""
+        self.asked.add(self.name(key))
+        return self.values.get(key)
+
+    def number(self, key: str, otherwise: Callable[[], int] | int, *, least: int = 1, most: int = MOST) -> int:
+        """A whole number; 1e9 is one."""
+        value = self.value(key)
         if value is None:
             return otherwise if isinstance(otherwise, int) else otherwise()
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise ConfigError(f"{self.section}.{name}", f"got {value!r}, expected a whole number from {least} to {most}")
-        return value
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        if not isinstance(whole, int) or isinstance(whole, bool) or not least <= whole <= most:
+            raise ConfigError(self.name(key), f"got {value!r}, expected a whole number from {least} to {most}")
+        return whole
 
-    def factor(self, name: str, otherwise: float) -> float:
+    def factor(self, key: str, otherwise: float, *, least: float = -math.inf, most: float = math.inf) -> float:
         """A finite number."""
-        value = self.values.get(name, otherwise)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise ConfigError(f"{self.section}.{name}", f"got {value!r}, expected a number")
+        value = self.value(key)
+        value = otherwise if value is None else value
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if not plain or not math.isfinite(value) or not least <= value <= most:
+            bounds = "" if least == -math.inf else f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
+            raise ConfigError(self.name(key), f"got {value!r}, expected a number{bounds}")
         return float(value)
 
-    def flag(self, name: str, otherwise: bool) -> bool:
+    def flag(self, key: str, otherwise: bool) -> bool:
         """True or false."""
-        value = self.values.get(name, otherwise)
+        value = self.value(key)
+        value = otherwise if value is None else value
         if not isinstance(value, bool):
-            raise ConfigError(f"{self.section}.{name}", f"got {value!r}, expected true or false")
+            raise ConfigError(self.name(key), f"got {value!r}, expected true or false")
         return value
 
-    def choice(self, name: str, otherwise: str, allowed: tuple[str, ...]) -> Any:
+    def text(self, key: str, otherwise: str) -> str:
+        """A text."""
+        value = self.value(key)
+        value = otherwise if value is None else value
+        if not isinstance(value, str):
+            raise ConfigError(self.name(key), f"got {value!r}, expected text")
+        return value
+
+    def choice(self, key: str, otherwise: str, allowed: Iterable[str]) -> Any:
         """One of some words; an empty one is "none"."""
-        value = self.values.get(name, otherwise) or "none"
+        value, allowed = self.value(key), tuple(allowed)
+        value = (otherwise if value is None else value) or "none"
         if value not in allowed:
             hint = nearest(str(value), allowed)
-            raise ConfigError(f"{self.section}.{name}", f"got {value!r}, expected one of {', '.join(map(repr, allowed))}{hint}")
+            raise ConfigError(self.name(key), f"got {value!r}, expected one of {', '.join(map(repr, allowed))}{hint}")
         return value
 
-    def norm(self, name: str, otherwise: NormKind) -> NormKind:
+    def norm(self, key: str, otherwise: NormKind) -> NormKind:
         """A kind of norm."""
-        return self.choice(name, otherwise, get_args(NormKind))
+        return self.choice(key, otherwise, get_args(NormKind))
 
-    def inside(self, name: str) -> Settings:
+    def inside(self, key: str) -> Settings:
         """A section within; empty where there is none."""
-        value = self.values.get(name)
-        return Settings({} if value is None else value, f"{self.section}.{name}")
+        value = self.values.get(key)
+        return Settings({} if value is None else value, self.name(key), self.asked)
 
 
 def model_types(config: Any) -> dict[str, ModelType]:

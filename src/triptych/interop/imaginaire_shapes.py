@@ -40,6 +40,11 @@ class Described:
 
     config: Any
     build: Callable[[], nn.Module]
+    image_channels: int = 3
+    label_channels: int | None = None
+    "Of what pairs are made from; None: of a model that has no such."
+    num_classes: int | None = None
+    "That a few-shot discriminator knows; None: of another network."
 
 
 def describe_generator(kind: ModelType, weights: Weights, values: Any) -> Described:
@@ -83,7 +88,8 @@ def _spade(weights: Weights, gen: Settings) -> Described:
         encoder_size=64 * _side(weights, "style_encoder.fc_mu.layers.conv", 8 * encoder[0]) if styled else 256,
     )
     image_channels = weights.weight(f"{root}.conv_img256.layers.conv")[0]
-    return Described(config, lambda: SPADEGenerator(config, label_channels=seen[1], image_channels=image_channels))
+    channels = {"label_channels": seen[1], "image_channels": image_channels}
+    return Described(config, lambda: SPADEGenerator(config, **channels), **channels)
 
 
 def _side(weights: Weights, stem: str, channels: int) -> int:
@@ -120,7 +126,8 @@ def _pix2pixhd(weights: Weights, gen: Settings) -> Described:
         encoder=encoder,
     )
     image_channels = _last_output(weights, f"enhancer_{enhancers - 1}.model_upsample" if enhancers else root)
-    return Described(config, lambda: Pix2PixHDGenerator(config, label_channels=max(1, label_channels), image_channels=image_channels))
+    channels = {"label_channels": max(1, label_channels), "image_channels": image_channels}
+    return Described(config, lambda: Pix2PixHDGenerator(config, **channels), **channels)
 
 
 def _last_output(weights: Weights, root: str) -> int:
@@ -172,7 +179,8 @@ def _unit(weights: Weights, gen: Settings) -> Described:
         pre_activation=_pre_activation(weights, gen, root, steps),
         output=gen.choice("output_nonlinearity", "none", OUTPUTS),
     )
-    return Described(config, lambda: UNITGenerator(config, image_channels=_image_channels(weights, root)))
+    channels = _image_channels(weights, root)
+    return Described(config, lambda: UNITGenerator(config, image_channels=channels), channels)
 
 
 def _style(weights: Weights, gen: Settings, root: str) -> dict[str, Any]:
@@ -199,7 +207,8 @@ def _munit(weights: Weights, gen: Settings) -> Described:
         pre_activation=_pre_activation(weights, gen, root, steps),
         output=gen.choice("output_nonlinearity", "none", OUTPUTS),
     )
-    return Described(config, lambda: MUNITGenerator(config, image_channels=_image_channels(weights, root)))
+    channels = _image_channels(weights, root)
+    return Described(config, lambda: MUNITGenerator(config, image_channels=channels), channels)
 
 
 def _funit_settings(weights: Weights, gen: Settings) -> dict[str, Any]:
@@ -211,13 +220,15 @@ def _funit_settings(weights: Weights, gen: Settings) -> dict[str, Any]:
 
 def _funit(weights: Weights, gen: Settings) -> Described:
     config = FUNITGeneratorConfig(**_funit_settings(weights, gen))
-    return Described(config, lambda: FUNITGenerator(config, image_channels=_image_channels(weights, "generator")))
+    channels = _image_channels(weights, "generator")
+    return Described(config, lambda: FUNITGenerator(config, image_channels=channels), channels)
 
 
 def _coco_funit(weights: Weights, gen: Settings) -> Described:
     bias = gen.number("usb_dims", lambda: weights.shape("generator.usb", axes=2)[1])
     config = COCOFUNITGeneratorConfig(**_funit_settings(weights, gen), style_bias_dims=bias)
-    return Described(config, lambda: COCOFUNITGenerator(config, image_channels=_image_channels(weights, "generator")))
+    channels = _image_channels(weights, "generator")
+    return Described(config, lambda: COCOFUNITGenerator(config, image_channels=channels), channels)
 
 
 def describe_discriminator(kind: ModelType, weights: Weights, values: Any) -> Described:
@@ -228,8 +239,9 @@ def describe_discriminator(kind: ModelType, weights: Weights, values: Any) -> De
             return _spade_discriminator(weights, dis)
         case "pix2pixHD":
             patch = _patches(weights, dis, "model.", norm="instance")
-            channels, images = _patch_input(weights, "model."), dis.number("image_channels", 3)
-            return Described(patch, lambda: Pix2PixHDDiscriminator(patch, label_channels=channels - images, image_channels=images))
+            images = dis.number("image_channels", 3)
+            channels = {"label_channels": _patch_input(weights, "model.") - images, "image_channels": images}
+            return Described(patch, lambda: Pix2PixHDDiscriminator(patch, **channels), **channels)
         case "unit" | "munit":
             return _pair(weights, dis)
         case "funit" | "coco_funit":
@@ -265,7 +277,8 @@ def _spade_discriminator(weights: Weights, dis: Settings) -> Described:
     config = SPADEDiscriminatorConfig(patch=_patches(weights, dis, ""), feature_pyramid=pyramid)
     images = weights.weight("fpse_discriminator.enc1.layers.conv")[1] if pyramid else dis.number("image_channels", 3)
     labels = weights.weight("fpse_discriminator.embedding.layers.conv")[1] if pyramid else _patch_input(weights, "") - images
-    return Described(config, lambda: SPADEDiscriminator(config, label_channels=labels, image_channels=images))
+    channels = {"label_channels": labels, "image_channels": images}
+    return Described(config, lambda: SPADEDiscriminator(config, **channels), **channels)
 
 
 def _pair(weights: Weights, dis: Settings) -> Described:
@@ -276,7 +289,7 @@ def _pair(weights: Weights, dis: Settings) -> Described:
     else:
         config = _residual(weights, dis, f"{root}model")
         channels = weights.weight(f"{root}model.0.layers.conv")[1]
-    return Described(config, lambda: PairDiscriminator(config, image_channels=channels))
+    return Described(config, lambda: PairDiscriminator(config, image_channels=channels), channels)
 
 
 def _residual(weights: Weights, dis: Settings, root: str) -> ResidualDiscriminatorConfig:
@@ -301,4 +314,6 @@ def _class_discriminator(weights: Weights, dis: Settings) -> Described:
         weight_norm=weights.weight_norm,
     )
     classes = weights.shape("model.embedder.weight", axes=2)[0]
-    return Described(config, lambda: FUNITDiscriminator(config, num_classes=classes, image_channels=first[1]))
+    return Described(
+        config, lambda: FUNITDiscriminator(config, num_classes=classes, image_channels=first[1]), first[1], num_classes=classes
+    )

@@ -30,10 +30,15 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     Raises CheckpointError for a file that is missing or damaged, that holds anything that would have to be run, an optimizer's state
     or another thing than tensors by name.
     """
+    return checked_weights(read_content(path), name=str(path))
+
+
+def read_content(path: str | Path) -> Any:
+    """Whatever a file holds: tensors, and plain values around them. Raises CheckpointError where it cannot be read."""
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} is a folder; give a file of weights (.pt)" if path.is_dir() else f"there is no file {path}")
-    return checked_weights(_load(path), name=str(path))
+    return _load(path)
 
 
 def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor]:

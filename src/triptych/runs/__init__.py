@@ -17,6 +17,7 @@ from triptych.runs.latents import Latents, between
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Samples
 from triptych.runs.training import train
+from triptych.runs.translating import Translations
 
 __all__ = [
     "Coder",
@@ -26,6 +27,7 @@ __all__ = [
     "Latents",
     "Run",
     "Samples",
+    "Translations",
     "between",
     "close_world",
     "export_run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import Any
 from torch import Tensor
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.core.errors import CheckpointError, ConfigError, DataError, nearest
 from triptych.core.model import Model
 from triptych.data.config import DataConfig
-from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
+from triptych.data.source import open_data
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop import glow
@@ -25,6 +29,10 @@ from triptych.interop.glow_flags import FLAGS, check_positive, second_rate, word
 from triptych.interop.glow_published import PublishedGlow
 from triptych.interop.glow_published import published as published_glow
 from triptych.interop.guided_diffusion import Described, describe, filled_model
+from triptych.interop.imaginaire_data import DataKind, PlannedData
+from triptych.interop.imaginaire_settings import Plan, plan_of
+from triptych.interop.imaginaire_weights import run_weights
+from triptych.interop.imaginaire_yaml import YamlFile, read_yaml
 from triptych.interop.published import Published, recognise
 from triptych.interop.shapes import shape_flags
 from triptych.interop.tensor_bundle import bundle_files, read_variables
@@ -45,6 +53,9 @@ class Request:
     ema: Path | None
     ema_rate: float | None
     report: Callable[[str], None]
+    checkpoint: Path | None = None
+    data: Path | None = None
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class Imported:
     recipe: str | None
     "The recipe whose settings of training the run has; None: of none."
     files: dict[str, dict[str, Tensor]]
-    "Of the run's checkpoint: model, and ema-RATE."
+    "Of the run's checkpoint: model, and ema-RATE; none where there are no weights but settings alone."
     flags: str
     "All flags of the original that say what the model is, the defaults included."
     published: str | None
@@ -70,6 +81,11 @@ def imported(request: Request) -> Imported:
     if request.program not in SOURCES:
         known = f"{', '.join(SOURCES[:-1])} or {SOURCES[-1]}"
         raise ConfigError("program", f"got {request.program!r}, expected {known}{nearest(str(request.program), SOURCES)}")
+    if request.program == "imaginaire":
+        return _imaginaire(request)
+    for name, otherwise in (("checkpoint", None), ("data", None), ("processes", 1)):
+        if getattr(request, name) != otherwise:
+            raise ConfigError(name, f"goes with imaginaire, not with {request.program}: leave it out")
     return _glow(request) if request.program == "glow" else _diffusion(request, request.program)
 
 
@@ -261,3 +277,110 @@ def _most_like(model: GlowConfig, spec: DataSpec) -> RunConfig:
     found = [load_recipe(name) for name, recipe in recipes().items() if recipe.family == "flows"]
     # The built-in digits are no one's data: a run of theirs would train without being told on what.
     return min((recipe for recipe in found if isinstance(recipe.model, GlowConfig) and recipe.data.source != "digits"), key=differences)
+
+
+# imaginaire -------------------------------------------------------------------------------------------------------------------
+
+_DATA: dict[DataKind, type[DataConfig]] = {
+    "paired_images": PairedDataConfig,
+    "unpaired_images": UnpairedDataConfig,
+    "unpaired_few_shot_images": FewShotDataConfig,
+}
+_GRID = 16  # translations of a grid during training
+
+
+def _imaginaire(request: Request) -> Imported:
+    """The settings of a YAML file and, where a checkpoint is given, its weights."""
+    for name in ("flags", "ema", "ema_rate"):
+        if getattr(request, name) is not None:
+            raise ConfigError(name, "a YAML file of imaginaire says it all: leave it out")
+    if request.processes < 1:
+        raise ConfigError("processes", f"got {request.processes}, expected at least 1")
+    file = read_yaml(request.file)
+    try:
+        return _from_yaml(file, request)
+    except ConfigError as error:
+        raise error if not error.setting else ConfigError(f"{request.file}: {error.setting}", error.reason) from None
+
+
+def _from_yaml(file: YamlFile, request: Request) -> Imported:
+    plan, weights = plan_of(file), None
+    for line in plan.warnings:
+        warnings.warn(line, stacklevel=2)
+    if request.checkpoint is not None:
+        with about(request.checkpoint):
+            weights = run_weights(request.checkpoint, plan, file)
+        plan = weights.plan
+    config = _imaginaire_config(plan, request)
+    files: dict[str, dict[str, Tensor]] = {}
+    for line in [*plan.notes, *(weights.notes if weights else [])]:
+        request.report(line)
+    if weights is not None:
+        files["model"] = weights.model
+        if weights.average is not None:
+            rates = config.train.ema_rates or (_UNSAID_RATE,)
+            # An average that is there begins no more as a copy of the weights.
+            config = replace(config, train=replace(config.train, ema_rates=rates, ema_start=0))
+            files[f"ema-{rates[0]}"] = weights.average
+            request.report(f"its moving average is the run's ema-{rates[0]}, and is used unless --weights raw is given")
+    return Imported(
+        config=config,
+        spec=plan.data.spec,
+        recipe=None,
+        files=files,
+        flags=f"--config {request.file.name}",
+        published=None,
+        sources=(request.file,) if request.checkpoint is None else (request.checkpoint, request.file),
+    )
+
+
+_UNSAID_RATE = 0.9999  # of an average in a checkpoint whose file says that there is none
+
+
+def _imaginaire_config(plan: Plan, request: Request) -> RunConfig:
+    """The run's configuration. What is counted in epochs takes the data; without it the run has a length of its own, which is said."""
+    path = _imaginaire_path(plan.data, request)
+    data = _DATA[plan.data.kind](**plan.data.settings, path=None if path is None else str(path))
+    num_images, why = None, "nobody knows"
+    if plan.schedule.uses_epochs and path is not None:
+        try:
+            num_images = len(open_data(data).train)
+        except DataError as error:
+            why = f"cannot be counted ({error})"
+    if plan.schedule.uses_epochs and num_images is None:
+        warnings.warn(
+            f"the file counts in epochs, and how long one is {why}: import it with --data DIR, or give triptych train "
+            "--train.total-images, --train.checkpoint-every and the schedule of --optim",
+            stacklevel=2,
+        )
+    settings = plan.schedule.run_settings(processes=request.processes, num_images=num_images)
+    return RunConfig(
+        model=plan.model,
+        data=data,
+        train=TrainConfig(**settings["train"], sample_count=_GRID),
+        optim=OptimConfig(**settings["optim"]),
+        log=LogConfig(**settings["log"]),
+    )
+
+
+def _imaginaire_path(data: PlannedData, request: Request) -> Path | None:
+    """Where the data lie: what is asked for, else what the file says, where that is there."""
+    if request.data is not None:
+        if not request.data.exists():
+            raise DataError(f"{request.data}: does not exist (data)")
+        return request.data
+    if data.train_root is None:
+        return None
+    root = Path(data.train_root).expanduser()
+    if not root.exists():
+        request.report(f"data.train.roots: there is no {root} here; triptych train takes the folder as --data.path")
+        return None
+    if data.kind == "unpaired_few_shot_images":  # both types of data are of the same classes
+        return root / "images_content" if (root / "images_content").is_dir() else root
+    held = None if data.val_root is None else Path(data.val_root).expanduser()
+    beside = held is not None and held.parent == root.parent and held_out_folder([held.name]) is not None
+    if root.name == TRAINING and beside and held is not None and held.exists():
+        return root.parent
+    if held is not None:
+        request.report(f"data.val.roots: {held} is not used: it is not beside {root}, as train and val are; a share is held out")
+    return root

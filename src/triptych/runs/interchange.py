@@ -43,6 +43,9 @@ def import_run(
     program: Source = "guided-diffusion",
     ema: str | Path | None = None,
     ema_rate: float | None = None,
+    checkpoint: str | Path | None = None,
+    data: str | Path | None = None,
+    processes: int = 1,
     report: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """A new run with another program's weights; ready to sample, evaluate and train.
@@ -51,12 +54,16 @@ def import_run(
     its command line or by name; None: the file is a published one, known by its name or its shapes, or one of glow's, whose shapes tell
     nearly all. `ema`: the average of the weights, a file ema_RATE_STEPS.pt beside model*.pt. `ema_rate`: the rate of the averages in a
     checkpoint of glow; None: that of its flags. `report` is told what was recognised.
+
+    imaginaire's `file` is a YAML file, and `checkpoint` the weights that go with it; None: the run has settings alone, and is to be
+    trained. `data`: the folder of its data, in place of that in the file; `processes` of a training, each of which has the file's batch.
     Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already.
     """
     directory = RunDirectory(Path(run_dir))
-    if directory.exists():
+    if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
-    request = Request(Path(file), flags, program, None if ema is None else Path(ema), ema_rate, report)
+    paths = {name: None if given is None else Path(given) for name, given in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
+    request = Request(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
     found = imported(request)
     origin = {
         "program": program,
@@ -69,7 +76,8 @@ def import_run(
     directory.create()
     with directory.lock():
         info = {"log2_loss_scale": {}, "best": None, "imported": origin}
-        save_checkpoint(directory.checkpoints, images_seen=0, files=found.files, info=info)
+        if found.files:
+            save_checkpoint(directory.checkpoints, images_seen=0, files=found.files, info=info)
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {origin['flags']}")
         directory.write_config(RunDocument(found.config, found.spec, found.recipe).to_dict())
     return open_run(run_dir)
@@ -80,6 +88,11 @@ def untrained_import(directory: RunDirectory) -> bool:
     if list_checkpoints(directory.checkpoints) != [0]:
         return False
     return "imported" in load_checkpoint(checkpoint_path(directory.checkpoints, 0), files=()).info
+
+
+def settings_alone(directory: RunDirectory) -> bool:
+    """Whether a run has no weights and was never trained: it is as good as new."""
+    return not list_checkpoints(directory.checkpoints) and not directory.metrics_path.exists()
 
 
 def _digest(files: Sequence[Path]) -> str:

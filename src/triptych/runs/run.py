@@ -10,7 +10,7 @@ import torch
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model
+from triptych.core.model import Model, Translator
 from triptych.data.config import DataConfig
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.distributed import World, open_world
@@ -24,6 +24,19 @@ from triptych.runs.inputs import Inputs, drawn_by, open_inputs
 from triptych.runs.latents import Latents, PathName
 from triptych.runs.sampling import Request, Samples, gather, label_list, require_sampler, sample_to
 from triptych.runs.stored import StoredRun, build
+from triptych.runs.translating import (
+    GRID_ROWS,
+    Translation,
+    Translations,
+    check_styles,
+    check_target,
+    fitting,
+    gather_translations,
+    require_translator,
+    translate_to,
+)
+from triptych.runs.translation_inputs import Given, open_given, open_held_out, open_styles
+from triptych.runs.translation_sources import OutputSize
 from triptych.runs.upsampling import ClassesFrom, Pictures, Upsampling, require_upsampler
 
 
@@ -114,6 +127,61 @@ class Run(StoredRun):
             return Samples(gather(model, request, batch_size=size, world=world), kept)
         report = progress or (lambda drawn: None)
         return sample_to(Path(out), model, request, origin=origin | {"inputs": found}, batch_size=size, world=world, progress=report)
+
+    @property
+    def translation(self) -> Config:
+        """The default settings of `translate`. Raises ConfigError where the model translates no images."""
+        return self._translator().translation
+
+    def translate(
+        self,
+        inputs: Given | None,
+        *,
+        count: int | None = None,
+        style: Given | None = None,
+        style_each: bool = False,
+        style_count: int = 1,
+        size: OutputSize = None,
+        seed: int = 0,
+        settings: Config | None = None,
+        batch_size: int | None = None,
+        checkpoint: str = "latest",
+        weights: str | None = None,
+        device: str | None = None,
+        precision: str = "float32",
+        out: str | Path | None = None,
+        grid: int = GRID_ROWS,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Translations:
+        """What the model makes of the first `count` inputs, in every process. Answer j to input k depends on the seed, that input, k and j.
+
+        `inputs`: a path (a folder has a sub-folder for each of the model's sources where there are several), or arrays by the names of
+        the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
+        turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
+        `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a .png. An interrupted call goes on where it
+        was. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
+        """
+        facts = self._translator()
+        check_styles(facts, given=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
+        if inputs is None:
+            opened = open_held_out(self.config.data, self.spec, size=size, count=count)
+        else:
+            opened = open_given(inputs, facts, config=self.config.data, spec=self.spec, size=size, count=count)
+        styles = None if style is None else open_styles(style, facts, config=self.config.data, spec=self.spec, each=style_each)
+        if out is not None:
+            check_target(Path(out), read=(inputs, style), count=len(opened) * style_count)
+        world, model, origin = self._ready(checkpoint, weights, device, batch_size)
+        wanted = Translation(opened, styles, style_count, seed, settings or facts.translation, precision)
+        fits = fitting(batch_size, size=self.config.train.batch_size, height_and_width=self.spec.height_and_width)
+        report = progress or (lambda done, total: None)
+        if out is None:
+            return Translations(opened.names, gather_translations(model, wanted, fits=fits, world=world, progress=report))
+        return translate_to(Path(out), model, wanted, origin=origin, grid_rows=grid, fits=fits, world=world, progress=report)
+
+    def _translator(self) -> Translator:
+        """The model without its weights."""
+        with torch.device("meta"):
+            return require_translator(build(self.config, self.spec))
 
     def evaluate(
         self,

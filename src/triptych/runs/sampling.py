@@ -16,7 +16,7 @@ from triptych.core.batch import DataSpec, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import enlarge, grid, save_png, to_uint8
-from triptych.core.model import Sampler, Upsampler
+from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
@@ -87,6 +87,8 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
 
 def require_sampler(model: nn.Module) -> Sampler:
     """The model as a sampler; ConfigError where it is none."""
+    if isinstance(model, Translator):
+        raise ConfigError("model", f"{type(model).__name__} makes images from images or maps; use triptych translate RUN INPUT")
     if isinstance(model, Upsampler):
         raise ConfigError("model", f"{type(model).__name__} makes images from images of {model.input_size} pixels; give some by --base")
     if not isinstance(model, Sampler):
@@ -143,7 +145,7 @@ def sample_to(
                 pieces.save(part, {"images": images})
                 progress(len(part))
         world.barrier()
-        samples = Samples(_assembled(pieces, request.count), request.labels)
+        samples = Samples(assembled(pieces, request.count), request.labels)
         world.barrier()
         if world.is_main:
             write_samples(out, samples)
@@ -151,8 +153,8 @@ def sample_to(
         return samples
 
 
-def _assembled(pieces: Pieces, count: int) -> np.ndarray:
-    """All images in order; a piece at a time, for they may fill half of the memory."""
+def assembled(pieces: Pieces, count: int) -> np.ndarray:
+    """The images of all pieces in order; a piece at a time, for they may fill half of the memory."""
     images: np.ndarray | None = None
     for items, arrays in pieces.read():
         piece = arrays["images"]

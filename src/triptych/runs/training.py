@@ -19,7 +19,7 @@ import torch
 
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model, Sampler, Upsampler
+from triptych.core.model import Model, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.source import Data, open_data
@@ -35,10 +35,11 @@ from triptych.engine.validation import validation_loss
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
-from triptych.runs.interchange import untrained_import
+from triptych.runs.interchange import settings_alone, untrained_import
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
 from triptych.runs.stored import build
+from triptych.runs.translating import translated_grids
 from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
@@ -111,7 +112,7 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
 
 
 def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, stack: ExitStack) -> _Start:
-    if not directory.exists():
+    if not directory.exists() or settings_alone(directory):
         notes = []
         if config.train.randomized_seed:
             seed = secrets.randbits(63)
@@ -305,8 +306,11 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> An
 
 
 def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
-    """The grids of samples, or of enlargements of held-out images, for the loop; None for a model that makes none."""
+    """The grids of samples, or of what is made of held-out images, for the loop; None for a model that makes none."""
     count = config.train.sample_count
+    if isinstance(model, Translator) and count:
+        train = config.train
+        return translated_grids(model, data, count=count, precision=train.precision, batch_size=train.batch_size, world=world)
     if not isinstance(model, Sampler | Upsampler) or not count:
         return None
     if isinstance(model, Upsampler):

@@ -1,0 +1,158 @@
+"""Digits translated into coloured, inverted digits and back: do they keep their class, and do styles give different colours?
+
+    python benchmarks/digit_colours.py --mnist DIR --folder DATA                                   (writes the two domains)
+    python benchmarks/digit_colours.py --mnist DIR --folder DATA --judge LENET.pth --recipe unit-mnist --run runs/unit-mnist --out FILE.md
+
+Domain A: MNIST's digits, padded to 32x32. Domain B: other digits of MNIST, dark on a bright ground of a random colour. No digit is in
+both. The judge is a LeNet trained by others on plain MNIST (keys convnet.c1.weight ...); what it is given of domain B is turned back
+into a plain digit first: one minus each pixel's share of the ground's colour. 2,000 test digits of each domain are translated.
+Targets: at least 80 % keep their class, each way. For MUNIT also how much the ground's colour varies over eight styles of one digit, as
+a share of how much it varies over the real images of B; at least 25 %. Exit code 1 when a target is missed. A run that is not there yet
+is trained first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import colorsys
+import datetime
+import gzip
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs import Run, open_run, train
+
+KEEP_AT_LEAST, VARY_AT_LEAST = 0.80, 0.25
+TRAINING, TESTED, STYLED, STYLES = 20_000, 2_000, 200, 8
+
+
+def mnist(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 digits (n, 32, 32) and their classes (n,)."""
+    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as file:
+        pixels = np.frombuffer(file.read(), dtype=np.uint8, offset=16).reshape(-1, 28, 28)
+    with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as file:
+        labels = np.frombuffer(file.read(), dtype=np.uint8, offset=8)
+    return np.pad(pixels, ((0, 0), (2, 2), (2, 2))), labels.astype(np.int64)
+
+
+def plain(digits: np.ndarray) -> np.ndarray:
+    """Domain A: (n, 32, 32, 3)."""
+    return np.repeat(digits[..., None], 3, axis=3)
+
+
+def coloured(digits: np.ndarray, seed: int) -> np.ndarray:
+    """Domain B: (n, 32, 32, 3)."""
+    draws = np.random.default_rng(seed).random((len(digits), 2))
+    grounds = np.array([colorsys.hsv_to_rgb(hue, 0.4 + 0.6 * saturation, 1.0) for hue, saturation in draws])
+    return np.round(255 * grounds[:, None, None] * (1 - digits[..., None] / 255)).astype(np.uint8)
+
+
+def write_domains(mnist_folder: Path, folder: Path) -> None:
+    """images_a.npz and images_b.npz in a folder, where they are not there yet."""
+    if (folder / "images_b.npz").is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    digits, _ = mnist(mnist_folder, "train")
+    np.savez_compressed(folder / "images_a.npz", arr_0=plain(digits[:TRAINING]))
+    np.savez_compressed(folder / "images_b.npz", arr_0=coloured(digits[TRAINING : 2 * TRAINING], seed=1))
+
+
+def grounds(images: np.ndarray) -> np.ndarray:
+    """The colour of the ground of images of B, the brightest tenth of each channel: (n, 3) of 0..255."""
+    flat = np.sort(images.reshape(len(images), -1, 3), axis=1)
+    return flat[:, -flat.shape[1] // 10 :].mean(1)
+
+
+def restored(images: np.ndarray) -> np.ndarray:
+    """Images of B as plain digits (n, 32, 32) of 0..1."""
+    ground = np.maximum(grounds(images), 1)[:, None, None]
+    weights = ground / ground.sum(-1, keepdims=True)  # a dark channel says little
+    return np.clip(1 - (weights * images / ground).sum(-1), 0, 1)
+
+
+def judged(path: Path, digits: np.ndarray) -> np.ndarray:
+    """The classes that the LeNet in a file finds for digits (n, 32, 32) of 0..1."""
+    net = {name.split(".")[1] + "." + name.split(".")[2]: tensor for name, tensor in torch.load(path, weights_only=True).items()}
+    x: Tensor = torch.from_numpy(digits).float()[:, None]
+    x = F.max_pool2d(F.conv2d(x, net["c1.weight"], net["c1.bias"]).relu(), 2)
+    x = F.max_pool2d(F.conv2d(x, net["c3.weight"], net["c3.bias"]).relu(), 2)
+    x = F.conv2d(x, net["c5.weight"], net["c5.bias"]).relu().flatten(1)
+    x = F.linear(x, net["f6.weight"], net["f6.bias"]).relu()
+    return F.linear(x, net["f7.weight"], net["f7.bias"]).argmax(1).numpy()
+
+
+def translated(run: Run, images: np.ndarray, *, direction: str, seed: int = 0, count: int = 1) -> np.ndarray:
+    """The translations (n, count, 32, 32, 3)."""
+    with torch.device("meta"):
+        settings = run.model_settings().updated({"direction": direction}) if hasattr(run, "model_settings") else None
+    made = run.translate({"images": images}, settings=settings, seed=seed, style_count=count)
+    return np.stack(made.images)
+
+
+def trained_run(directory: Path, recipe: str, folder: Path, images: int | None) -> tuple[Run, float]:
+    """The run, and the minutes that this call trained it."""
+    if (directory / "config.json").is_file():
+        return open_run(directory), 0.0
+    config = load_recipe(recipe)
+    config = config.updated({"data": {"path": str(folder), "a": "images_a.npz", "b": "images_b.npz"}})
+    if images is not None:
+        config = replace(config, train=replace(config.train, total_images=images))
+    start = time.monotonic()
+    return train(config, directory, recipe=recipe), (time.monotonic() - start) / 60
+
+
+def main() -> int:
+    """0, or 1 where a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST's idx.gz files")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the two domains, written where there is none")
+    parser.add_argument("--judge", type=Path, help="file of the LeNet's weights")
+    parser.add_argument("--recipe", choices=("unit-mnist", "munit-mnist"), default="unit-mnist")
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--images", type=int, help="images seen by the training, in place of the recipe's")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    options = parser.parse_args()
+    write_domains(options.mnist, options.folder)
+    if options.run is None or options.judge is None:
+        return 0
+    digits, labels = mnist(options.mnist, "t10k")
+    first, second = slice(0, TESTED), slice(TESTED, 2 * TESTED)
+    a, b = plain(digits[first]), coloured(digits[second], seed=2)
+    real_a, real_b = judged(options.judge, a[..., 0] / 255), judged(options.judge, restored(b))
+    run, minutes = trained_run(options.run, options.recipe, options.folder, options.images)
+    to_b = judged(options.judge, restored(translated(run, a, direction="a-to-b")[:, 0]))
+    to_a = judged(options.judge, translated(run, b, direction="b-to-a")[:, 0].mean(-1) / 255)
+    rows = [
+        ("real digits of A", (real_a == labels[first]).mean(), None),
+        ("real digits of B, restored", (real_b == labels[second]).mean(), None),
+        ("A translated to B keeps its class", (to_b == labels[first]).mean(), KEEP_AT_LEAST),
+        ("B translated to A keeps its class", (to_a == labels[second]).mean(), KEEP_AT_LEAST),
+    ]
+    varied = grounds(translated(run, a[:STYLED], direction="a-to-b")[:, 0])
+    rows.append(("colours over 200 translations, of their variation in B", varied.std(0).mean() / grounds(b).std(0).mean(), None))
+    if options.recipe == "munit-mnist":
+        styles = translated(run, a[:STYLED], direction="a-to-b", count=STYLES)
+        spread = np.stack([grounds(images) for images in styles]).std(1).mean()
+        rows.append(("colours over 8 styles of a digit, of their variation in B", spread / grounds(b).std(0).mean(), VARY_AT_LEAST))
+    passed = all(target is None or value >= target for _, value, target in rows)
+    lines = [f"# {options.recipe}, {datetime.date.today()}", "", "| figure | value | target |", "|---|---|---|"]
+    for name, value, target in rows:
+        said = "" if target is None else f"at least {100 * target:.0f} %: {'reached' if value >= target else 'MISSED'}"
+        lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
+    lines += ["", f"{run.find_checkpoint():,} images seen" + (f", {minutes:.1f} minutes of training" if minutes else ""), ""]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join(lines), encoding="utf-8")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""`triptych translate`: images made from images, or maps, by a trained run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
+from triptych.cli.processes import is_first_process
+from triptych.cli.progress_bar import progress_bar
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triptych.runs.translation_sources import OutputSize
+
+_USAGE_LINE = "triptych translate RUN INPUT [--out DIR], or triptych translate RUN --held-out [--count N] [--out DIR]"
+
+USAGE = f"""usage: {_USAGE_LINE}
+
+Makes images of one kind from images, or maps, of another: photos of label maps, the same scene in winter, an animal of another species.
+INPUT is a file, a folder, .zip, .tar, .npz or .npy; for a model of several sources a folder with a sub-folder for each (labels/a.png goes
+with objects/a.png). --style names images whose look is taken, --style-count 5 asks for several answers. DIR gets an image for each input,
+under its name, and grid.png, which shows input, answers and, where there is one, the truth.
+
+  triptych translate RUN --help    list all options, with the settings of that run's model
+
+example: triptych translate runs/spade-camvid ./camvid/val --style-count 3 --out photos"""
+
+
+@config
+class TranslateOptions(Config):
+    """Of what, in whose look, how large, from which weights, to where."""
+
+    held_out: bool = False
+    "Translate held-out images of the run's own data, in place of INPUT."
+    count: int | None = None
+    "The first so many inputs; None: all."
+    style: str | None = None
+    "Images whose look is taken, a file, folder, .zip, .tar, .npz or .npy: all of them together. None: none, or drawn by the seed."
+    style_each: bool = False
+    "The answers take the images of --style in turn instead, input by input."
+    style_count: int = 1
+    "Answers to each input: with random styles, or in those of --style-each."
+    size: str = "run"
+    "run: cut as the run's images; own: each image's own, down to what the model can make; 512: the short side; 480x640: height, width."
+    seed: int = 0
+    "Seed of random styles."
+    out: str | None = None
+    "A folder: NAME.png for each input, or NAME_0.png and so on; FILE.npz: all as arr_0; FILE.png: of one input. None: RUN/translated."
+    grid: int = 16
+    "Rows of grid.png in the folder; 0: no grid."
+    batch_size: int | None = None
+    "Images made at once in each process; None: the run's batch size, fewer where images are larger."
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
+    "Arithmetic of the networks."
+    device: str | None = None
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+
+    def __post_init__(self) -> None:
+        self.require(self.count is None or self.count >= 1, "count", "at least 1")
+        self.require(self.style_count >= 1, "style_count", "at least 1")
+        self.require(_size(self.size) is not None, "size", "run, own, a short side (512), or height and width (480x640)")
+        self.require(self.seed >= 0, "seed", "0 or more")
+        self.require(
+            self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
+        )
+        self.require(self.grid >= 0, "grid", "0 or more")
+        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
+        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Translates, and prints where the images are."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    directory = run_argument(arguments, usage=_USAGE_LINE)
+    given, flags = split(arguments[1:])
+
+    from triptych import runs
+
+    run = runs.open_run(directory)
+    options, settings = configure(directory, flags, translation=run.translation)
+    if not options.held_out and given is None:
+        raise ConfigError("", f"no input given; usage: {_USAGE_LINE}")
+    if options.held_out and given is not None:
+        raise ConfigError("--held-out", f"got an input, {given!r}, too; give one of them")
+    out = Path(options.out) if options.out is not None else Path(directory) / "translated"
+    with named_as_flags(options, settings), progress_bar("translating") as move:
+        made = run.translate(
+            given,
+            count=options.count,
+            style=options.style,
+            style_each=options.style_each,
+            style_count=options.style_count,
+            size=_size(options.size)[0],  # type: ignore[index]  (None was refused)
+            seed=options.seed,
+            settings=settings,
+            batch_size=options.batch_size,
+            checkpoint=options.checkpoint,
+            weights=options.weights,
+            device=options.device,
+            precision=options.precision,
+            out=out,
+            grid=options.grid,
+            progress=lambda done, total: move(completed=done, total=total),
+        )
+    runs.close_world()
+    if is_first_process():
+        print(f"{len(made.names) * options.style_count} images in {out}")
+    return 0
+
+
+def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The input, which comes before all flags, and the flags; no input where they begin at once."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return None, list(arguments)
+
+
+def configure(run: str, arguments: Sequence[str], *, translation: Config) -> tuple[TranslateOptions, Config]:
+    """The options, and the settings of the model: those of the run with the flags laid over them."""
+    from triptych.cli.settings import parse
+
+    return parse(
+        arguments,
+        prog=f"triptych translate {run} INPUT",
+        description="Makes images from images or maps. The options after --device are settings of the run's model.",
+        options=TranslateOptions(),
+        settings=translation,
+    )
+
+
+def _size(text: str) -> tuple[OutputSize] | None:
+    """What `--size` says, in a tuple of its own, for it may be None; None for what it does not take."""
+    if text in ("run", "own"):
+        return (None,) if text == "run" else ("own",)
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})?", text):
+        return None
+    height, _, width = text.partition("x")
+    return ((int(height), int(width)),) if width else (int(height),)

@@ -1,0 +1,189 @@
+"""imaginaire's YAML files: read as plain data, and laid over the defaults that the original has.
+
+    file = read_yaml("config.yaml")
+    file.settings.inside("gen").number("num_filters", 64)
+
+Nothing in a file is run: tags that would make objects are refused, and so are files that become very large. What is asked for is noted,
+so that in the end each key that nobody asked for can be named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from triptych.core.errors import ConfigError
+from triptych.interop.imaginaire_reading import Settings
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 50_000
+"""Of a file, every alias counted as what it stands for."""
+
+ENDLESS = 1_000_000_000
+"""Iterations or epochs that stand for "never"."""
+
+DEFAULTS: dict[str, Any] = {
+    "snapshot_save_iter": ENDLESS,
+    "snapshot_save_epoch": ENDLESS,
+    "image_save_iter": ENDLESS,
+    "max_epoch": ENDLESS,
+    "max_iter": ENDLESS,
+    "logging_iter": 100,
+    "trainer": {
+        "model_average_config": {
+            "enabled": False,
+            "beta": 0.9999,
+            "start_iteration": 1000,
+            "num_batch_norm_estimation_iterations": 30,
+            "remove_sn": True,
+        },
+        "gen_step": 1,
+        "dis_step": 1,
+        "gan_relativistic": False,
+        "aug_policy": "",
+        "amp_config": {
+            "enabled": False,
+            "init_scale": 65536.0,
+            "growth_factor": 2.0,
+            "backoff_factor": 0.5,
+            "growth_interval": 2000,
+        },
+    },
+    **{
+        name: {
+            "type": "adam",
+            "lr": 1e-4,
+            "adam_beta1": 0.0,
+            "adam_beta2": 0.999,
+            "eps": 1e-8,
+            "lr_policy": {"iteration_mode": False, "type": "step", "step_size": ENDLESS, "gamma": 1},
+        }
+        for name in ("gen_opt", "dis_opt")
+    },
+    "data": {"num_workers": 0},
+    "inference_args": {},
+}
+"""What the original assumes of that which has a meaning here."""
+
+
+class YamlFile:
+    """A file's own values, and the same over the original's defaults as `settings`."""
+
+    def __init__(self, given: Mapping[str, Any], *, path: str = "the file") -> None:
+        self.given, self.path = given, path
+        values = merged(DEFAULTS, given)
+        for section in ("gen", "dis"):
+            if "common" in values and isinstance(values.get(section), Mapping):
+                values[section] = {"common": values["common"], **values[section]}
+        self.settings = Settings(values, "")
+
+
+def read_yaml(path: str | Path) -> YamlFile:
+    """The file at `path`. Raises ConfigError, naming the place, for one that cannot be used."""
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError("", f"{path} is a folder; give a YAML file" if path.is_dir() else f"there is no file {path}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("", f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > MOST_BYTES:
+        raise ConfigError("", f"{path} is larger than {MOST_BYTES:,} bytes: this is no file of settings")
+    return YamlFile(parsed_yaml(data, name=str(path)), path=str(path))
+
+
+def parsed_yaml(text: str | bytes, *, name: str = "the file") -> dict[str, Any]:
+    """The table of settings that a text is. Raises ConfigError, about `name`, for anything else."""
+    try:
+        loader = _Loader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                raise ConfigError("", f"{name} is empty, expected settings")
+            _count(node, {}, name)
+            content = loader.construct_document(node)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f", line {mark.line + 1}"
+        raise ConfigError("", f"{name}{where}: {_one_line(error.problem or error.context)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError("", f"{name} is not YAML: {_one_line(error)}") from None
+    except RecursionError:
+        raise ConfigError("", f"{name} is nested too deeply: this is no file of settings") from None
+    if not isinstance(content, dict):
+        raise ConfigError("", f"{name} holds a {type(content).__name__}, expected settings by name (gen, dis, data, trainer, ...)")
+    return content
+
+
+def _one_line(problem: object) -> str:
+    return " ".join(str(problem or "it cannot be read").split())[:200]
+
+
+def _count(node: yaml.Node, counts: dict[int, int | None], name: str) -> int:
+    """Values in a node, aliases counted as what they stand for. Raises ConfigError for too many, and for what contains itself."""
+    known = counts.get(id(node), 0)
+    if known is None:
+        raise ConfigError("", f"{name}: an alias stands for something that contains it")
+    if known:
+        return known
+    counts[id(node)] = None
+    total = 1
+    if isinstance(node, yaml.SequenceNode):
+        total += sum(_count(child, counts, name) for child in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        _check_keys(node, name)
+        total += sum(_count(child, counts, name) for pair in node.value for child in pair)
+    if total > MOST_VALUES:
+        raise ConfigError("", f"{name} holds more than {MOST_VALUES:,} values: this is no file of settings")
+    counts[id(node)] = total
+    return total
+
+
+def _check_keys(node: yaml.MappingNode, name: str) -> None:
+    """Raises ConfigError for a key that is no text, and for one that stands twice: one of them would be ignored silently."""
+    seen: set[str] = set()
+    for key, _ in node.value:
+        where = f"{name}, line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
+            found = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or table"
+            raise ConfigError("", f"{where}: got {found} as a key, expected a name")
+        if key.value in seen:
+            raise ConfigError("", f"{where}: {key.value} stands twice in one table")
+        seen.add(key.value)
+
+
+_KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data alone; 1e-4 is a number, and a date is text."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(("timestamp", "value"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`given` over `defaults`: tables are merged, all else is replaced; a section without content leaves the defaults."""
+    values = dict(defaults)
+    for name, value in given.items():
+        before = values.get(name)
+        if isinstance(before, Mapping) and (value is None or isinstance(value, Mapping)):
+            values[name] = merged(before, value or {})
+        else:
+            values[name] = value
+    return values

@@ -1,0 +1,184 @@
+"""`triptych imaginaire` and `triptych import imaginaire`: what the original's command line becomes, and what is said of it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.interop.imaginaire_files import changed, checkpoint, small, written
+from tests.runs.test_imaginaire_import import photographed, short
+from triptych.cli import imaginaire, import_
+from triptych.cli.main import main
+from triptych.core.model import seeded_build
+from triptych.interop.imaginaire_flags import FLAGS
+from triptych.interop.imaginaire_settings import plan_of
+from triptych.interop.imaginaire_yaml import YamlFile
+from triptych.runs import open_run
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def commands(words: str) -> list[str]:
+    return [shlex.join(command) for command in imaginaire.commands(imaginaire.read(shlex.split(words)))]
+
+
+def failed(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main(shlex.split(words)) == 2
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[-1].startswith("triptych: error: ")
+    return shown[-1].removeprefix("triptych: error: ")
+
+
+def test_the_defaults_are_the_originals(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert commands("--config a/b.yaml --logdir r") == ["import imaginaire a/b.yaml --run r", "train r --train.seed 2"]
+    monkeypatch.setattr(imaginaire.time, "strftime", lambda form: {"%Y_%m%d_%H%M_%S": "2021_1101_1200_00"}[form])
+    assert commands("--config a/b.yaml")[1] == "train logs/2021_1101_1200_00_b --train.seed 2"
+    assert set(FLAGS) == {
+        *("config", "logdir", "checkpoint", "seed", "randomized_seed", "local_rank", "single_gpu", "debug", "use_jit"),
+        *("profile", "wandb", "wandb_name", "wandb_id", "resume", "num_workers"),
+    }
+
+
+def test_every_flag_arrives(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    Path("w.pt").write_text("")
+    words = (
+        "--config c.yaml --logdir r --checkpoint w.pt --seed 5 --local-rank 0 --single_gpu --use_jit --profile --wandb --wandb_name name"
+    )
+    words += " --wandb_id abc --resume 1 --num_workers=3 --data.path photos --model.perceptual.weights=vgg.pth --train.total-images 9"
+    first, second = commands(words)
+    assert first == "import imaginaire c.yaml w.pt --run r --data photos --processes 4"
+    assert second == (
+        "train r --train.seed 5 --data.workers 3 --train.profile-steps 10 --log.wandb online --log.wandb-project name --data.path photos "
+        "--model.perceptual.weights=vgg.pth --train.total-images 9"
+    )
+    assert Path("r/wandb_id.txt").read_text() == "abc\n"
+    notes = capsys.readouterr().err
+    for start in (
+        "--local_rank is not used: torchrun",
+        "--use_jit is not used: ",
+        "--single_gpu is not used: ",
+        "--resume 1 gives the weights",
+    ):
+        assert f"triptych: note: {start}" in notes
+    assert "wandb" not in commands("--config c.yaml --logdir q --wandb --debug")[1]
+
+
+def test_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = {commands("--config c.yaml --logdir r --randomized_seed")[1].rpartition(" ")[2] for _ in range(3)}
+    assert len(drawn) > 1 and all(0 <= int(seed) <= 10_000 for seed in drawn)
+    assert capsys.readouterr().err.count("triptych: note: drew seed ") == 3
+
+
+def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("r").mkdir()
+    Path("r/config.json").write_text("{}")
+    assert len(commands("--config c.yaml --logdir r")) == 2, "it has settings alone"
+    Path("r/metrics.jsonl").write_text("")
+    assert commands("--config c.yaml --logdir r") == ["train r"]
+    assert commands("--config c.yaml --logdir r --seed 3 --checkpoint w.pt --randomized_seed") == ["train r"]
+    assert commands("--config c.yaml --logdir r --seed 3 --resume 1") == ["train r --train.seed 3"]
+    notes = capsys.readouterr().err
+    assert "r holds a run: it goes on with its own settings" in notes and "--checkpoint is not used" in notes
+    assert failed("imaginaire --config c.yaml --logdir r --resume 0", capsys) == "--resume: got 0, but r holds a run; give another --logdir"
+
+
+def test_weights_of_a_run_to_begin_with() -> None:
+    Path("other").mkdir()
+    Path("other/config.json").write_text("{}")
+    first, second = commands("--config c.yaml --logdir r --checkpoint other")
+    assert first == "import imaginaire c.yaml --run r" and second == "train r --init-from other --train.seed 2"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("imaginaire --logdir r", "--config: missing: the YAML file"),
+        ("imaginaire --config c.yaml --confg d", '--confg: unknown flag; did you mean "--config"?'),
+        ("imaginaire --config c.yaml --seed many", "--seed: got 'many', expected a whole number"),
+        ("imaginaire --config c.yaml --seed -1", "--seed: got -1, expected 0 or more"),
+        ("imaginaire --config c.yaml --resume 2", "--resume: got '2', expected 0 or 1"),
+        ("imaginaire --config c.yaml --num_workers x", "--num_workers: got 'x', expected a whole number"),
+        ("imaginaire --config c.yaml --logdir r --checkpoint none.pt", "there is no checkpoint none.pt"),
+        ("imaginaire --config none.yaml --logdir r", "there is no file none.yaml"),
+        ("imaginaire python", "got 'python'; begin with the flags"),
+        ("imaginaire mpirun train.py", "got 'mpirun'; begin with the flags, for several processes so: torchrun --nproc-per-node N"),
+        ("import imaginaire", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
+        ("import imaginaire a b c --run r", "unexpected 'c'; usage: triptych import"),
+        ("import imaginaire none.yaml --run r", "there is no file none.yaml"),
+        ("import imaginaire bad.yaml --run r", "bad.yaml: gen.type: got 'imaginaire.generators.vid2vid', expected one that ends in spade"),
+        ("import imaginaire c.yaml --run r --flags=x", "--flags: a YAML file of imaginaire says it all: leave it out"),
+        ("import imaginaire c.yaml --run r --processes 0", "--processes: got 0, expected at least 1"),
+        ("import imaginaire c.yaml --run r --processes 1.5", "--processes: got 1.5, expected a whole number"),
+        ("import imaginaire c.yaml --run r --processes x", "--processes: got 'x', expected a whole number"),
+        ("import imaginaire c.yaml --run r --data nowhere", "nowhere: does not exist"),
+        ("import imaginaire c.yaml c.yaml --run r", "c.yaml is damaged, or not a file of PyTorch's weights"),
+        ("import glow c.yaml --run r --data x", "--data: goes with imaginaire, not with glow: leave it out"),
+        ("import glow c.yaml --run r --processes 2", "--processes: goes with imaginaire, not with glow: leave it out"),
+        (
+            "import imaginair c.yaml --run r",
+            "unknown program 'imaginair', expected guided-diffusion, improved-diffusion, glow or imaginaire",
+        ),
+    ],
+)
+def test_mistakes(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    written(Path("c.yaml"), short())
+    written(Path("bad.yaml"), changed(short(), {"gen": {"type": "imaginaire.generators.vid2vid"}}))
+    assert failed(words, capsys).startswith(line)
+    assert not Path("r").exists()
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["imaginaire", "--help"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("usage: triptych imaginaire ") and all(f"--{flag}" in page for flag in FLAGS)
+    assert main(["imaginaire"]) == 2
+    assert import_.configure(["imaginaire", "c.yaml", "w.pt", "--run", "r"]).checkpoint == "w.pt"
+
+
+def saved(values: dict[str, Any]) -> None:
+    plan = plan_of(YamlFile(values))
+    models = [seeded_build(plan.model, plan.data.spec, seed=seed) for seed in (1, 2)]
+    torch.save(checkpoint(*models), "w.pt")
+
+
+def test_from_a_file_to_a_trained_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the original's words alone; the printed commands are the ones that ran, and unknown settings are named."""
+    for part in ("train", "val"):
+        for domain in "ab":
+            photographed(Path(f"photos/{part}/images_{domain}"), 4, side=40)
+    written(Path("c.yaml"), short(los_weight=3))
+    words = "imaginaire train.py --config c.yaml --logdir r --num_workers 0 --train.sample-count 0 --train.validate-images 0"
+    assert main(words.split()) == 0
+    shown = capsys.readouterr()
+    printed = [line for line in shown.out.splitlines() if line.startswith("triptych ")]
+    assert printed[0] == "triptych import imaginaire c.yaml --run r" and printed[1].startswith("triptych train r --train.seed 2 ")
+    assert "triptych: warning: unknown setting los_weight is not used" in shown.err
+    assert "train it: triptych train r" in shown.out
+    run = open_run("r")
+    assert run.checkpoints() == [4] and (run.config.train.seed, run.config.train.ema_rates) == (2, (0.9999,))
+    assert main(f"{words} --train.total-images 6".split()) == 0
+    assert open_run("r").checkpoints()[-1] == 6
+    assert "its own settings" in capsys.readouterr().err
+
+
+def test_import_with_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    values = small("pix2pixHD")
+    written(Path("c.yaml"), values)
+    saved(values)
+    assert main("import imaginaire c.yaml w.pt --run r".split()) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "the state of its optimizers is not taken: they begin anew" in shown
+    assert "its moving average is the run's ema-0.999, and is used unless --weights raw is given" in shown
+    assert shown[-2:] == ["r: Pix2PixHD, 64x128, no classes", "translate with it: triptych translate r INPUT --out DIR"]
+    log = Path("r/log.txt").read_text()
+    assert "imported from w.pt (imaginaire, SHA-256 " in log and "--config c.yaml" in log

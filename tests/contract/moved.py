@@ -1,0 +1,66 @@
+"""A recipe's model off its initial values, and what its gradients tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tests.contract.shrink import BATCH
+from triptych.core.batch import Batch
+from triptych.core.model import Model, Phase
+from triptych.core.rng import Rng
+from triptych.data.loader import Loader
+from triptych.data.source import open_data
+from triptych.gans.weight_norms import settle_spectral_norm
+from triptych.interop.weight_files import read_weights
+from triptych.recipes.config import RunConfig
+from triptych.runs.run import build
+
+
+def moved_model(config: RunConfig) -> Model:
+    """The model with every parameter moved off its initial value, so that no gradient is zero by construction."""
+    model = build(config, open_data(config.data).spec)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        settle_spectral_norm(model)
+    for network, path in model.borrowed.items():
+        assert path is not None
+        getattr(model, network).load(read_weights(path))
+    return model
+
+
+def is_without_effect(key: str, gradients: Mapping[str, Tensor]) -> bool:
+    """Whether it is the bias of a layer whose norm takes it out again, so that its gradient is rounding alone.
+
+    Published translation networks have such biases before their instance norms.
+    """
+    layer, _, last = key.rpartition(".")
+    weight = next((gradients[name] for name in (f"{layer}.weight", f"{layer}.weight_orig") if name in gradients), None)
+    return last == "bias" and weight is not None and bool(gradients[key].norm() < 1e-4 * weight.norm())
+
+
+def first_batch(config: RunConfig) -> Batch:
+    loader = Loader(open_data(config.data).train, batch_size=BATCH, seed=0, workers=0)
+    return next(loader.batches(0)).to("cpu")
+
+
+def gradients(model: Model, phase: Phase, batch: Batch, *, size: int = BATCH) -> dict[str, Tensor]:
+    """The gradients of the phase's networks, `size` samples at a time."""
+    model.zero_grad()
+    rng = Rng(0, (phase.name, 0), batch.index)
+    for start in range(0, len(batch), size):
+        part = slice(start, start + size)
+        (model.loss(phase, batch[part], rng[part]).loss.sum() / len(batch)).backward()
+    own = tuple(f"{network}." for network in phase.networks)
+    return {name: p.grad.clone() for name, p in model.named_parameters() if name.startswith(own) and p.grad is not None}
+
+
+def idle_biases(config: RunConfig) -> set[str]:
+    """The biases that norms take out again."""
+    model = moved_model(config).train()
+    found = [gradients(model, phase, first_batch(config)) for phase in model.phases]
+    return {key for part in found for key in part if is_without_effect(key, part)}

@@ -1,0 +1,131 @@
+"""Small data of every kind that recipes learn, and what a data source of a recipe gives at full size."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.rng import key_of, words
+from triptych.data.config import DataConfig
+from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
+from triptych.gans.feature_networks import required_tensors
+
+COUNT, SIDE, CLASSES = 40, 32, 4
+"""Images of a small data set, pixels of their sides, classes of their maps."""
+
+
+@functools.cache
+def _root() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="triptych-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _pixels(name: str, k: int, side: int, levels: int, *, channels: int = 3) -> np.ndarray:
+    """Random squares of 8 pixels: whole numbers below `levels`, (side, side, channels)."""
+    blocks = words(np.array([k]), key=key_of(0, name), count=(side // 8) ** 2 * channels)[0] % levels
+    return np.kron(blocks.reshape(side // 8, side // 8, channels), np.ones((8, 8, 1))).astype(np.uint8)
+
+
+def _write(folder: Path, name: str, levels: int, *, side: int = SIDE, count: int = COUNT) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(count):
+        pixels = _pixels(name, k, side, levels)
+        Image.fromarray(pixels if levels == 256 else pixels[..., 0]).save(folder / f"{k:03d}.png")
+
+
+@functools.cache
+def _paired(target: str, maps: tuple[str, ...], instances: str | None, conditions: tuple[str, ...]) -> Path:
+    root = _root() / "-".join(("paired", target, *maps, instances or "", *conditions))
+    for name in (target, *conditions):
+        _write(root / name, name, 256)
+    for name in (*maps, *([] if instances is None else [instances])):
+        _write(root / name, name, CLASSES)
+    return root
+
+
+@functools.cache
+def _unpaired(a: str, b: str) -> Path:
+    root = _root() / f"unpaired-{a}-{b}"
+    for name in (a, b):
+        _write(root / name, name, 256)
+    return root
+
+
+@functools.cache
+def _few_shot() -> Path:
+    root = _root() / "few-shot"
+    for index in range(6):
+        _write(root / f"class{index}", f"class{index}", 256, count=8)
+    return root
+
+
+@functools.cache
+def feature_weights() -> Path:
+    """A file of random weights of SqueezeNet's first layer, for perceptual losses."""
+    path = _root() / "squeezenet.pt"
+    generator = torch.Generator().manual_seed(0)
+    shapes = required_tensors("squeezenet1_0", FIRST_LAYER)
+    torch.save({name: 0.05 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}, path)
+    return path
+
+
+FIRST_LAYER = ("relu_1",)
+
+
+def small_data(data: DataConfig) -> DataConfig:
+    """The data of a recipe in its own form, small: pairs, domains, classes for few examples; else the digits at 8x8."""
+    plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
+    if isinstance(data, PairedDataConfig):
+        path = _paired(data.target, data.maps, data.instances, data.conditions)
+        return replace(data, **plain, path=str(path), width=None, num_classes=(CLASSES,) * len(data.maps), validation_fraction=0.25)
+    if isinstance(data, UnpairedDataConfig):
+        path = _unpaired(Path(data.a).name, Path(data.b).name)
+        return replace(data, **plain, path=str(path), a=Path(data.a).name, b=Path(data.b).name, validation_fraction=0.25)
+    if isinstance(data, FewShotDataConfig):
+        return replace(data, **plain, path=str(_few_shot()), held_out=2)
+    labels = "none" if data.labels == "none" else "auto"
+    channels = 1 if data.source in ("digits", "mnist") else 3
+    return replace(data, source="digits", path=None, image_size=8, channels=channels, labels=labels, decode="exact", workers=0)
+
+
+def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
+    """What the data of a recipe gives at full size, without looking at any."""
+    classes: int | None = 10 if data.source in ("digits", "mnist", "cifar10") else 1000
+    channels = data.channels or (1 if data.source in ("digits", "mnist") else 3)
+    inputs: list[InputSpec] = []
+    width = None
+    if data.labels == "none":
+        classes = None
+    if isinstance(data, PairedDataConfig):
+        classes, width = None, None if data.width == data.image_size else data.width
+        for name, count in zip(data.maps, data.num_classes, strict=True):
+            inputs.append(InputSpec(name=name, kind="classes", num_classes=count, dont_care=data.dont_care))
+        if data.instances is not None:
+            inputs.append(InputSpec(name=data.instances, kind="instances"))
+        inputs += [InputSpec(name=name, kind="image", channels=1) for name in data.conditions]
+    if isinstance(data, UnpairedDataConfig):
+        classes, inputs = None, [InputSpec(name="images_b", kind="image", channels=channels)]
+    if isinstance(data, FewShotDataConfig):
+        classes = few_shot_classes
+        names = ["style"] if data.style_count == 1 else [f"style_{k}" for k in itertools.islice(itertools.count(1), data.style_count)]
+        inputs = [InputSpec(name=name, kind="image", channels=channels) for name in names]
+        inputs.append(InputSpec(name="style_labels", kind="labels", num_classes=classes))
+    return DataSpec(
+        image_size=data.image_size,
+        width=width,
+        channels=channels,
+        num_classes=classes,
+        class_names=None if classes is None else tuple(map(str, range(classes))),
+        inputs=tuple(inputs),
+    )

@@ -1,0 +1,45 @@
+"""Run by torchrun: the generator's terms under top-k training on this process's share of 7 samples. Argument: a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.gans.toy_gan import Toy, images_of, toy
+from triptych.core.batch import Batch
+from triptych.core.rng import Rng
+from triptych.engine.distributed import close_world, open_world
+from triptych.gans.model import TopKConfig
+
+COUNT, STEPS = 7, 3
+SHARES = (slice(0, 5), slice(5, 7))
+SETTINGS: dict[str, Any] = {"top_k": TopKConfig(least=0.3, decay=0.7, round_steps=1)}
+
+
+def terms_and_gradients(model: Toy, batch: Batch, rng: Rng) -> list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]]:
+    """The logged terms of some steps of the generator on these samples, and the gradients of the sums of their losses."""
+    found = []
+    phase = model.phases[-1]
+    for _ in range(STEPS):
+        model.prepare(phase)
+        model.zero_grad()
+        terms = model.loss(phase, batch, rng)
+        terms.loss.sum().backward()
+        gradients = {name: p.grad.clone() for name, p in model.generator.named_parameters() if p.grad is not None}
+        found.append((dict(terms.logged), gradients))
+    return found
+
+
+def main(folder: Path) -> None:
+    world = open_world("cpu")
+    batch, share = images_of(COUNT), SHARES[world.rank]
+    found = terms_and_gradients(toy(**SETTINGS), batch[share], Rng(0, ("generator", 0), batch.index)[share])
+    torch.save(found, folder / f"{world.rank}.pt")
+    close_world()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

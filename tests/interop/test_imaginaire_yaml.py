@@ -1,0 +1,517 @@
+"""imaginaire's YAML files: what is read of them, and what is refused or named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.gans.published import HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH
+from tests.gans.published import PUBLISHED as COUNTED
+from tests.interop.imaginaire_files import PERCEPTUAL, PUBLISHED, published, small, written
+from triptych.core.errors import ConfigError
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
+from triptych.gans.discriminators import FUNITDiscriminatorConfig, ResidualDiscriminatorConfig, SPADEDiscriminatorConfig
+from triptych.gans.few_shot import FUNITConfig
+from triptych.gans.funit import FUNITGeneratorConfig
+from triptych.gans.init import InitConfig
+from triptych.gans.instance_features import FeatureEncoderConfig
+from triptych.gans.munit import MUNITGeneratorConfig
+from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
+from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
+from triptych.gans.spade import SPADEGeneratorConfig
+from triptych.gans.unit import UNITGeneratorConfig
+from triptych.gans.unpaired import MUNITConfig, UNITConfig
+from triptych.interop.imaginaire_settings import Plan, plan_of
+from triptych.interop.imaginaire_yaml import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
+
+
+def planned(values: dict[str, Any]) -> Plan:
+    return plan_of(YamlFile(values))
+
+
+def refused(values: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        planned(values)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+# Reading
+
+
+def test_numbers_and_words() -> None:
+    text = "a: 1e-4\nb: {c: 1e9, d: [1, 2.5]}\ne: 256, 512\nf: -1.5E+3\ng: 2020-01-01\nh: .5e1\ni: none\nj: ~\nk: True\nl: .5\nm: 1e\n"
+    read = parsed_yaml(text)
+    assert read == {
+        "a": 0.0001,
+        "b": {"c": 1e9, "d": [1, 2.5]},
+        "e": "256, 512",
+        "f": -1500.0,
+        "g": "2020-01-01",
+        "h": 5.0,
+        "i": "none",
+        "j": None,
+        "k": True,
+        "l": 0.5,
+        "m": "1e",
+    }
+    assert parsed_yaml("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\nz: *x")["y"] == {"a": 1, "b": 3}
+
+
+def bomb() -> str:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 9)]
+    return "\n".join(lines)
+
+
+def merging_bomb() -> str:
+    lines = ["a0: &a0 {" + ", ".join(f"k{k}: 1" for k in range(20)) + "}"]
+    lines += [f"a{k}: &a{k} {{<<: [{', '.join([f'*a{k - 1}'] * 10)}], x{k}: 1}}" for k in range(1, 9)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("# nothing", "the file is empty"),
+        ("[1]", "the file holds a list, expected settings by name"),
+        ("3", "the file holds a int, expected settings"),
+        ("a: !!python/object/apply:os.system ['echo x']", "line 1: could not determine a constructor for the tag"),
+        ("a: 1\nb: !!python/name:os.system", "line 2: could not determine a constructor for the tag"),
+        ("a: !mine 3", "line 1: could not determine a constructor"),
+        ("a: &a [*a]", "an alias stands for something that contains it"),
+        ("a: &a {b: *a}", "an alias stands for something that contains it"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "line 4: c stands twice in one table"),
+        ("1: 2", "line 1: got '1' as a key, expected a name"),
+        ("? [1]\n: 2", "got a list or table as a key"),
+        ("a: [1", "line 1: "),
+        ("a: *b", "found undefined alias"),
+        ("a: \x00", "the file is not YAML"),
+        ("a: !!int x", "the file is not YAML"),
+        ("a: 1\n---\nb: 2", "line 2: but found another document"),
+        ("[" * 5000, "nested too deeply"),
+        (bomb(), "holds more than 50,000 values"),
+        (merging_bomb(), "holds more than 50,000 values"),
+        ("a: \t- b", "line 1: found character"),
+    ],
+)
+def test_texts_that_are_no_settings(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parsed_yaml(text)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "big.yaml").write_bytes(b"a: 1\n" + b"#" * MOST_BYTES)
+    (tmp_path / "bytes.yaml").write_bytes(b"a: \xff\xfe\n")
+    for name, message in (
+        ("none.yaml", "there is no file"),
+        (".", "is a folder"),
+        ("big.yaml", "is larger than"),
+        ("bytes.yaml", "not YAML"),
+    ):
+        with pytest.raises(ConfigError, match=message) as raised:
+            read_yaml(tmp_path / name)
+        assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_file_lies_over_the_defaults(tmp_path: Path) -> None:
+    file = read_yaml(written(tmp_path / "a.yaml", {"gen_opt": {"lr": 0.5, "lr_policy": {"gamma": 0.1}}, "trainer": None, "x": [1]}))
+    optimizer = file.settings.inside("gen_opt")
+    assert (optimizer.factor("lr", 0), optimizer.factor("eps", 0), optimizer.inside("lr_policy").factor("gamma", 1)) == (0.5, 1e-8, 0.1)
+    assert file.settings.inside("trainer").number("gen_step", 7) == 1
+    assert file.settings.inside("dis_opt").factor("lr", 0) == 1e-4
+
+
+# The published files
+
+
+def test_the_published_files_describe_the_published_networks() -> None:
+    networks = {
+        "spade": (SPADEGeneratorConfig(), SPADEDiscriminatorConfig()),
+        "pix2pixHD": (Pix2PixHDGeneratorConfig(), PIX2PIXHD_PATCH),
+        "unit": (UNITGeneratorConfig(), UNIT_PATCH),
+        "munit": (MUNITGeneratorConfig(), ResidualDiscriminatorConfig()),
+        "funit": (FUNITGeneratorConfig(), FUNITDiscriminatorConfig()),
+        "coco_funit": (COCOFUNITGeneratorConfig(), FUNITDiscriminatorConfig()),
+    }
+    assert set(networks) == set(PUBLISHED)
+    for name, (generator, discriminator) in networks.items():
+        model: Any = planned(published(name)).model
+        assert model.generator == generator and model.discriminator == discriminator, name
+
+
+@pytest.mark.parametrize(
+    ("model", "generator", "discriminator"),
+    [
+        ("spade", "spade G", "spade D"),
+        ("pix2pixHD", "pix2pixHD 1k G", "pix2pixHD 1k D"),
+        ("unit", "unit G", "unit D"),
+        ("munit", "munit G", "munit D"),
+        ("funit", "funit G", "funit D 149"),
+        ("coco_funit", "coco-funit G", "coco-funit D mammals"),
+    ],
+)
+def test_the_models_have_the_published_numbers_of_parameters(model: str, generator: str, discriminator: str) -> None:
+    plan = planned(published(model))
+    with torch.device("meta"):
+        built = plan.model.build(plan.data.spec)
+    for part, name in (("generator", generator), ("discriminator", discriminator)):
+        assert sum(p.numel() for p in getattr(built, part).parameters()) == COUNTED[name].parameters
+
+
+def test_spade() -> None:
+    plan = planned(published("spade"))
+    model = plan.model
+    assert isinstance(model, SPADEConfig)
+    assert (model.adversarial.kind, model.adversarial_weight, model.feature_matching_weight, model.perceptual_weight) == (
+        "hinge",
+        1,
+        10,
+        10,
+    )
+    assert model.kl_weight == pytest.approx(0.2) and model.l1_weight == 0, "summed over the four images of a GPU there"
+    assert (model.discriminator_rate, model.initial) == (4, InitConfig(kind="xavier", gain=0.02))
+    assert model.perceptual.compared == tuple(PERCEPTUAL["layers"]) and model.perceptual.layer_weights == tuple(PERCEPTUAL["weights"])
+    assert model.positive_conditions and model.augment == () and (model.discriminator_steps, model.generator_steps) == (1, 1)
+    data = plan.data
+    assert data.label_channels == 185 and data.label_parts == "seg_maps 184, edge_maps 1"
+    assert (data.settings["maps"], data.settings["num_classes"], data.settings["dont_care"]) == (("seg_maps",), (183,), True)
+    assert (data.settings["conditions"], data.settings["instances"], data.settings["target"]) == (("edge_maps",), None, "images")
+    assert (data.settings["crop"], data.settings["resize"], data.settings["scale"], data.settings["flip"]) == ("random", 256, 0.2, True)
+    assert data.spec.height_and_width == (256, 256) and data.train_root == "dataset/train" and data.val_root is None
+    sections = plan.schedule.run_settings(processes=8, num_images=3210)
+    epoch = 100 * 32  # whole batches of 32
+    train, optim = TrainConfig(**sections["train"]), OptimConfig(**sections["optim"])
+    assert (train.batch_size, train.total_images, train.checkpoint_every, train.validate_every) == (32, 400 * epoch, 5 * epoch, 5 * epoch)
+    assert (train.sample_every, LogConfig(**sections["log"]).every, train.precision) == (5000 * 32, 100 * 32, "float32")
+    assert (train.ema_rates, train.ema_warmup, train.ema_start, train.statistics_batches) == ((0.9999,), False, 32_000, 30)
+    assert (optim.name, optim.learning_rate, optim.betas, optim.eps) == ("adam", 1e-4, (0.0, 0.999), 1e-8)
+    assert (optim.schedule, optim.decay_every, optim.decay_factor) == ("step", 400 * epoch, 0.1)
+    assert plan.warnings == []
+    (line,) = plan.notes
+    assert line.startswith("settings without a meaning here: ") and "gen.version" in line and "inference_args" in line
+
+
+def test_pix2pixhd() -> None:
+    plan = planned(published("pix2pixHD"))
+    assert isinstance(plan.model, Pix2PixHDConfig) and plan.data.label_channels == 36
+    assert plan.data.settings["instances"] == "instance_maps" and plan.data.settings["conditions"] == ()
+    assert plan.data.spec.height_and_width == (512, 1024) and plan.data.settings["resize"] == 512
+    assert [entry.name for entry in plan.data.spec.inputs] == ["seg_maps", "instance_maps"]
+    sections = plan.schedule.run_settings(processes=1, num_images=100)
+    assert sections["train"]["ema_rates"] == (0.999,) and sections["train"]["statistics_batches"] == 0
+    assert sections["optim"]["betas"] == (0.5, 0.999) and sections["optim"]["decay_every"] == 100 * 100
+    finer = {"gen": {"local_enhancer": {"num_enhancers": 1}}, "dis": {"num_discriminators": 3}}
+    model: Any = planned(published("pix2pixHD", **finer)).model
+    assert model.generator == Pix2PixHDGeneratorConfig(num_enhancers=1) and model.discriminator.num_discriminators == 3
+    encoder = {"gen": {"enc": {"num_feat_channels": 4, "num_filters": 8, "num_downsamples": 2, "num_clusters": 5}}}
+    model = planned(published("pix2pixHD", **encoder)).model
+    assert model.generator.encoder == FeatureEncoderConfig(num_features=4, num_filters=8, num_downsamples=2, num_clusters=5)
+
+
+def test_unit_and_munit() -> None:
+    plan = planned(published("unit"))
+    model = plan.model
+    assert isinstance(model, UNITConfig) and model.adversarial.kind == "least_square" and model.perceptual_weight == 0
+    assert (model.image_recon_weight, model.cycle_weight, model.translation.direction) == (1, 1, "a-to-b")
+    assert (plan.data.settings["a"], plan.data.settings["b"]) == ("images_a", "images_b")
+    sections = plan.schedule.run_settings(processes=1, num_images=None)
+    assert sections["train"]["total_images"] == 500_000 and sections["train"]["ema_rates"] == ()
+    assert sections["optim"].get("schedule", "constant") == "constant", "the length of an epoch is unknown"
+    counted = plan.schedule.run_settings(processes=1, num_images=1200)["optim"]
+    assert (counted["schedule"], counted["decay_every"], counted["decay_factor"]) == ("step", 120_000, 0.5)
+    assert "gen.all_res" in plan.notes[0] and "trainer.perceptual_loss.fp16" in plan.notes[0] and "image_display_iter" in plan.notes[0]
+
+    plan = planned(published("munit"))
+    model = plan.model
+    assert isinstance(model, MUNITConfig) and model.translation.direction == "b-to-a" and not model.gan_recon
+    assert (model.image_recon_weight, model.content_recon_weight, model.style_recon_weight, model.cycle_weight) == (0.1, 1, 1, 0)
+    assert model.initial == InitConfig(kind="orthogonal", gain=1.0) and model.discriminator_rate == 4
+    sections = plan.schedule.run_settings(processes=2, num_images=None)
+    assert sections["train"]["precision"] == "bf16" and sections["train"]["loss_scale"] == 2.0**16
+    assert sections["train"]["loss_scale_growth"] == pytest.approx(1 / 2000)
+    assert (sections["train"]["total_images"], sections["optim"].get("schedule")) == (200_000 * 32, None)
+    assert not plan.schedule.uses_epochs and "trainer.loss_weight.gp" in plan.notes[0]
+    assert [line.split(":")[0] for line in plan.warnings] == ["data.train.augmentations.resize_h_w", "trainer.amp_config.enabled"]
+    more = {"kl": 0.5, "style_recon_within": 2, "content_recon_within": 3, "consistency_reg": 4}
+    model = planned(published("munit", trainer={"loss_weight": more, "gan_recon": True})).model
+    assert isinstance(model, MUNITConfig)
+    assert (model.kl_weight, model.style_recon_within_weight, model.content_recon_within_weight) == (8, 2, 3)
+    assert model.consistency_weight == 4 and model.gan_recon
+    patches: Any = planned(published("munit", dis={"patch_wise": True, "num_filters": None, "max_num_filters": None, "num_layers": None}))
+    assert patches.model.discriminator == HD_PATCH
+    residual: Any = planned(published("unit", dis={"patch_dis": False, "num_filters": 8, "max_num_filters": 16, "num_layers": 7})).model
+    assert residual.discriminator == ResidualDiscriminatorConfig(num_filters=8, max_num_filters=16, num_layers=7)
+
+
+def test_funit_and_coco_funit() -> None:
+    for name, count in (("funit", 149), ("coco_funit", 305)):
+        plan = planned(published(name))
+        model = plan.model
+        assert isinstance(model, FUNITConfig) and model.initial.kind == "none"
+        assert (model.feature_matching_weight, model.image_recon_weight) == (1, 0.1)
+        assert plan.data.spec.num_classes == count and plan.data.settings["validation_fraction"] == 0
+        assert (plan.data.settings["resize"], plan.data.settings["scale"]) == (270, 0.1)
+        sections = plan.schedule.run_settings(processes=8, num_images=None)
+        assert (sections["optim"]["decay_every"], sections["optim"]["decay_factor"]) == (100_000 * 64, 0.5)
+        assert sections["train"]["total_images"] == 150_000 * 64
+    common = planned(published("funit", common={"num_classes": 119}, dis={"num_classes": None}))
+    assert common.data.spec.num_classes == 119
+    assert all("common" not in line for line in common.notes + common.warnings)
+    assert planned(published("funit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 4  # type: ignore[attr-defined]
+    assert planned(published("munit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 5  # type: ignore[attr-defined]
+
+
+# Training
+
+
+def test_steps_schedules_and_averages() -> None:
+    values = published(
+        "unit",
+        max_iter=1e9,
+        max_epoch=10,
+        metrics_iter=7,
+        snapshot_save_epoch=2,
+        trainer={"dis_step": 3, "gen_step": 2, "model_average_config": {"enabled": True, "g_smooth_img": 100}, "aug_policy": ""},
+        data={"train": {"batch_size": 5}},
+        gen_opt={"clip_grad_norm": 2, "lr_policy": {"type": "linear", "decay_start": 2, "decay_end": 6, "decay_target": 0.1}},
+        dis_opt={"clip_grad_norm": 2, "lr_policy": {"type": "linear", "decay_start": 2, "decay_end": 6, "decay_target": 0.1}},
+    )
+    plan = planned(values)
+    assert plan.warnings == [] and (plan.model.discriminator_steps, plan.model.generator_steps) == (3, 2)
+    sections = plan.schedule.run_settings(processes=2, num_images=95)
+    iteration, epoch = 30, 90  # three steps of 5 images in two processes
+    train, optim = sections["train"], sections["optim"]
+    assert (train["batch_size"], train["total_images"], train["checkpoint_every"]) == (10, 10 * epoch, 2 * epoch)
+    assert train["validate_every"] == 7 * iteration and train["ema_rates"] == (0.5**0.1,)
+    assert sections["log"]["every"] == 50 * iteration and optim["clip_norm"] == 2
+    assert (optim["schedule"], optim["decay_start"], optim["decay_end"], optim["decay_to"]) == ("linear", 2 * epoch, 6 * epoch, 0.1)
+    few = plan.schedule.run_settings(processes=2, num_images=3)
+    assert few["train"]["total_images"] == 10 * iteration, "an epoch is one iteration at least"
+    endless = planned(published("unit", max_iter=None)).schedule.run_settings(processes=1, num_images=9)
+    assert endless["train"]["total_images"] == 10**9
+
+
+def test_the_shorter_of_iterations_and_epochs_counts() -> None:
+    plan = planned(published("unit", max_epoch=2, snapshot_save_epoch=1))
+    train = plan.schedule.run_settings(processes=1, num_images=1000)["train"]
+    assert (train["total_images"], train["checkpoint_every"]) == (2000, 1000)
+
+
+def test_sizes_of_images() -> None:
+    def cut(**augmentations: Any) -> dict[str, Any]:
+        values = published("spade")
+        values["data"]["train"]["augmentations"] = augmentations
+        return planned(values).data.settings
+
+    plain = cut(random_crop_h_w=[128, 192])
+    assert (plain["image_size"], plain["width"], plain["resize"], plain["crop"], plain["scale"]) == (128, 192, 128, "random", 0.0)
+    assert not plain["flip"]
+    tall = cut(resize_smallest_side=256, random_crop_h_w="512, 256")
+    assert (tall["image_size"], tall["width"], tall["resize"]) == (512, 256, 512), "the setting here is the height"
+    centre = cut(resize_smallest_side="300", center_crop_h_w=256)
+    assert (centre["crop"], centre["resize"], centre["scale"], centre["width"]) == ("center", 300, None, None)
+    assert cut(resize_h_w="256, 256")["resize"] is None
+    assert cut()["image_size"] == 256
+    assert planned(published("spade", data={"train": {"augmentations": {"random_crop_h_w": "512, 512"}}})).model.generator.resolution == 512  # type: ignore[attr-defined]
+
+
+def test_kinds_of_labels() -> None:
+    values = published("spade", data={"input_types": {"images": {"num_channels": 1}, "seg_maps": {}, "photos": {"normalize": True}}})
+    values["data"] |= {"input_labels": ["seg_maps", "photos"], "one_hot_num_classes": {"seg_maps": 4}, "use_dont_care": {"seg_maps": False}}
+    plan = planned(values)
+    assert plan.data.label_channels == 4 + 3 and plan.data.spec.channels == 1 and not plan.data.positive_conditions
+    values = published("spade", data={"one_hot_num_classes": 7, "input_labels": ["seg_maps"], "use_dont_care": None})
+    assert planned(values).data.label_channels == 7
+    assert planned(published("spade", gen={"style_dims": None, "style_enc": None})).model.generator.style_dims is None  # type: ignore[attr-defined]
+
+
+# What is refused or named
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "line"),
+    [
+        ("spade", {"gen": {"type": None}}, "gen.type: missing, expected imaginaire.generators.NAME with NAME one of spade, pix2pixHD"),
+        (
+            "spade",
+            {"gen": {"type": "imaginaire.generators.vid2vid"}},
+            "gen.type: got 'imaginaire.generators.vid2vid', expected one that ends",
+        ),
+        ("spade", {"dis": {"type": "imaginaire.discriminators.munit"}}, "dis.type: got 'imaginaire.discriminators.munit', which is no"),
+        ("spade", {"gen": 3}, "gen: got 3, expected a table of settings"),
+        ("spade", {"trainer": [1]}, "trainer: got [1], expected a table of settings"),
+        ("spade", {"data": {"train": "x"}}, "data.train: got 'x', expected a table"),
+        ("spade", {"gen": {"num_filters": 0}}, "gen.num_filters: got 0, expected a positive whole number"),
+        ("spade", {"gen": {"num_filters": 10**9}}, "gen.num_filters: got 1000000000, expected a whole number from 0 to 10000"),
+        ("spade", {"gen": {"num_filters": "many"}}, "gen.num_filters: got 'many', expected a whole number"),
+        (
+            "munit",
+            {"gen": {"weight_norm_type": "weight_demod"}},
+            "gen.weight_norm_type: got 'weight_demod', expected one of 'none', 'spectral'",
+        ),
+        ("spade", {"gen": {"style_enc": {"weight_norm_type": "none"}}}, "gen.style_enc.weight_norm_type: got 'none', expected that of the"),
+        ("spade", {"gen": {"style_enc": {"kernel_size": 5}}}, "gen.style_enc.kernel_size: got 5, expected that of the generator, 3"),
+        ("spade", {"gen": {"global_adaptive_norm_type": "pixel"}}, "gen.global_adaptive_norm_type: got 'pixel', expected one of 'none'"),
+        ("pix2pixHD", {"gen": {"padding_mode": "zeros"}}, "gen.padding_mode: got 'zeros', expected 'reflect'"),
+        (
+            "pix2pixHD",
+            {"dis": {"activation_norm_params": {"affine": False}}},
+            "dis.activation_norm_params.affine: got False, expected True",
+        ),
+        ("pix2pixHD", {"gen": {"global_generator": {"num_downsamples": 40}}}, "gen.global_generator.num_downsamples: got 40, expected"),
+        ("munit", {"gen": {"pre_act": "yes"}}, "gen.pre_act: got 'yes', expected true or false"),
+        ("munit", {"dis": {"patch_wise": 1}}, "dis.patch_wise: got 1, expected true or false"),
+        ("spade", {"trainer": {"init": None}}, "trainer.init: missing, expected type (xavier"),
+        ("spade", {"trainer": {"init": {"type": "kaiming_linear"}}}, "trainer.init.type: got 'kaiming_linear', expected one of 'xavier'"),
+        ("spade", {"trainer": {"init": {"gain": 0}}}, "trainer.init.gain: got 0, expected a positive number"),
+        ("spade", {"trainer": {"gan_mode": "logistic"}}, "trainer.gan_mode: got 'logistic', expected one of 'hinge'"),
+        ("spade", {"trainer": {"loss_weight": {"gan": -1}}}, "trainer.loss_weight.gan: got -1, expected a number of at least 0"),
+        ("spade", {"trainer": {"loss_weight": {"gan": "x"}}}, "trainer.loss_weight.gan: got 'x', expected a number"),
+        ("unit", {"trainer": {"loss_weight": None}}, "trainer.loss_weight.gan: got 0.0, expected a positive number where"),
+        ("spade", {"trainer": {"perceptual_loss": {"mode": "vgg_face_dag"}}}, "trainer.perceptual_loss.mode: got 'vgg_face_dag', expected"),
+        ("spade", {"trainer": {"perceptual_loss": {"mode": "robust_resnet50"}}}, "trainer.perceptual_loss.mode: got 'robust_resnet50'"),
+        (
+            "spade",
+            {"trainer": {"perceptual_loss": {"criterion": "info_nce"}}},
+            "trainer.perceptual_loss.criterion: got 'info_nce', expected",
+        ),
+        ("spade", {"trainer": {"perceptual_loss": {"weights": [1]}}}, "trainer.perceptual_loss.weights: got (1.0,), expected 5 numbers"),
+        ("spade", {"trainer": {"perceptual_loss": {"layers": ["relu_9_1"]}}}, "trainer.perceptual_loss.layers: got ('relu_9_1',)"),
+        ("spade", {"trainer": {"perceptual_loss": {"layers": []}}}, "trainer.perceptual_loss.layers: got (), expected at least one name"),
+        ("munit", {"trainer": {"aug_policy": "color,rotation"}}, "trainer.aug_policy: got 'color,rotation', expected some of color"),
+        ("munit", {"trainer": {"aug_policy": "color,color"}}, "trainer.aug_policy: got 'color,color', expected each name once"),
+        ("spade", {"trainer": {"model_average_config": {"beta": 1}}}, "trainer.model_average_config.beta: got 1, expected a number from 0"),
+        ("spade", {"trainer": {"dis_step": 0}}, "trainer.dis_step: got 0, expected a whole number from 1 to 100"),
+        ("spade", {"gen_opt": {"type": "madam"}}, "gen_opt.type: got 'madam', expected one of 'adam'"),
+        ("spade", {"dis_opt": {"type": "sgd"}}, "dis_opt.type: got 'sgd', expected one of 'adam'"),
+        ("spade", {"gen_opt": {"lr": 0}}, "gen_opt.lr: got 0, expected a positive number"),
+        ("spade", {"gen_opt": {"lr": "1e-4x"}}, "gen_opt.lr: got '1e-4x', expected a number"),
+        ("spade", {"gen_opt": {"adam_beta1": 1}}, "gen_opt.adam_beta1: got 1, expected a number from 0 to below 1"),
+        ("spade", {"gen_opt": {"lr_policy": {"type": "cosine"}}}, "gen_opt.lr_policy.type: got 'cosine', expected one of 'step'"),
+        ("spade", {"gen_opt": {"lr_policy": {"gamma": 0}}}, "gen_opt.lr_policy.gamma: got 0, expected more than 0"),
+        ("spade", {"gen_opt": {"lr_policy": {"type": "linear"}}}, "gen_opt.lr_policy.decay_end: got 0, expected more than decay_start, 0"),
+        ("spade", {"max_iter": 0}, "max_iter: got 0, expected a whole number from 1"),
+        ("spade", {"max_epoch": 1.5}, "max_epoch: got 1.5, expected a whole number"),
+        (
+            "spade",
+            {"data": {"type": "imaginaire.datasets.paired_videos"}},
+            "data.type: got 'paired_videos', expected one that ends in paired_im",
+        ),
+        (
+            "unit",
+            {"data": {"type": "imaginaire.datasets.paired_images"}},
+            "data.type: got 'paired_images', expected one that ends in unpaired",
+        ),
+        ("spade", {"data": {"input_types": "images"}}, "data.input_types: got 'images', expected a list with the settings"),
+        ("spade", {"data": {"input_types": [["images"]]}}, "data.input_types: got [['images']], expected a list"),
+        ("spade", {"data": {"input_labels": []}}, "data.input_labels: missing: the types of data that images are made from"),
+        (
+            "spade",
+            {"data": {"input_labels": ["seg_map"]}},
+            "data.input_labels: got 'seg_map', which is none of data.input_types; did you mean",
+        ),
+        ("spade", {"data": {"input_labels": ["edge_maps", "seg_maps"]}}, "data.input_labels: got edge_maps, seg_maps, expected class maps"),
+        ("spade", {"data": {"input_image": ["images", "seg_maps"]}}, "data.input_image: got ['images', 'seg_maps'], expected one"),
+        ("spade", {"data": {"one_hot_num_classes": 5}}, "data.one_hot_num_classes: got 5, expected a number for each class map"),
+        ("spade", {"data": {"one_hot_num_classes": {"seg_maps": 0}}}, "data.one_hot_num_classes.seg_maps: got 0, expected a whole number"),
+        ("spade", {"data": {"train": {"roots": [3]}}}, "data.train.roots: got [3], expected a list of folders"),
+        ("spade", {"data": {"train": {"batch_size": 0}}}, "data.train.batch_size: got 0, expected a whole number from 1"),
+        (
+            "spade",
+            {"data": {"train": {"augmentations": {"random_crop_h_w": "a, b"}}}},
+            "data.train.augmentations.random_crop_h_w: got 'a, b'",
+        ),
+        ("spade", {"data": {"train": {"augmentations": {"random_crop_h_w": []}}}}, "data.train.augmentations.random_crop_h_w: got []"),
+        (
+            "spade",
+            {"data": {"train": {"augmentations": {"resize_h_w": 9}}}},
+            "data.train.augmentations.resize_h_w: given beside resize_sma",
+        ),
+        (
+            "unit",
+            {"data": {"train": {"augmentations": {"random_crop_h_w": "64, 96"}}}},
+            "data.train.augmentations.random_crop_h_w: got 64, 96",
+        ),
+        (
+            "spade",
+            {"data": {"train": {"augmentations": {"random_scale_limit": -1}}}},
+            "data.train.augmentations.random_scale_limit: got -1",
+        ),
+    ],
+)
+def test_mistakes(model: str, changes: dict[str, Any], line: str) -> None:
+    assert refused(published(model, **changes)).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "line"),
+    [
+        ("spade", {"trainer": {"los_weight": 1}}, 'unknown setting trainer.los_weight is not used; did you mean "loss_weight"?'),
+        (
+            "spade",
+            {"trainer": {"loss_weight": {"feature_matchng": 1}}},
+            "unknown setting trainer.loss_weight.feature_matchng is not used; did",
+        ),
+        ("spade", {"max_epochs": 3}, 'unknown setting max_epochs is not used; did you mean "max_epoch"?'),
+        (
+            "spade",
+            {"data": {"input_types": [{"images": {"exts": "png"}}, *PUBLISHED["spade"]["data"]["input_types"][1:]]}},
+            "unknown setting d",
+        ),
+        ("spade", {"zzz": {"a": 1}}, "unknown setting zzz is not used"),
+        ("munit", {"gen": {"style_enc": {"num_filters": 3}}}, "unknown setting gen.style_enc is not used"),
+        ("unit", {"trainer": {"gan_relativistic": True}}, "trainer.gan_relativistic: the original ignores it in unit"),
+        ("spade", {"trainer": {"aug_policy": "color"}}, "trainer.aug_policy: the original ignores it in spade"),
+        ("spade", {"trainer": {"type": "imaginaire.trainers.unit"}}, "trainer.type: got 'imaginaire.trainers.unit'; the run is trained as"),
+        ("spade", {"dis_opt": {"adam_beta1": 0.5}}, "dis_opt.adam_beta1, adam_beta2: other than that of gen_opt"),
+        ("spade", {"dis_opt": {"lr_policy": {"gamma": 0.9}}}, "dis_opt.lr_policy: other than that of gen_opt"),
+        ("spade", {"gen_opt": {"skip_grad": True}}, "gen_opt.skip_grad: a step whose gradient"),
+        ("spade", {"trainer": {"model_average_config": {"remove_sn": False}}}, "trainer.model_average_config.remove_sn: averages here"),
+        ("munit", {"trainer": {"amp_config": {"backoff_factor": 0.9}}}, "trainer.amp_config.backoff_factor: got 0.9"),
+        ("spade", {"data": {"train": {"roots": ["a", "b"]}}}, "data.train.roots: only the first of 2 folders is used, a"),
+        ("spade", {"data": {"train": {"dataset_type": "object_store"}}}, "data.train.dataset_type: an object store is not read"),
+        ("spade", {"data": {"train": {"augmentations": {"rotate": 10}}}}, "data.train.augmentations.rotate: not done here"),
+        (
+            "spade",
+            {"data": {"input_types": {"images": {"pre_aug_ops": "a.b::c"}, "seg_maps": {}, "edge_maps": {}}}},
+            "data.input_types.images.pre",
+        ),
+    ],
+)
+def test_what_is_not_used_or_means_something_else_is_named(model: str, changes: dict[str, Any], line: str) -> None:
+    warnings = planned(published(model, **changes)).warnings
+    assert any(warning.startswith(line) for warning in warnings), warnings
+    assert all("\n" not in warning for warning in warnings)
+
+
+def test_relativistic_losses_and_augmentation() -> None:
+    assert planned(published("spade", trainer={"gan_relativistic": True})).model.adversarial.relativistic
+    model = planned(published("munit", trainer={"aug_policy": "color, translation,cutout", "gan_mode": "softplus"})).model
+    assert model.augment == ("color", "translation", "cutout") and model.adversarial.kind == "non_saturated"
+    init = {"type": "kaiming", "gain": 0.5, "bias": {"type": "normal", "gain": 0.25}}
+    assert planned(published("munit", trainer={"init": init})).model.initial == InitConfig(
+        kind="kaiming", gain=0.5, bias="normal", bias_gain=0.25
+    )
+
+
+def test_a_perceptual_loss_without_weight_is_not_looked_at() -> None:
+    odd = {"perceptual_loss": {"mode": "vgg_face_dag", "layers": ["x"]}}
+    assert planned(published("unit", trainer=odd)).model.perceptual_weight == 0  # type: ignore[attr-defined]
+    one = planned(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
+    perceptual: Any = one.model.perceptual  # type: ignore[attr-defined]
+    assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2  # type: ignore[attr-defined]
+
+
+def test_small_files_make_models() -> None:
+    for name in PUBLISHED:
+        plan = planned(small(name))
+        with torch.device("meta"):
+            plan.model.build(plan.data.spec)

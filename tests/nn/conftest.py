@@ -1,0 +1,19 @@
+"""What two processes found, for the tests of this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.processes import run_torchrun
+
+
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What `processes_worker` found in each of two processes."""
+    folder = tmp_path_factory.mktemp("processes")
+    done = run_torchrun(2, "tests/nn/processes_worker.py", str(folder))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
