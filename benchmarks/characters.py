@@ -173,7 +173,7 @@ def main() -> int:
             ]
         )
         styles = unseen[chosen[:, 0], chosen[:, 1]]
-        made = np.stack(run.translate({"images": given[..., None], "style": styles[:, None, ..., None]}).images)[:, 0, ..., 0]
+        made = np.stack(run.translate({"images": given[..., None]}, style=styles[..., None], style_each=True).images)[:, 0, ..., 0]
         before = nearest(judge.directions(given), features, own=chosen)
         found = nearest(judge.directions(made), features, own=chosen)
         rows.append(("contents as they are", (before == chosen[:, 0]).mean(), None))

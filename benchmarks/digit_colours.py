@@ -91,8 +91,7 @@ def judged(path: Path, digits: np.ndarray) -> np.ndarray:
 
 def translated(run: Run, images: np.ndarray, *, direction: str, seed: int = 0, count: int = 1) -> np.ndarray:
     """The translations (n, count, 32, 32, 3)."""
-    with torch.device("meta"):
-        settings = run.model_settings().updated({"direction": direction}) if hasattr(run, "model_settings") else None
+    settings = run.translation.updated({"direction": direction})
     made = run.translate({"images": images}, settings=settings, seed=seed, style_count=count)
     return np.stack(made.images)
 

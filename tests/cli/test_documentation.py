@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, sample, train, translate
+from triptych.cli import encode, evaluate, export, glow, guided_diffusion, imaginaire, import_, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.diffusion.adm import EncodingConfig
@@ -101,7 +101,8 @@ def translate_takes(rest: list[str]) -> None:
 
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
-    parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
+    if options.program != "imaginaire":
+        parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
 
 
 def export_takes(rest: list[str]) -> None:
@@ -117,6 +118,11 @@ def glow_takes(rest: list[str]) -> None:
     glow.read(rest)
 
 
+def imaginaire_takes(rest: list[str]) -> None:
+    given = imaginaire.read(rest)
+    train.configure(train.Base(load_recipe("spade-camvid"), None, Path("runs/x")), list(given.settings))
+
+
 TAKEN = {
     "train": train_takes,
     "sample": sample_takes,
@@ -127,6 +133,7 @@ TAKEN = {
     "export": export_takes,
     "guided-diffusion": script_takes,
     "glow": glow_takes,
+    "imaginaire": imaginaire_takes,
 }
 
 

@@ -175,7 +175,7 @@ def test_import_with_weights(capsys: pytest.CaptureFixture[str]) -> None:
     values = small("pix2pixHD")
     written(Path("c.yaml"), values)
     saved(values)
-    assert main("import imaginaire c.yaml w.pt --run r".split()) == 0
+    assert main(["import", "imaginaire", "c.yaml", "w.pt", "--run", "r"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert "the state of its optimizers is not taken: they begin anew" in shown
     assert "its moving average is the run's ema-0.999, and is used unless --weights raw is given" in shown

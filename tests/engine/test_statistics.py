@@ -104,7 +104,7 @@ def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
     layer.running_mean.fill_(7.0)
     layer.momentum = 0.3
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    estimate_statistics(model, batches(), seed=0)
+    estimate_statistics(model, batches, seed=0)
     assert_estimated(model.state_dict())
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {f"network.1.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
@@ -116,7 +116,7 @@ def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
 def test_evaluation_is_as_training_where_there_is_one_batch() -> None:
     model, (batch, *_) = seeded(Normed), batches()
     assert isinstance(model, Normed)
-    estimate_statistics(model, [batch], seed=0)
+    estimate_statistics(model, lambda: [batch], seed=0)
     x = model.noisy(batch, Rng(0, ("statistics",), batch.index))
     with torch.no_grad():
         before = model.network[0](x)

@@ -245,8 +245,8 @@ def test_top_k_keeps_ever_fewer_of_the_best() -> None:
     plain, model = toy(spectral=False), toy(spectral=False, top_k=TopKConfig(least=0.3, decay=0.5, round_steps=2))
     adversarial = terms_of(plain, "generator").logged["adversarial"]
     best = adversarial.argsort()  # the best have the highest scores, so the lowest loss
-    # 7 samples: after k steps a share of 0.5^(k/2), at least 0.3, rounded.
-    for step, kept in enumerate((5, 4, 2, 2, 2), start=1):
+    # 7 samples, rounds of 2 steps: a share of 1, 0.5, 0.5, and then at least 0.3, rounded.
+    for step, kept in enumerate((7, 4, 4, 2, 2), start=1):
         model.prepare(phase_of(model, "generator"))
         assert model.get_buffer("generator_steps") == step
         found = terms_of(model, "generator").logged

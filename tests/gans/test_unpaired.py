@@ -306,6 +306,7 @@ def test_a_phase_changes_its_own_networks_alone(kind: str) -> None:
             for parameter in model.parameters():
                 if parameter.grad is not None:
                     parameter.sub_(0.01 * parameter.grad)
+        model.stepped(step)
         changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
         assert {name.split(".")[0] for name in changed} == set(step.networks)
         for part in ("weight_orig", "weight_u", "running_mean"):

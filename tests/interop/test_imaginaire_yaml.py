@@ -515,3 +515,33 @@ def test_small_files_make_models() -> None:
         plan = planned(small(name))
         with torch.device("meta"):
             plan.model.build(plan.data.spec)
+
+
+ODD: list[Any] = [None, [], {}, "", "x", -1, 0, 1.5, 1e30, float("nan"), True, [None], [{}], {"a": [1]}, [[1]]]
+
+
+def places(values: dict[str, Any], *way: str) -> list[tuple[str, ...]]:
+    """The way to every key of a file."""
+    found = []
+    for key, value in values.items():
+        found.append((*way, key))
+        found += places(value, *way, key) if isinstance(value, dict) else []
+    return found
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+def test_whatever_stands_anywhere_is_taken_or_refused_in_a_line(model: str) -> None:
+    for way in places(published(model)):
+        for odd in ODD:
+            values = published(model)
+            inner = values
+            for key in way[:-1]:
+                inner = inner[key]
+            inner[way[-1]] = odd
+            try:
+                plan = planned(values)
+                sections = plan.schedule.run_settings(processes=2, num_images=7)
+                TrainConfig(**sections["train"])
+                OptimConfig(**sections["optim"])
+            except ConfigError as error:
+                assert "\n" not in str(error) and error.setting and len(str(error)) < 600, (way, odd)

@@ -12,7 +12,7 @@ from tests.runs.glow import folder, pixels
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.runs.attributes import attribute_groups, class_groups
-from triptych.runs.translation import ClassesFrom, Pictures, open_pictures
+from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
 
 NAMES = ["1.png", "2.png", "3.png"]
 SPEC = DataSpec(image_size=8, channels=1, num_classes=3, class_names=("cat", "dog", "emu"))

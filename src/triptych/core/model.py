@@ -8,7 +8,7 @@ phase's optimizer, and hands all terms to `observe`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol, runtime_checkable
@@ -71,6 +71,8 @@ class Model(nn.Module, ABC):
     "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
     borrowed: Mapping[str, str | None] = MappingProxyType({})
     "Its frozen networks that training needs, by attribute name, and the files of their weights; None: none was given."
+    collects: bool = False
+    "Whether `collect` wants to be called."
     saves_memory: bool = False
     "Whether it gives time for memory; its gradients then keep their place, for what comes and goes around them leaves gaps."
 
@@ -97,6 +99,12 @@ class Model(nn.Module, ABC):
     def run_averaged(self, batch: Batch, rng: Rng) -> None:
         """Runs the averaged networks as training does, and nothing else: for batch norms that take new statistics from it."""
         raise TypeError(f"{type(self).__name__} has batch norm and does not say how its networks run")
+
+    def collect(self, batches: Iterable[Batch]) -> None:
+        """Fills buffers of the averaged networks from training batches, each this process's share, with the weights of now.
+
+        Called in evaluation mode, before an average is used or saved, where `collects` is set; after batch norm has its statistics.
+        """
 
     def fault(self) -> str | None:
         """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""

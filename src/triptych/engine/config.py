@@ -65,7 +65,7 @@ class TrainConfig(Config):
     ema_start: int = 0
     "Images until which the averages are copies of the weights."
     statistics_batches: int = 30
-    "Training batches over which the batch norms of an average take new statistics before each use of it; 0: those of the weights."
+    "Training batches over which an average takes new statistics (of batch norm) before each use of it; 0: those of the weights."
     checkpoint_every: int | None = 500_000
     "Images between checkpoints; None: by time and at the end only."
     checkpoint_minutes: float | None = 30.0

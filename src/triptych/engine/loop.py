@@ -31,7 +31,7 @@ from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
-from triptych.engine.statistics import estimate_statistics, has_batch_norm
+from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
 from triptych.engine.validation import STANDARD_ERROR
 
@@ -47,7 +47,7 @@ class Callables:
     sample: Callable[[Path], None] | None
     "Writes a grid of samples with the model's present weights."
     calibrate: Callable[[], Iterator[RawBatch]] | None = None
-    "This process's share of some training batches, always the same ones: averages take their batch norms' statistics from them."
+    "This process's share of some training batches, always the same ones: averages take statistics from them."
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Loop:
         self.best: dict[str, float] | None = None
         self._saved_at: int | None = None
         self._estimated: dict[float, int] = {}
-        "Images seen when the batch norms of each average, by its rate, got their statistics."
+        "Images seen when each average, by its rate, got its statistics."
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -246,12 +246,12 @@ class Loop:
         return self.averages[0].applied()
 
     def _estimate(self, average: Average) -> None:
-        """Gives the batch norms of an average, where it has some, their statistics; once for each number of images seen."""
-        if self.callables.calibrate is None or self._estimated.get(average.rate) == self.images_seen or not has_batch_norm(self.model):
+        """Gives an average what it needs from training batches, once for each number of images seen."""
+        calibrate = self.callables.calibrate
+        if calibrate is None or self._estimated.get(average.rate) == self.images_seen or not needs_batches(self.model):
             return
-        batches = (raw.to(self.world.device) for raw in self.callables.calibrate())
         with average.applied(), autocast(self.train.precision, device=self.world.device):
-            estimate_statistics(self.model, batches, seed=self.train.seed)
+            estimate_statistics(self.model, lambda: (raw.to(self.world.device) for raw in calibrate()), seed=self.train.seed)
         self._estimated[average.rate] = self.images_seen
 
     def _validate(self) -> bool:

@@ -69,6 +69,11 @@ class FeatureEncoder(nn.Module):
             vectors = looks.features[looks.classes == index]
             centres.copy_(cluster_centres(vectors, count=len(centres)) if len(vectors) else torch.zeros_like(centres))
 
+    @property
+    def kept_any(self) -> bool:
+        """Whether looks were kept."""
+        return any(bool(self.get_buffer(f"cluster_{index}").any()) for index in range(self.num_classes))
+
     def kept(self, label: Tensor, *, choices: Tensor) -> Tensor:
         """The features (b, num_features, h, w) of one-hot label maps (b, num_classes, h, w), from the centres that were kept.
 

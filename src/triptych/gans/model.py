@@ -214,7 +214,7 @@ class GAN(Model):
         loss = generator_loss(fake.outputs, settings=settings, real=real.outputs if settings.relativistic else None)
         top_k = self.config.top_k
         if top_k.least < 1:
-            rounds = int(self.get_buffer("generator_steps")) / top_k.round_steps
+            rounds = int(self.get_buffer("generator_steps")) // top_k.round_steps
             share = top_k_share(rounds, decay=top_k.decay, least=top_k.least)
             loss = loss * top_k_weights(fake.outputs, share=share, batch=gathered(score_mean(fake.outputs)))
         return Verdict(loss, real, fake)

@@ -41,6 +41,7 @@ from triptych.gans.model import GAN, Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
+from triptych.nn.collectives import gathered
 
 _PERCEPTUAL = "perceptual"
 
@@ -329,7 +330,7 @@ class Pix2PixHD(PairedGAN):
     """The model of a Pix2PixHDConfig.
 
     With a feature encoder, what its instances look like comes from the real image in training and validation. A translation has it from
-    style images of the same layout; without them from looks of the training images, which `learn_looks` finds and keeps.
+    style images of the same layout; without them from looks of the training images, which `collect` finds and keeps.
     """
 
     config: Pix2PixHDConfig
@@ -346,7 +347,7 @@ class Pix2PixHD(PairedGAN):
         self.stride, self.least_size = config.generator.stride, config.generator.least_size
         self.num_looks = 0 if config.generator.encoder is None else config.generator.encoder.num_clusters
         if self.num_looks:
-            self.styles, self.random_styles = "optional", True
+            self.styles, self.random_styles, self.collects = "optional", True, True
 
     def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images with the looks of the real ones' instances; no term."""
@@ -360,17 +361,16 @@ class Pix2PixHD(PairedGAN):
         return self.generator.encoder(images, instances=self.labels.instance_map(inputs))
 
     @torch.no_grad()
-    def learn_looks(self, batches: Iterable[Batch]) -> None:
-        """Keeps what the larger instances of each class look like in these images, as cluster centres, for translations without a photo.
-
-        The model must be in evaluation mode and have the weights that it will translate with; at least one batch.
-        """
+    def collect(self, batches: Iterable[Batch]) -> None:
+        """Keeps what the larger instances of each class look like in these images, as cluster centres, for translations without a photo."""
         found = []
         for batch in batches:
             instances = self.labels.instance_map(batch.inputs)
             features = self._features(batch.images, batch.inputs)
             found.append(looks_of(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
-        self.generator.encoder.keep(Looks(*(torch.cat(parts) for parts in zip(*found, strict=True))))
+        features, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        everywhere = gathered(features.float().flatten()).view(-1, features.shape[1])
+        self.generator.encoder.keep(Looks(everywhere, gathered(classes)))
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
@@ -387,6 +387,8 @@ class Pix2PixHD(PairedGAN):
         if images is not None:
             features = self._features_of_styles(images, inputs, size=label.shape[2:])
         elif self.num_looks:
+            if not self.generator.encoder.kept_any:
+                raise ConfigError(STYLE, "missing: these weights have kept no looks of instances (only averages do); give style images")
             classes = self.labels.first_classes(inputs)
             choices = rng.integers("look", self.num_looks, classes.shape[1])
             features = self.generator.encoder.kept(classes, choices=choices)

@@ -164,7 +164,7 @@ DISCRIMINATOR_TYPES: dict[str, ModelType] = {"multires_patch": "pix2pixHD"}
 
 def _type_of(setting: str, value: Any) -> ModelType:
     name = value.rpartition(".")[2] if isinstance(value, str) else value
-    if name in DISCRIMINATOR_TYPES:
+    if isinstance(name, str) and name in DISCRIMINATOR_TYPES:
         return DISCRIMINATOR_TYPES[name]
     if name not in MODEL_TYPES:
         raise ConfigError(setting, f"got {value!r}, expected one that ends in {', '.join(MODEL_TYPES)}{nearest(str(name), MODEL_TYPES)}")

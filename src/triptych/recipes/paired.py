@@ -133,7 +133,6 @@ def pix2pixhd_cityscapes() -> RunConfig:
             ema_rates=(0.999,),
             ema_warmup=False,
             ema_start=500 * 2 * _PROCESSES,
-            statistics_batches=0,
             checkpoint_every=20 * _CITYSCAPES,
             sample_every=8_000,
             sample_count=8,

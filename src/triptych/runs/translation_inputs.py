@@ -24,7 +24,7 @@ from triptych.data.pairs_config import PairedDataConfig
 from triptych.data.source import open_data, recognised
 from triptych.data.transforms import Size
 from triptych.runs.translation_sources import ArraySource, FileSource, OutputSize, Sizing, Source
-from triptych.runs.upsampling import _stamp as stamp
+from triptych.runs.upsampling import stamp
 
 Given = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
 """A path, or an image (h, w, c) or map (h, w) for each sample, by the names of the model's sources where there are several."""

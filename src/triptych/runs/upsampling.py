@@ -126,7 +126,7 @@ def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int, 
     )
     with _sized(size):
         data = open_data(config)
-    return Pictures(str(path), data.train, data.spec, numbered=False, origin=_stamp(path))
+    return Pictures(str(path), data.train, data.spec, numbered=False, origin=stamp(path))
 
 
 def _array_pictures(name: str, pixels: np.ndarray, labels: np.ndarray | None, *, size: int, channels: int) -> Pictures:
@@ -156,7 +156,7 @@ def _sized(size: int) -> Iterator[None]:
         raise DataError(f"{head}, expected at least {size}x{size}" if found else head.replace(_LABELS, "classes")) from error
 
 
-def _stamp(path: Path) -> str:
+def stamp(path: Path) -> str:
     """Names, sizes and times of the files at a path, in short."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     lines = [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in ((file, file.stat()) for file in files)]
