@@ -13,9 +13,7 @@ missed. A run that is not there yet is trained first.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from translation_runs import length, report, trained_run
 
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.data.source import open_data
-from triptych.recipes.catalogue import load_recipe
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run
+from triptych.runs.translation_grid import palette, write_rows
 
 CLASSES, UNLABELLED = 12, 11
 SHARE_OF_REAL, ABOVE_COLOURS = 0.80, 0.10
+ROWS = 8  # of the picture
 JUDGE_STEPS, JUDGE_BATCH, JUDGE_WIDTH = 2500, 12, 24
 
 
@@ -119,13 +119,14 @@ def painted(labels: Tensor, photos: Tensor, classes: Tensor) -> Tensor:
     return colours[labels].permute(0, 3, 1, 2)
 
 
-def trained_run(directory: Path, recipe: str, data: str, changes: dict[str, Any]) -> tuple[Run, float]:
-    """The run, and the minutes that this call trained it."""
-    if (directory / "config.json").is_file() and not changes.get("resume"):
-        return open_run(directory), 0.0
-    start = time.monotonic()
-    config = load_recipe(recipe).updated({"data": {"path": data}})
-    return train(config, directory, recipe=recipe), (time.monotonic() - start) / 60
+def draw(run: Run, labels: np.ndarray, path: Path) -> None:
+    """Rows of a label map and three answers to it, in pairs side by side; one answer of a model without styles."""
+    answers = 3 if run.translation.to_dict() else 1
+    made = run.translate({"labels": labels}, style_count=answers)
+    maps = palette(CLASSES)[labels]
+    rows = [[maps[k], *made.images[k]] for k in range(len(labels))]
+    half = -(-len(rows) // 2)
+    write_rows(path, [first + second for first, second in zip(rows[:half], rows[half:], strict=True)])
 
 
 def main() -> int:
@@ -136,6 +137,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, help="a run of a paired recipe at 64x96")
     parser.add_argument("--recipe", default="spade-camvid")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
+    parser.add_argument("--picture", type=Path, help="also draw some label maps and what was made of them to this file")
     options = parser.parse_args()
     config = PairedDataConfig(
         path=options.data, image_size=64, width=96, maps=("labels",), num_classes=(CLASSES,), flip=False, enlarge=True, workers=0
@@ -144,20 +146,18 @@ def main() -> int:
     judge = trained_judge(data, options.judge)
     photos, labels = arrays(data.validation)
     real, colours = accuracy(judge, photos, labels), accuracy(judge, painted(labels, *arrays(data.train)), labels)
-    rows = [("real photos", real, ""), ("mean colours of the classes", colours, "")]
-    passed, note = True, ""
+    rows: list[tuple[str, float, float | None]] = [("real photos", real, None), ("mean colours of the classes", colours, None)]
+    note = ""
     if options.run is not None:
-        run, minutes = trained_run(options.run, options.recipe, options.data, {})
+        run = trained_run(options.run, options.recipe, {"path": options.data})
         made = run.translate({"labels": labels.numpy()})
         images = torch.from_numpy(np.concatenate(made.images)).permute(0, 3, 1, 2).float() / 127.5 - 1
-        found = accuracy(judge, images, labels)
         needed = max(SHARE_OF_REAL * real, colours + ABOVE_COLOURS)
-        passed = found >= needed
-        rows.append((f"made by {options.recipe}", found, f"at least {100 * needed:.1f} %: {'reached' if passed else 'MISSED'}"))
-        note = f"{run.find_checkpoint():,} images seen" + (f", {minutes:.1f} minutes of training" if minutes else "")
-    table = ["| images | pixel accuracy of the judge | target |", "|---|---|---|"]
-    table += [f"| {name} | {100 * value:.1f} % | {target} |" for name, value, target in rows]
-    text = "\n".join([f"# CamVid from label maps, {datetime.date.today()}", "", *table, "", note, ""])
+        rows.append((f"made by {options.recipe}", accuracy(judge, images, labels), needed))
+        note = length(run)
+        if options.picture:
+            draw(run, labels.numpy()[:: -(-len(labels) // ROWS)], options.picture)
+    text, passed = report("CamVid from label maps", "images | pixel accuracy of the judge", rows, note)
     print(text)
     if options.out:
         options.out.write_text(text, encoding="utf-8")

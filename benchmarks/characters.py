@@ -13,11 +13,8 @@ Exit code 1 when it is missed. A run that is not there yet is trained first.
 from __future__ import annotations
 
 import argparse
-import datetime
 import sys
-import time
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +22,11 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
+from translation_runs import length, report, trained_run
 
-from triptych.recipes.catalogue import load_recipe
-from triptych.runs import Run, open_run, train
+from triptych.runs.translation_grid import write_rows
 
-HELD_OUT, CHARACTERS, DRAWINGS, CONTENTS, AT_LEAST = "Greek", 20, 20, 5, 0.15
+HELD_OUT, CHARACTERS, DRAWINGS, CONTENTS, SHOWN, AT_LEAST = "Greek", 20, 20, 5, 20, 0.15
 JUDGE_STEPS, JUDGE_BATCH, JUDGE_WIDTH, SIZE = 3000, 64, 32, 32
 
 
@@ -131,17 +128,6 @@ def nearest(queries: np.ndarray, references: np.ndarray, *, own: np.ndarray | No
     return np.array(found)
 
 
-def trained_run(directory: Path, recipe: str, folder: Path, images: int | None) -> tuple[Run, float]:
-    """The run, and the minutes that this call trained it."""
-    if (directory / "config.json").is_file():
-        return open_run(directory), 0.0
-    config = load_recipe(recipe).updated({"data": {"path": str(folder), "held_out": [HELD_OUT]}})
-    if images is not None:
-        config = replace(config, train=replace(config.train, total_images=images))
-    start = time.monotonic()
-    return train(config, directory, recipe=recipe), (time.monotonic() - start) / 60
-
-
 def main() -> int:
     """0, or 1 where the target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -152,6 +138,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--images", type=int, help="images seen by the training, in place of the recipe's")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
+    parser.add_argument("--picture", type=Path, help="also draw some contents, styles and outputs to this file")
     options = parser.parse_args()
     write_characters(options.zips, options.folder)
     known = [path for path in sorted(options.folder.glob("*/*")) if path.parent.name != HELD_OUT]
@@ -160,10 +147,10 @@ def main() -> int:
     features = judge.directions(unseen.reshape(-1, SIZE, SIZE)).reshape(CHARACTERS, DRAWINGS, -1)
     own = np.array([(character, number) for character in range(CHARACTERS) for number in range(DRAWINGS)])
     real = nearest(features.reshape(len(own), -1), features, own=own)
-    rows = [("real drawings of the held-out characters", (real == own[:, 0]).mean(), None)]
+    rows: list[tuple[str, float, float | None]] = [("real drawings of the held-out characters", (real == own[:, 0]).mean(), None)]
     note = ""
     if options.run is not None:
-        run, minutes = trained_run(options.run, options.recipe, options.folder, options.images)
+        run = trained_run(options.run, options.recipe, {"path": str(options.folder), "held_out": [HELD_OUT]}, options.images)
         draws = np.random.default_rng(0)
         chosen = np.repeat(own, CONTENTS, axis=0)
         given = np.stack(
@@ -174,24 +161,20 @@ def main() -> int:
         )
         styles = unseen[chosen[:, 0], chosen[:, 1]]
         made = np.stack(run.translate({"images": given[..., None]}, style=styles[..., None], style_each=True).images)[:, 0, ..., 0]
+        if options.picture:
+            shown = slice(None, None, len(made) // SHOWN)
+            write_rows(options.picture, [list(part[shown][:SHOWN, ..., None]) for part in (given, styles, made)])
         before = nearest(judge.directions(given), features, own=chosen)
         found = nearest(judge.directions(made), features, own=chosen)
         rows.append(("contents as they are", (before == chosen[:, 0]).mean(), None))
         rows.append((f"translated by {options.recipe}", (found == chosen[:, 0]).mean(), AT_LEAST))
-        note = f"{run.find_checkpoint():,} images seen" + (f", {minutes:.1f} minutes of training" if minutes else "")
-    lines = [
-        f"# Characters of {HELD_OUT} from one drawing, {datetime.date.today()}",
-        "",
-        "| drawings | taken for the style's character, of 20 | target |",
-        "|---|---|---|",
-    ]
-    for name, value, target in rows:
-        said = "" if target is None else f"at least {100 * target:.0f} %: {'reached' if value >= target else 'MISSED'}"
-        lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
-    print(text := "\n".join([*lines, "", note, ""]))
+        note = length(run)
+    title, heading = f"Characters of {HELD_OUT} from one drawing", "drawings | taken for the style's character, of 20"
+    text, passed = report(title, heading, rows, note)
+    print(text)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
-    return 0 if all(target is None or value >= target for _, value, target in rows) else 1
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -15,23 +15,21 @@ from __future__ import annotations
 
 import argparse
 import colorsys
-import datetime
 import gzip
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from translation_runs import length, report, trained_run
 
-from triptych.recipes.catalogue import load_recipe
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run
+from triptych.runs.translation_grid import write_rows
 
 KEEP_AT_LEAST, VARY_AT_LEAST = 0.80, 0.25
-TRAINING, TESTED, STYLED, STYLES = 20_000, 2_000, 200, 8
+TRAINING, TESTED, STYLED, STYLES, SHOWN = 20_000, 2_000, 200, 8, 16
 
 
 def mnist(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -96,16 +94,11 @@ def translated(run: Run, images: np.ndarray, *, direction: str, seed: int = 0, c
     return np.stack(made.images)
 
 
-def trained_run(directory: Path, recipe: str, folder: Path, images: int | None) -> tuple[Run, float]:
-    """The run, and the minutes that this call trained it."""
-    if (directory / "config.json").is_file():
-        return open_run(directory), 0.0
-    config = load_recipe(recipe)
-    config = config.updated({"data": {"path": str(folder), "a": "images_a.npz", "b": "images_b.npz"}})
-    if images is not None:
-        config = replace(config, train=replace(config.train, total_images=images))
-    start = time.monotonic()
-    return train(config, directory, recipe=recipe), (time.monotonic() - start) / 60
+def draw(run: Run, a: np.ndarray, b: np.ndarray, path: Path, *, styles: int) -> None:
+    """Columns of a digit of A, its translations, a digit of B, its translation."""
+    to_b, to_a = translated(run, a, direction="a-to-b", count=styles), translated(run, b, direction="b-to-a")
+    lines = [a, *(to_b[:, k] for k in range(styles)), b, to_a[:, 0]]
+    write_rows(path, [list(line) for line in lines])
 
 
 def main() -> int:
@@ -118,6 +111,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path)
     parser.add_argument("--images", type=int, help="images seen by the training, in place of the recipe's")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
+    parser.add_argument("--picture", type=Path, help="also draw some digits and their translations to this file")
     options = parser.parse_args()
     write_domains(options.mnist, options.folder)
     if options.run is None or options.judge is None:
@@ -126,7 +120,8 @@ def main() -> int:
     first, second = slice(0, TESTED), slice(TESTED, 2 * TESTED)
     a, b = plain(digits[first]), coloured(digits[second], seed=2)
     real_a, real_b = judged(options.judge, a[..., 0] / 255), judged(options.judge, restored(b))
-    run, minutes = trained_run(options.run, options.recipe, options.folder, options.images)
+    domains = {"path": str(options.folder), "a": "images_a.npz", "b": "images_b.npz"}
+    run = trained_run(options.run, options.recipe, domains, options.images)
     to_b = judged(options.judge, restored(translated(run, a, direction="a-to-b")[:, 0]))
     to_a = judged(options.judge, translated(run, b, direction="b-to-a")[:, 0].mean(-1) / 255)
     rows = [
@@ -141,15 +136,12 @@ def main() -> int:
         styles = translated(run, a[:STYLED], direction="a-to-b", count=STYLES)
         spread = np.stack([grounds(images) for images in styles]).std(1).mean()
         rows.append(("colours over 8 styles of a digit, of their variation in B", spread / grounds(b).std(0).mean(), VARY_AT_LEAST))
-    passed = all(target is None or value >= target for _, value, target in rows)
-    lines = [f"# {options.recipe}, {datetime.date.today()}", "", "| figure | value | target |", "|---|---|---|"]
-    for name, value, target in rows:
-        said = "" if target is None else f"at least {100 * target:.0f} %: {'reached' if value >= target else 'MISSED'}"
-        lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
-    lines += ["", f"{run.find_checkpoint():,} images seen" + (f", {minutes:.1f} minutes of training" if minutes else ""), ""]
-    print("\n".join(lines))
+    if options.picture:
+        draw(run, a[:SHOWN], b[:SHOWN], options.picture, styles=4 if options.recipe == "munit-mnist" else 1)
+    text, passed = report(options.recipe, "figure | value", rows, length(run))
+    print(text)
     if options.out:
-        options.out.write_text("\n".join(lines), encoding="utf-8")
+        options.out.write_text(text, encoding="utf-8")
     return 0 if passed else 1
 
 

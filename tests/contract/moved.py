@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 
@@ -30,17 +28,7 @@ def moved_model(config: RunConfig) -> Model:
     for network, path in model.borrowed.items():
         assert path is not None
         getattr(model, network).load(read_weights(path))
-    return model
-
-
-def is_without_effect(key: str, gradients: Mapping[str, Tensor]) -> bool:
-    """Whether it is the bias of a layer whose norm takes it out again, so that its gradient is rounding alone.
-
-    Published translation networks have such biases before their instance norms.
-    """
-    layer, _, last = key.rpartition(".")
-    weight = next((gradients[name] for name in (f"{layer}.weight", f"{layer}.weight_orig") if name in gradients), None)
-    return last == "bias" and weight is not None and bool(gradients[key].norm() < 1e-4 * weight.norm())
+    return model.to(torch.get_default_dtype())
 
 
 def first_batch(config: RunConfig) -> Batch:
@@ -57,10 +45,3 @@ def gradients(model: Model, phase: Phase, batch: Batch, *, size: int = BATCH) ->
         (model.loss(phase, batch[part], rng[part]).loss.sum() / len(batch)).backward()
     own = tuple(f"{network}." for network in phase.networks)
     return {name: p.grad.clone() for name, p in model.named_parameters() if name.startswith(own) and p.grad is not None}
-
-
-def idle_biases(config: RunConfig) -> set[str]:
-    """The biases that norms take out again."""
-    model = moved_model(config).train()
-    found = [gradients(model, phase, first_batch(config)) for phase in model.phases]
-    return {key for part in found for key in part if is_without_effect(key, part)}

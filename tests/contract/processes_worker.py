@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.contract.shrink import BATCH, RECIPES, shrunk
-from triptych.core.model import Sampler, Upsampler
+from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.gans.model import GANConfig
 from triptych.runs import close_world, open_run, train
 
 
@@ -17,7 +18,11 @@ def main(folder: Path) -> None:
     for name in RECIPES:
         config = shrunk(name)
         # No warm-up: the weights have to move far enough to tell one training from another.
-        train(replace(config, optim=replace(config.optim, warmup_images=0)), folder / name, device="cpu")
+        optim = replace(config.optim, warmup_images=0)
+        if isinstance(config.model, GANConfig):
+            # Some biases have no gradient but rounding (norms take them out, hinges cancel them). Adam would make whole steps of that.
+            optim = replace(optim, eps=1e-3)
+        train(replace(config, optim=optim), folder / name, device="cpu")
     for name in RECIPES:
         run = open_run(folder / name)
         model = run.load(device="cpu")
@@ -27,6 +32,8 @@ def main(folder: Path) -> None:
             small = np.arange((BATCH + 1) * model.input_size**2 * run.spec.channels, dtype=np.uint8)
             small = small.reshape(BATCH + 1, model.input_size, model.input_size, run.spec.channels)
             run.upsample(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
+        elif isinstance(model, Translator):
+            run.translate(None, count=BATCH + 1, seed=2, batch_size=2, device="cpu", out=folder / f"{name}.npz")
     close_world()
 
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.moved import first_batch, gradients, is_without_effect, moved_model
+from tests.contract.moved import first_batch, gradients, moved_model
 from tests.contract.shrink import BATCH, RECIPES, shrunk
 from tests.contract.small_data import SIDE, full_spec
 from triptych.core.batch import Batch
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
+from triptych.gans.model import GANConfig
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import open_run, train
@@ -80,25 +81,41 @@ def test_a_phase_changes_only_its_own_networks(name):
             assert (parameter.grad is not None) == key.startswith(own), key
 
 
-def test_microbatches_give_the_gradient_of_the_whole_batch(name):
+def test_microbatches_give_the_gradient_of_the_whole_batch(name, monkeypatch):
     config = shrunk(name)
+    if isinstance(config.model, GANConfig):
+        # In float32 a rectifier may turn its sign with the batch it is computed in, and what real and generated images say nearly cancels.
+        in_float64(monkeypatch)
     model = moved_model(config).train()
     if model.couples_samples:
         pytest.skip("its samples affect each other")
-    batch = first_batch(config)
+    batch = widened(first_batch(config))
     for phase in model.phases:
         whole, parts = (gradients(model, phase, batch, size=size) for size in (BATCH, 4))
         assert set(whole) == {n for n, _ in model.named_parameters() if n.startswith(tuple(f"{network}." for network in phase.networks))}
         for key, gradient in whole.items():
             # Inside the margins of a hinge what real and generated images say to the discriminator's last bias cancels.
             assert gradient.norm() > 0 or (phase.name == "discriminator" and gradient.numel() == 1), key
-            if is_without_effect(key, whole):
-                continue
-            bound = 1e-5 * gradient.norm() + 1e-9
-            if phase.name == "discriminator":  # what real and generated images say nearly cancels: 1.3e-5 of the layer's gradient was seen
-                layer = key.rpartition(".")[0]
-                bound = 5e-5 * torch.stack([g.norm() for other, g in whole.items() if other.startswith(layer)]).max()
-            assert (parts[key] - gradient).norm() <= bound, key
+            assert (parts[key] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-9, key
+
+
+def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New models and what is drawn are of float64 from here to the end of the test."""
+    monkeypatch.setattr(Rng, "normal", lambda self, *shape, drawn=Rng.normal: drawn(self, *shape).double())
+    torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def float32_again():
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def widened(batch: Batch) -> Batch:
+    """The batch with its images in the type of new models."""
+    wide = torch.get_default_dtype()
+    inputs = {key: values.to(wide) if values.is_floating_point() else values for key, values in batch.inputs.items()}
+    return replace(batch, images=batch.images.to(wide), inputs=inputs)
 
 
 def test_image_k_is_the_same_in_every_batch(name, tmp_path):

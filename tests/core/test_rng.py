@@ -39,6 +39,11 @@ def test_numpy_and_torch_draw_the_same_words():
     assert np.array_equal(words(index, key=key_of(3, "flip", "a"), count=6), drawn.numpy())
 
 
+def test_no_samples_have_no_words():
+    """A process's share of a small last batch may be empty."""
+    assert words(np.zeros(0, dtype=np.int64), key=key_of(3, "flip"), count=6).shape == (0, 6)
+
+
 @pytest.mark.parametrize("draw", [lambda r: r.normal("x", 3, 7, 5), lambda r: r.uniform("x", 11), lambda r: r.keep("x", 9, 5, 3, drop=0.3)])
 def test_a_sample_is_the_same_in_every_batch(draw):
     whole = draw(rng(37))

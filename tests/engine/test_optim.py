@@ -106,14 +106,20 @@ def test_adamax_glow_takes_every_parameter_once_at_its_own_step(monkeypatch):
             assert optimizer.state[own[name]]["step"] == 2
 
 
+@pytest.mark.parametrize("reached", [True, False])
 @pytest.mark.parametrize("name", ["adamw", "adam", "adamax", "adamax-glow"])
-def test_state_goes_to_a_contiguous_file_and_back(name):
+def test_state_goes_to_a_contiguous_file_and_back(name, reached):
+    """Also where no loss has reached a parameter, which then has no state."""
     settings = OptimConfig(name=name, learning_rate=1e-2)
     own = parameters()
     optimizer = make_optimizer(own, settings, device=CPU)
-    two_steps(optimizer, own)
+    if reached:
+        two_steps(optimizer, own)
+    else:
+        own["weight"].grad = torch.ones_like(own["weight"])
+        optimizer.step()
     saved = {key: tensor.clone(memory_format=torch.contiguous_format) for key, tensor in optimizer_state(optimizer, own).items()}
-    assert "weight/exp_avg" in saved and "bias/step" in saved
+    assert "weight/exp_avg" in saved and ("bias/step" in saved) == reached
     other = parameters()
     for key, parameter in other.items():
         parameter.data.copy_(own[key])
@@ -128,8 +134,8 @@ def test_state_goes_to_a_contiguous_file_and_back(name):
 def test_state_of_another_model_is_refused():
     own = parameters()
     optimizer = make_optimizer(own, OptimConfig(), device=CPU)
-    with pytest.raises(CheckpointError, match="does not fit this model: bias is on one side only"):
-        load_optimizer_state(optimizer, own, {"weight/exp_avg": torch.zeros(5, 3, 3, 3)})
+    with pytest.raises(CheckpointError, match="does not fit this model: it has gain, which this one lacks"):
+        load_optimizer_state(optimizer, own, {"weight/exp_avg": torch.zeros(5, 3, 3, 3), "gain/exp_avg": torch.zeros(5)})
     with pytest.raises(CheckpointError, match=r"weight/exp_avg has shape \[5\], expected \[5, 3, 3, 3\]"):
         load_optimizer_state(optimizer, own, {"bias/exp_avg": torch.zeros(5), "weight/exp_avg": torch.zeros(5)})
 

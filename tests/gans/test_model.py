@@ -79,6 +79,8 @@ def test_terms_and_their_weights() -> None:
     torch.testing.assert_close(found.logged["real"], real_loss)
     torch.testing.assert_close(found.logged["fake"], fake_loss)
     torch.testing.assert_close(found.loss, real_loss + fake_loss)
+    found.loss.mean().backward()
+    assert all(parameter.grad is None for parameter in model.generator.parameters()), "no part of the discriminator's loss"
 
 
 def test_relativistic_scores_are_differences_of_partners() -> None:

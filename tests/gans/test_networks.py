@@ -241,6 +241,14 @@ def test_the_feature_encoder_makes_features_for_its_generator() -> None:
         network(label=classes(5, 32, 32))
 
 
+@pytest.mark.parametrize(("pixels", "kept"), [(16, 1), (17, 2)])
+def test_looks_of_more_than_a_sixteenth_of_an_image_count(pixels: int, kept: int) -> None:
+    instances = torch.zeros(256, dtype=torch.long)
+    instances[:pixels] = 5
+    label = torch.ones(1, 1, 16, 16)
+    assert len(looks_of(noise(1, 3, 16, 16), instances=instances.view(1, 1, 16, 16), label=label).classes) == kept
+
+
 @torch.no_grad()
 def test_looks_are_kept_and_chosen_by_class() -> None:
     config = replace(PIX2PIXHD_TINY, encoder=FeatureEncoderConfig(num_filters=4, num_downsamples=2, num_clusters=2))
@@ -324,7 +332,7 @@ def test_the_smallest_image_of_patch_discriminators(config: PatchDiscriminatorCo
     network, least = MultiResPatch(replace(config, num_filters=2, max_num_filters=4)), least_side(config)
     assert all(output.numel() for output in network(noise(1, 3, least, least)).outputs)
     if least > 1:
-        with pytest.raises((RuntimeError, ValueError), match="greater than|spatial element"):
+        with pytest.raises((RuntimeError, ValueError), match="greater than|spatial element|1 value per channel"):
             network(noise(1, 3, least - 1, least - 1))
 
 

@@ -426,6 +426,19 @@ def test_looks_of_pix2pixhd() -> None:
     assert torch.equal(of_larger, of_resized)
 
 
+def test_an_example_has_the_photo_where_no_looks_were_kept() -> None:
+    model, batch = built(ENCODING).eval(), random_batch()
+    example = model.example(batch, settings=model.translation)
+    assert torch.equal(example.inputs[STYLE], batch.images[:, None])
+    made = translated(model, dict(example.inputs))
+    with torch.no_grad():
+        torch.testing.assert_close(made, model.typical(batch, model.labels(batch.inputs)))
+    small = torch.arange(32 * 32).view(1, 32, 32).expand(4, -1, -1)
+    for instances, kept in ((small, False), (torch.zeros_like(small), True)):  # too small to be kept, and one all over
+        model.collect([replace(batch, inputs={**batch.inputs, "instances": instances})])
+        assert (STYLE not in model.example(batch, settings=model.translation).inputs) == kept
+
+
 # What is refused ----------------------------------------------------------------------------------------------------------
 
 

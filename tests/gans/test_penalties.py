@@ -111,3 +111,16 @@ def test_settings_out_of_range_are_refused() -> None:
     for name, value in (("r1_gamma", -1.0), ("r2_gamma", float("nan")), ("every", 0)):
         with pytest.raises(ConfigError, match=f"^{name}: got "):
             PenaltyConfig(**{name: value})
+
+
+def test_a_compiled_discriminator_has_the_same_penalty(small) -> None:
+    images, labels, gradients = numbers(2, 3, 6, 6), numbers(2, 2, 6, 6, seed=1), []
+    for compiled in (False, True):
+        if compiled:
+            small.compile(backend="aot_eager")  # it too has no second derivatives
+            small(images, labels=labels)
+        small.zero_grad()
+        gradient_penalty(lambda x: small(x, labels), images, gamma=2.0).sum().backward()
+        gradients.append(small.first.weight.grad.clone())
+    assert gradients[0].norm() > 0
+    torch.testing.assert_close(*gradients)

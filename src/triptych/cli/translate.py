@@ -68,8 +68,9 @@ class TranslateOptions(Config):
         self.require(self.style_count >= 1, "style_count", "at least 1")
         self.require(_size(self.size) is not None, "size", "run, own, a short side (512), or height and width (480x640)")
         self.require(self.seed >= 0, "seed", "0 or more")
+        self.require(self.style != "", "style", "images, or no --style at all")
         self.require(
-            self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
+            self.out is None or (self.out != "" and Path(self.out).suffix in ("", ".png", ".npz")), "out", "a name that ends with .png or .npz, or a folder"
         )
         self.require(self.grid >= 0, "grid", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
@@ -90,6 +91,8 @@ def main(arguments: Sequence[str]) -> int:
     options, settings = configure(directory, flags, translation=run.translation)
     if not options.held_out and given is None:
         raise ConfigError("", f"no input given; usage: {_USAGE_LINE}")
+    if given == "":
+        raise ConfigError("", "got an empty word as input, which would be the current folder; write . for that")
     if options.held_out and given is not None:
         raise ConfigError("--held-out", f"got an input, {given!r}, too; give one of them")
     out = Path(options.out) if options.out is not None else Path(directory) / "translated"
@@ -114,7 +117,8 @@ def main(arguments: Sequence[str]) -> int:
         )
     runs.close_world()
     if is_first_process():
-        print(f"{len(made.names) * options.style_count} images in {out}")
+        count = len(made.names) * options.style_count
+        print(f"{count} image{'' if count == 1 else 's'} in {out}")
     return 0
 
 

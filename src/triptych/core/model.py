@@ -89,6 +89,10 @@ class Model(nn.Module, ABC):
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """The terms of each sample. Changes no state but running statistics of the phase's own networks."""
 
+    def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The state of another run's model under the names that this one has for it, for a start from its weights."""
+        return tensors
+
     def effective(self) -> Mapping[str, Tensor]:
         """What averages follow in place of some parameters, by their names in the model: a weight as its layer applies it."""
         return {}

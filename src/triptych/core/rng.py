@@ -53,7 +53,7 @@ def words(index: np.ndarray, *, key: tuple[int, int], count: int = 1) -> np.ndar
     index = np.asarray(index, dtype=np.int64)[:, None]
     block = np.arange(-(-count // 4), dtype=np.int64)[None, :]
     drawn = philox(block + 0 * index, 0 * (block + index), (index & _MASK) + 0 * block, (index >> 32) + 0 * block, key=key)
-    return np.stack(drawn, axis=-1).reshape(len(index), -1)[:, :count]
+    return np.stack(drawn, axis=-1).reshape(len(index), 4 * block.shape[1])[:, :count]  # of no samples too
 
 
 def permutation(count: int, *, seed: int, epoch: int) -> np.ndarray:

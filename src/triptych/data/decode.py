@@ -77,7 +77,8 @@ def _numbers(image: Image.Image) -> np.ndarray:
         return values[..., 0].astype(np.int64)
     if image.mode in ("RGB", "RGBA") and (values[..., :1] == values[..., 1:3]).all():
         return values[..., 0].astype(np.int64)
-    raise ValueError(f"a picture in colour ({image.mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
+    kind = "fractions" if image.mode == "F" else "a picture in colour"
+    raise ValueError(f"{kind} ({image.mode}) as a map: save one number for each pixel, as a PNG in grey or with a palette")
 
 
 def header_size(data: bytes) -> Size:

@@ -274,9 +274,14 @@ class Loop:
             self.reporting.progress.update(self.images_seen, self._headlines(values))
 
     def _headlines(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the measurements the terminal shows: no groups or standard errors, and no phase's name where there is one phase."""
-        prefix = f"{self.model.phases[0].name}/" if len(self.model.phases) == 1 else ""
-        left_out = (STANDARD_ERROR, *(f"_q{group}" for group in range(NUM_GROUPS)))
+        """What of the measurements the terminal shows: no groups or standard errors; of one phase without its name, of several the losses."""
+        several = len(self.model.phases) > 1
+        prefix = "" if several else f"{self.model.phases[0].name}/"
+        left_out = (
+            STANDARD_ERROR,
+            *(f"_q{group}" for group in range(NUM_GROUPS)),
+            *(("gradient_norm", "learning_rate") if several else ()),
+        )
         return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(left_out)}
 
     def _say(self, message: str) -> None:

@@ -122,15 +122,14 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, n
 def load_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
     """Takes the tensors of a checkpoint, laid out in memory as the parameters are: fused kernels walk all of them by one index.
 
-    Raises CheckpointError where a tensor is missing or of another shape.
+    A parameter that no loss has reached yet has none. Raises CheckpointError for a tensor of another shape or of no parameter.
     """
     by_parameter: dict[str, dict[str, Tensor]] = {}
     for full_name, tensor in tensors.items():
         name, _, key = full_name.rpartition("/")
         by_parameter.setdefault(name, {})[key] = tensor
-    if by_parameter and by_parameter.keys() != parameters.keys():
-        odd = sorted(by_parameter.keys() ^ parameters.keys())[0]
-        raise CheckpointError(f"the optimizer's state does not fit this model: {odd} is on one side only")
+    if unknown := sorted(by_parameter.keys() - parameters.keys()):
+        raise CheckpointError(f"the optimizer's state does not fit this model: it has {unknown[0]}, which this one lacks")
     for name, state in by_parameter.items():
         parameter = parameters[name]
         for key, tensor in state.items():

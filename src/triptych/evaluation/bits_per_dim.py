@@ -12,7 +12,7 @@ from torch import Tensor
 from triptych.core.batch import Batch
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Likelihood, Model, VariationalBound
+from triptych.core.model import Likelihood, Model, Translator, VariationalBound
 from triptych.core.rng import Rng
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured, standard_error
 
@@ -44,7 +44,8 @@ def bits_per_dim(model: Model, settings: BitsPerDimConfig) -> ImageMetric:
     bounded, known = isinstance(model, VariationalBound), isinstance(model, Likelihood)
     name = type(model).__name__
     if not (bounded or known):
-        raise ConfigError("metrics", f"bits-per-dim needs a model that knows how probable an image is; {name} does not")
+        instead = "; what it scores on held-out images is in its metrics.jsonl" if isinstance(model, Translator) else ""
+        raise ConfigError("metrics", f"bits-per-dim needs a model that knows how probable an image is; {name} does not{instead}")
     if settings.likelihood == "bound" and not bounded:
         raise ConfigError("likelihood", f"got bound, but {name} has no variational bound; leave it out")
     if settings.likelihood == "ode" and not (isinstance(model, Likelihood) and hasattr(model.likelihood, "probes")):

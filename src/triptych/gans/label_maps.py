@@ -9,6 +9,7 @@ from torch import Tensor
 
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError
+from triptych.core.model import STYLE
 from triptych.gans.pix2pixhd import instance_edges
 
 
@@ -20,6 +21,8 @@ class LabelMaps:
         if not inputs or any(spec.kind == "labels" for spec in inputs):
             wanted = "images in pairs with class maps (data.maps), instances (data.instances) or other images (data.conditions)"
             raise ConfigError("", f"the data has nothing, pixel by pixel, that the images could be made from; this model needs {wanted}")
+        if any(spec.name == STYLE for spec in inputs):
+            raise ConfigError("", f'the data has a folder "{STYLE}", which is what style images are called here; give it another name')
         self.inputs = inputs
         self.classes = tuple(spec for spec in inputs if spec.kind == "classes")
         self.conditions = tuple(spec for spec in inputs if spec.kind == "image")

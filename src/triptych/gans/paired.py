@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -349,6 +350,13 @@ class Pix2PixHD(PairedGAN):
         if self.num_looks:
             self.styles, self.random_styles, self.collects = "optional", True, True
 
+    def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With enhancers, the layers of a global generator that was trained alone become those of this one's."""
+        if not self.config.generator.num_enhancers:
+            return tensors
+        alone, here = "generator.global_model.model.", "generator.global_model."
+        return {here + name.removeprefix(alone) if name.startswith(alone) else name: tensor for name, tensor in tensors.items()}
+
     def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images with the looks of the real ones' instances; no term."""
         return self.typical(batch, label), {}
@@ -356,6 +364,13 @@ class Pix2PixHD(PairedGAN):
     def typical(self, batch: Batch, label: Tensor) -> Tensor:
         """The same."""
         return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_looks else None)
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """The label maps and what belongs to them, and the real images; these as style images too where no looks were kept."""
+        example = super().example(batch, settings=settings)
+        if not self.num_looks or self.generator.encoder.kept_any:
+            return example
+        return replace(example, inputs={**example.inputs, STYLE: batch.images[:, None]})
 
     def _features(self, images: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.generator.encoder(images, instances=self.labels.instance_map(inputs))

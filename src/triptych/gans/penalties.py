@@ -40,10 +40,11 @@ def gradient_penalty(discriminate: Callable[[Tensor], Scores], images: Tensor, *
     scores of images alone: one that is told more (labels, maps) is handed over as a function that holds them, and they have no part
     in the gradient. `every`: the `Phase.every` of a lazy penalty, whose mean strength it keeps.
 
-    Computed without autocast. The result has gradients for the discriminator's parameters and none for the images. The discriminator
-    needs second derivatives (no fused attention on a CPU), and no batch norm: its samples' gradients would be mixed.
+    Computed without autocast, and as if the discriminator were not compiled, for torch.compile has no second derivatives. The result has
+    gradients for the discriminator's parameters and none for the images. The discriminator needs second derivatives (no fused attention on
+    a CPU), and no batch norm: its samples' gradients would be mixed.
     """
-    with torch.autocast(images.device.type, enabled=False), torch.enable_grad():
+    with torch.autocast(images.device.type, enabled=False), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
         x = widened(images.detach()).requires_grad_()
         (gradient,) = torch.autograd.grad(score_mean(discriminate(x)).sum(), x, create_graph=True)
         return (every * gamma / 2) * gradient.flatten(1).square().sum(1)

@@ -38,7 +38,7 @@ def unit_mnist() -> RunConfig:
         ),
         data=UnpairedDataConfig(image_size=32, channels=3, flip=False, enlarge=True),
         train=TrainConfig(
-            total_images=40_000,
+            total_images=24_000,
             batch_size=8,
             compile="off",
             ema_rates=(0.999,),
@@ -69,7 +69,7 @@ def munit_mnist() -> RunConfig:
             discriminator_rate=4.0,
             initial=InitConfig(kind="orthogonal", gain=1.0),
         ),
-        train=replace(recipe.train, total_images=32_000),
+        train=replace(recipe.train, total_images=20_000),
         optim=replace(recipe.optim, learning_rate=1e-4),
     )
 

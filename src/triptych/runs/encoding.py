@@ -15,7 +15,7 @@ from triptych.core.batch import DataSpec, RawBatch, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
-from triptych.core.model import Encoder
+from triptych.core.model import Encoder, Translator
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.runs.attributes import attribute_groups, class_groups
@@ -213,7 +213,8 @@ class Coder:
 def require_encoder(model: nn.Module) -> Encoder:
     """The model as an encoder; ConfigError where it is none."""
     if not isinstance(model, Encoder):
-        raise ConfigError("model", f"{type(model).__name__} encodes no images")
+        instead = "; triptych translate makes images of images with it" if isinstance(model, Translator) else ""
+        raise ConfigError("model", f"{type(model).__name__} encodes no images{instead}")
     return model
 
 

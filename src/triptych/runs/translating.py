@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -251,6 +251,9 @@ def _to_folder(
     names = [name for item in range(len(wanted.inputs)) for name in wanted.files(item)]
     if grid_rows and GRID in names:
         raise ConfigError("grid", f"got {grid_rows}, but there is an input whose image is {GRID} itself; ask for no grid (0), or rename it")
+    clash = set(names).intersection(parent.as_posix() for name in names for parent in PurePosixPath(name).parents)
+    if clash:
+        raise DataError(f"{out / min(clash)}: would have to be an image and a folder; rename one of the two inputs")
     world.on_main(lambda: _claim(out, [*names, *([GRID] if grid_rows else [])], digest))
     own = share(len(wanted.inputs), rank=world.rank, world_size=world.size)
     missing = [item for item in own if not all((out / name).is_file() for name in wanted.files(item))]

@@ -20,7 +20,7 @@ from triptych.data.database import is_database, open_database
 from triptych.data.files import Files, Folder, is_image, listed, open_folder, open_tar, open_zip
 from triptych.data.images import ImageSet, evenly_spaced, failure
 from triptych.data.pairs import Member, matched, stems
-from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.pairs_config import PairedDataConfig, UnpairedDataConfig
 from triptych.data.source import open_data, recognised
 from triptych.data.transforms import Size
 from triptych.runs.translation_sources import ArraySource, FileSource, OutputSize, Sizing, Source
@@ -176,6 +176,8 @@ def open_given(
     if isinstance(given, str | Path):
         path = Path(given).expanduser()
         target = config.target if isinstance(config, PairedDataConfig) else None
+        if isinstance(config, UnpairedDataConfig):
+            _check_one_domain(path, [config.a, config.b])
         names, sources, truth = _at_path(path, translator, target)
         origin: Any = [stamp(path), size]
     else:
@@ -254,6 +256,16 @@ def _at_path(path: Path, translator: Translator, target: str | None) -> tuple[li
         raise DataError(f"{path}: not a folder; this model makes images of {wanted}, which lie in a folder with a sub-folder for each")
     names, source = _one_kind(path, first)
     return names, [source], None
+
+
+def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
+    """DataError for a folder laid out as training data of two domains: half of its images are not of the kind that is translated."""
+    if any(Path(domain).expanduser().is_absolute() for domain in domains):
+        return  # they lie elsewhere
+    for place in (path, *((path / name for name in listed(path)) if path.is_dir() else ())):
+        if all((place / domain).is_dir() for domain in domains):
+            found = " and ".join(domains)
+            raise DataError(f"{place}: holds the two domains {found}; name one of them, as in {place / domains[0]}")
 
 
 def _layout(path: Path, specs: Sequence[InputSpec], target: InputSpec | None) -> tuple[list[str], list[Source], Source | None]:

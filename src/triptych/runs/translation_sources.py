@@ -80,6 +80,9 @@ class Sizing:
 
     def __init__(self, config: DataConfig, spec: DataSpec, translator: Translator, size: OutputSize = None) -> None:
         """`config`, `spec`: of the run's images. Raises ConfigError for a size that the model cannot make."""
+        pair = isinstance(size, tuple) and len(size) == 2 and all(type(side) is int for side in size)
+        if not (size is None or size == "own" or type(size) is int or pair):
+            raise ConfigError("size", f'got {size!r}, expected "own", a short side (512), or height and width as (480, 640)')
         self._config, self._spec, self._size = config, spec, size
         self._stride = translator.stride
         self._least = -(-translator.least_size // self._stride) * self._stride

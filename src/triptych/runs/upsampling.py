@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -157,10 +158,26 @@ def _sized(size: int) -> Iterator[None]:
 
 
 def stamp(path: Path) -> str:
-    """Names, sizes and times of the files at a path, in short."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    lines = [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in ((file, file.stat()) for file in files)]
+    """Names, sizes and times of the files at a path, links followed, in short."""
+    lines = []
+    for file in sorted(_below(path)) if path.is_dir() else [path]:
+        try:
+            found = file.stat()
+            lines.append(f"{file} {found.st_size} {found.st_mtime_ns}")
+        except OSError:  # a link to nothing: who reads it as an image says so
+            lines.append(f"{file} cannot be read")
     return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    visited: set[str] = set()
+    for place, subfolders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in visited:
+            subfolders.clear()  # a link that leads back
+            continue
+        visited.add(real)
+        yield from (Path(place) / name for name in files)
 
 
 def renumbered(theirs: DataSpec, ours: DataSpec, *, name: str, some: bool = False) -> np.ndarray:

@@ -33,16 +33,25 @@ def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[st
 
     Raises CheckpointError where nothing fits.
     """
-    state = model.state_dict()
+    state, tensors = model.state_dict(), model.renamed(tensors)
     lines, fitted = [], 0
     for name, tensor in state.items():
+        weight = _divided(name)
         if name not in tensors:
             lines.append(f"{name} is new")
         elif tensors[name].shape != tensor.shape:
             lines.append(f"{name} starts anew: its shape was {list(tensors[name].shape)}, now it is {list(tensor.shape)}")
+        elif weight in state and (weight not in tensors or tensors[weight].shape != state[weight].shape):
+            lines.append(f"{name} starts anew: it is of {weight}")
         else:
             tensor.copy_(tensors[name])
             fitted += 1
     if not fitted:
         raise CheckpointError("init-from: none of the other run's weights fits this model")
     return lines + [f"{name} is not used" for name in tensors if name not in state]
+
+
+def _divided(name: str) -> str:
+    """The name of the weight that spectral norm divides by what a vector of this name says; with another weight it is nearly any number."""
+    stem, _, last = name.rpartition("weight_")
+    return f"{stem}weight_orig" if last in ("u", "v") else ""

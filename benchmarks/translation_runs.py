@@ -1,0 +1,38 @@
+"""What the benchmarks of image-to-image models share: a run that is trained where it is not there yet, and the lines of a report."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs import Run, open_run, train
+
+
+def trained_run(directory: Path, recipe: str, data: dict[str, Any], images: int | None = None) -> Run:
+    """The run in a directory, trained first where there is none: by a recipe, on `data`, to the recipe's end or a number of images."""
+    if (directory / "config.json").is_file():
+        return open_run(directory)
+    config = load_recipe(recipe).updated({"data": data})
+    if images is not None:
+        config = replace(config, train=replace(config.train, total_images=images))
+    return train(config, directory, recipe=recipe)
+
+
+def length(run: Run) -> str:
+    """How long the training was, as its log says."""
+    minutes = [float(found) for found in re.findall(r"([\d.]+) minutes in this start", (run.directory / "log.txt").read_text())]
+    return f"{run.find_checkpoint():,} images seen" + (f" in {sum(minutes):.1f} minutes of training" if minutes else "")
+
+
+def report(title: str, heading: str, rows: Sequence[tuple[str, float, float | None]], note: str) -> tuple[str, bool]:
+    """A table of shares and the least that is wanted of them, and whether all targets are reached."""
+    lines = [f"# {title}, {datetime.date.today()}", "", f"| {heading} | target |", "|---|---|---|"]
+    for name, value, target in rows:
+        said = "" if target is None else f"at least {100 * target:.1f} %: {'reached' if value >= target else 'MISSED'}"
+        lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
+    return "\n".join([*lines, "", note, ""]), all(target is None or value >= target for _, value, target in rows)

@@ -1,0 +1,61 @@
+"""What a start from another run's weights takes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.model import Model, seeded_build
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.paired import Pix2PixHDConfig
+from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
+from triptych.gans.weight_norms import normalised_weight, spectral_layers
+from triptych.runs.weights import load_fitting_weights
+
+COARSE = Pix2PixHDConfig(
+    generator=Pix2PixHDGeneratorConfig(num_filters=4, num_downsamples=2, num_res_blocks=1, num_enhancer_res_blocks=1),
+    discriminator=PatchDiscriminatorConfig(num_filters=4, num_layers=2, norm="instance"),
+    perceptual_weight=0.0,
+)
+LAST = 8
+"""Of its layers: one, two down, a residual block, and twice two up come before the one that makes the image."""
+FINE = replace(COARSE, generator=replace(COARSE.generator, num_enhancers=1))
+
+
+def built(config: Pix2PixHDConfig, *, classes: int = 3, seed: int) -> Model:
+    inputs = (InputSpec(name="labels", kind="classes", num_classes=classes),)
+    return seeded_build(config, DataSpec(image_size=32, channels=3, inputs=inputs), seed=seed)
+
+
+def largest(model: Model) -> list[float]:
+    """The largest singular value of each weight as its layer applies it."""
+    layers = list(spectral_layers(model))
+    assert len(layers) > 10
+    return [float(torch.linalg.matrix_norm(normalised_weight(layer).detach().flatten(1), 2)) for layer in layers]
+
+
+def test_enhancers_start_from_a_trained_global_generator() -> None:
+    source, model = built(COARSE, seed=1), built(FINE, seed=2)
+    lines = load_fitting_weights(model, source.state_dict())
+    known, state = source.state_dict(), model.state_dict()
+    own = [name for name in state if name.startswith("generator.global_model.")]
+    assert len(own) > 20
+    for name in own:
+        assert torch.equal(state[name], known[name.replace("global_model.", "global_model.model.")]), name
+    assert not any(line.startswith("generator.global_model.") and line.endswith("new") for line in lines)
+    assert sum(line.startswith("generator.enhancer_0.") and line.endswith("new") for line in lines) > 10
+    assert {line for line in lines if line.endswith("is not used")} == {
+        f"generator.global_model.{LAST}.layers.conv.{name} is not used" for name in ("weight", "bias")
+    }
+
+
+def test_a_weight_that_starts_anew_keeps_the_vectors_of_its_spectral_norm() -> None:
+    model = built(COARSE, classes=5, seed=2)
+    before = largest(model)
+    lines = load_fitting_weights(model, built(COARSE, classes=3, seed=1).state_dict())
+    first = "generator.global_model.model.0.layers.conv.weight_"
+    assert f"{first}u starts anew: it is of {first}orig" in lines
+    for found, fresh in zip(largest(model), before, strict=True):
+        assert abs(found - 1) < 0.02 and abs(fresh - 1) < 0.02
