@@ -54,6 +54,8 @@ def test_options_and_settings_of_the_model() -> None:
         (["--checkpoint", "newest"], "--checkpoint: got 'newest'"),
         (["--batch-size", "0"], "--batch-size: got 0"),
         (["--count", "0"], "--count: got 0"),
+        (["--out", ""], "--out: got ''"),
+        (["--style", ""], "--style: got ''"),
         (["--direction", "c"], "--direction: got 'c', expected one of a-to-b, b-to-a"),
         (["--stile", "x"], '--stile: unknown setting; did you mean "--style"?'),
     ],
@@ -74,6 +76,7 @@ def test_a_folder_of_answers_and_their_grid(styled: str, tmp_path: Path, capsys:
     assert {path.name for path in (Path(styled) / "translated").glob("*.png")} == {"0.png", "1.png"}
     cold = ["--temperature", "0", "--direction", "b-to-a", "--size", "32x24", "--count", "1"]
     assert main(["translate", styled, folder, *cold, "--device", "cpu", "--out", str(tmp_path / "cold.png")]) == 0
+    assert capsys.readouterr().out.endswith(f"1 image in {tmp_path / 'cold.png'}\n")
     with Image.open(tmp_path / "cold.png") as image:
         assert image.size == (24, 32)
     assert main(["translate", styled, folder, "--style", folder, "--style-each", "--device", "cpu", "--out", str(tmp_path / "x.npz")]) == 0
@@ -104,7 +107,11 @@ def test_errors_are_one_line_and_code_2(styled: str, mapped: str, tmp_path: Path
         ([mapped, folder, "--style-count", "2"], "--style-count: got 2, but Mirror draws no style at random"),
         ([styled, folder, "--size", "18"], "--size: got 18, expected multiples of 4 from 8 to 16384"),
         ([styled, folder, "--count", "3"], "--count: got 3, expected 1 to 2, the images that are there"),
-        ([mapped, str(tmp_path / "maps")], f"{tmp_path / 'maps/a.png'}: holds class 9, expected 0 to 1: raise data.num_classes"),
+        (
+            [mapped, str(tmp_path / "maps")],
+            f"{tmp_path / 'maps/a.png'}: holds class 9, expected 0 to 1: the model knows no others; change the map",
+        ),
+        ([styled, ""], "got an empty word as input, which would be the current folder; write . for that"),
         ([styled, folder, "--out", str(tmp_path / "in")], f"cannot write {tmp_path / 'in'}: it lies in {folder}, which is read"),
         ([str(tmp_path), folder], "there is no config.json"),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import sys
 from pathlib import Path
@@ -238,10 +239,17 @@ def test_pairs_that_are_too_small(tmp_path):
     assert opened(tmp_path, image_size=16, width=24).spec.width == 24
 
 
+def as_fractions(width: int, height: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((height, width), dtype=np.float32)).save(file, "TIFF")
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (encoded(picture(24, 16)), r"a picture in colour \(RGB\) as a map: save one number for each pixel, as a PNG in grey"),
+        (as_fractions(24, 16), r"fractions \(F\) as a map: save one number for each pixel"),
         (encoded(picture(24, 16, channels=1), "JPEG"), "a JPEG, which alters numbers, as a map: save maps as PNG"),
         (as_map(picture(24, 16)[..., 0])[:150], "repair or remove the file"),
         (b"no picture", "not an image that Pillow can read"),

@@ -130,9 +130,11 @@ def test_domains_that_are_missing(tmp_path):
     write_domains(tmp_path)
     with pytest.raises(DataError, match=rf'^{tmp_path}/image_b: does not exist \(data.b\); did you mean "images_b"\?$'):
         opened(tmp_path, b="image_b")
-    with pytest.raises(DataError, match=r"^images_a: does not exist \(data.a\)$"):
+    with pytest.raises(ConfigError, match=r"^data.path: missing: give the folder that holds images_a and images_b$"):
         opened(None)
-    with pytest.raises(DataError, match="nowhere: cannot be listed"):
+    with pytest.raises(DataError, match=r"^cats/a: does not exist \(data.a\)$"):
+        opened(None, a="cats/a")
+    with pytest.raises(DataError, match=r"nowhere: does not exist \(data.path\)$"):
         opened(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty: no images to train on"):

@@ -120,7 +120,7 @@ def test_the_settings_of_a_likelihood() -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (Silent(), {}, "metrics: bits-per-dim needs a model that knows how probable an image is; Silent does not"),
+        (Silent(), {}, "metrics: bits-per-dim needs a model that knows how probable an image is; Silent does not$"),
         (Uniform(), {"likelihood": "bound"}, "likelihood: got bound, but Uniform has no variational bound; leave it out"),
         (Uniform(), {"steps": 5}, "steps: got 5, but Uniform knows the likelihood exactly, without steps; leave it out"),
         (Uniform(), {"probes": 5}, "probes: got 5, which goes with likelihood ode; leave it out"),

@@ -161,8 +161,8 @@ def test_top_k_treats_ties_alike_and_parts_as_the_whole() -> None:
 
 
 def test_top_k_share_decays_to_its_floor() -> None:
-    assert top_k_share(0) == 1.0
-    assert top_k_share(10) == pytest.approx(0.99**10)
-    assert top_k_share(1000) == 0.5
-    assert top_k_share(2, decay=0.9, least=0.75) == pytest.approx(0.81)
-    assert top_k_share(3, decay=0.9, least=0.75) == 0.75
+    assert top_k_share(torch.tensor(0)) == 1.0
+    assert float(top_k_share(torch.tensor(10))) == pytest.approx(0.99**10)
+    assert top_k_share(torch.tensor(1000)) == 0.5
+    assert float(top_k_share(torch.tensor(2), decay=0.9, least=0.75)) == pytest.approx(0.81)
+    assert top_k_share(torch.tensor(3), decay=0.9, least=0.75) == 0.75

@@ -162,6 +162,22 @@ def test_lazy_penalty_has_a_phase_of_its_own() -> None:
     assert without == ["discriminator.last.layers.conv.bias"], "which no gradient of an image has a part in"
 
 
+@pytest.mark.parametrize(("every", "steps", "times"), [(1, 1, 1), (1, 3, 1), (4, 1, 4), (4, 3, 12)])
+def test_a_penalty_is_as_strong_in_the_mean_however_lazy(every: int, steps: int, times: int) -> None:
+    """One step of a lazy one stands for all that the discriminator takes in so many iterations."""
+    settings: dict[str, Any] = {"penalty": PenaltyConfig(r1_gamma=3.0, every=every), "discriminator_steps": steps}
+    always = toy(penalty=PenaltyConfig(r1_gamma=3.0))
+    name = "penalty" if every > 1 else "discriminator"
+    found, expected = terms_of(toy(**settings), name).logged["r1"], terms_of(always, "discriminator").logged["r1"]
+    torch.testing.assert_close(found, times * expected)
+
+
+def test_another_runs_steps_do_not_count() -> None:
+    model = toy(**SETTINGS)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert set(state) - set(model.renamed(state)) == {"generator_steps"}
+
+
 def test_steps_have_slices_of_their_own(tmp_path: Path) -> None:
     model = toy(discriminator_steps=3, generator_steps=2, penalty=PenaltyConfig(r1_gamma=1.0, every=2))
     seen: dict[str, list[list[int]]] = {}

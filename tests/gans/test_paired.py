@@ -568,3 +568,35 @@ def test_small_recipes_fit_their_data_and_need_no_weights(name: str) -> None:
         (contest,) = model.contests(batch, stream(batch))
         assert contest.fake.shape == batch.images.shape
         assert all(scores.shape[2:].numel() > 2 for scores in contest.judge(contest.fake).outputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "epoch", "batch", "epochs", "decay", "rate", "start", "statistics", "initial", "cut"),
+    [
+        ("spade-coco256", 118_000, 32, 400, 400, 0.9999, 1_000, 30, ("xavier", 0.02), (256, None, "random", 0.2)),
+        ("pix2pixhd-cityscapes", 2_975, 16, 200, 100, 0.999, 500, None, ("xavier", 0.02), (512, 1024, "random", 0.2)),
+        ("pix2pixhd-cityscapes-2k", 2_975, 16, 100, 100, 0.999, 500, None, ("xavier", 0.02), (1024, 2048, "random", 0.2)),
+    ],
+)
+def test_published_training(
+    name: str,
+    epoch: int,
+    batch: int,
+    epochs: int,
+    decay: int,
+    rate: float,
+    start: int,
+    statistics: int | None,
+    initial: tuple[str, float],
+    cut: tuple[int, int | None, str, float],
+) -> None:
+    """Epochs, and steps until averages start, as the original counts them; eight processes. Without batch norm statistics have no say."""
+    recipe = load_recipe(name)
+    train, optim, data, model = recipe.train, recipe.optim, recipe.data, recipe.model
+    assert isinstance(data, PairedDataConfig) and isinstance(model, PairedGANConfig)
+    assert (train.batch_size, train.total_images, train.ema_rates) == (batch, epochs * epoch, (rate,))
+    assert train.ema_start == start * batch and not train.ema_warmup
+    assert statistics is None or train.statistics_batches == statistics
+    assert (optim.schedule, optim.decay_every, optim.decay_factor) == ("step", decay * epoch, 0.1)
+    assert (model.initial.kind, model.initial.gain) == initial and model.adversarial.kind == "hinge"
+    assert (data.image_size, data.width, data.crop, data.scale) == cut and data.flip

@@ -606,3 +606,37 @@ def test_small_recipes_fit_their_images(recipe: str) -> None:
     model = settings.model.build(spec(settings.data.image_size)).train()
     for step in model.phases:
         assert model.loss(step, batch(2, 32), rng(2)).loss.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "adversarial", "weights", "initial", "optim", "batch"),
+    [
+        ("unit-winter2summer", "least_square", (1, 1, 1, 0), ("normal", 0.02), (1e-4, 0.0, 0.999), 1),
+        ("munit-dog2cat", "hinge", (1, 0.1, 0, 0, 1, 1), ("orthogonal", 1), (1e-4, 0.5, 0.999), 16),
+        ("munit-edges2shoes", "hinge", (1, 1, 1, 0, 1, 1), ("orthogonal", 1), (1e-4, 0.5, 0.999), 16),
+        ("munit-summer2winter-hd", "hinge", (1, 10, 10, 0, 1, 1), ("orthogonal", 1), (1e-4, 0.5, 0.999), 1),
+    ],
+)
+def test_published_training(
+    name: str,
+    adversarial: str,
+    weights: tuple[float, ...],
+    initial: tuple[str, float],
+    optim: tuple[float, float, float],
+    batch: int,
+) -> None:
+    """`weights`: adversarial, image_recon, cycle, perceptual, and of MUNIT content_recon and style_recon; its others are 0."""
+    recipe = load_recipe(name)
+    model, train = recipe.model, recipe.train
+    assert isinstance(model, UNITConfig | MUNITConfig) and model.adversarial.kind == adversarial
+    names = ("adversarial", "image_recon", "cycle", "perceptual", *(("content_recon", "style_recon") if len(weights) == 6 else ()))
+    assert tuple(getattr(model, f"{term}_weight") for term in names) == weights
+    if isinstance(model, MUNITConfig):
+        others = (model.kl_weight, model.style_recon_within_weight, model.content_recon_within_weight, model.consistency_weight)
+        assert not any(others) and not model.gan_recon and model.random_style
+        assert model.translation.direction == ("b-to-a" if name == "munit-edges2shoes" else "a-to-b")
+    assert (model.initial.kind, model.initial.gain) == initial
+    assert (recipe.optim.name, recipe.optim.learning_rate, *recipe.optim.betas) == ("adam", *optim)
+    halves = ("step", 0.5) if name.startswith("unit") else ("constant", recipe.optim.decay_factor)
+    assert (recipe.optim.schedule, recipe.optim.decay_factor) == halves
+    assert (train.batch_size, train.ema_rates, train.ema_start, train.ema_warmup) == (batch, (0.9999,), 1_000 * batch, False)

@@ -375,7 +375,7 @@ def test_kinds_of_labels() -> None:
         ("spade", {"trainer": {"gan_mode": "logistic"}}, "trainer.gan_mode: got 'logistic', expected one of 'hinge'"),
         ("spade", {"trainer": {"loss_weight": {"gan": -1}}}, "trainer.loss_weight.gan: got -1, expected a number of at least 0"),
         ("spade", {"trainer": {"loss_weight": {"gan": "x"}}}, "trainer.loss_weight.gan: got 'x', expected a number"),
-        ("unit", {"trainer": {"loss_weight": None}}, "trainer.loss_weight.gan: got 0.0, expected a positive number where"),
+        ("unit", {"trainer": {"loss_weight": None}}, "trainer.loss_weight: missing, expected the weights of the losses by name"),
         ("spade", {"trainer": {"perceptual_loss": {"mode": "vgg_face_dag"}}}, "trainer.perceptual_loss.mode: got 'vgg_face_dag', expected"),
         ("spade", {"trainer": {"perceptual_loss": {"mode": "robust_resnet50"}}}, "trainer.perceptual_loss.mode: got 'robust_resnet50'"),
         (

@@ -190,6 +190,13 @@ def test_checkpoints_that_do_not_fit_are_named(change: Callable[[dict[str, Any]]
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize(("model", "other"), [("munit", "funit"), ("spade", "unit"), ("funit", "pix2pixHD"), ("pix2pixHD", "spade")])
+def test_the_weights_of_another_model_are_named(model: str, other: str) -> None:
+    message = rf"^c\.pt: holds the weights of another model than {model} .*: give the YAML file that they were trained with$"
+    with pytest.raises(CheckpointError, match=message):
+        imported(model, checkpoint(*trained(other)))
+
+
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_cut_checkpoint_is_refused(model: str) -> None:
     """Without any one tensor, or with one of another number of axes."""

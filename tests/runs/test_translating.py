@@ -237,6 +237,10 @@ def test_files_of_others_are_left_alone(plain: Run, tmp_path: Path) -> None:
         plain.translate(tmp_path / "grids", out=tmp_path / "new", **CPU)
     plain.translate(tmp_path / "grids", out=tmp_path / "new", grid=0, **CPU)
     assert opened(tmp_path / "new/grid.png").shape == (8, 8, 3)
+    write_images(tmp_path / "clash", ["x.jpg", "x.png/y.png"])
+    with pytest.raises(DataError, match=r"clashing/x\.png: would have to be an image and a folder; rename one of the two inputs$"):
+        plain.translate(tmp_path / "clash", out=tmp_path / "clashing", **CPU)
+    assert not (tmp_path / "clashing").exists()
 
 
 def test_nothing_that_is_read_is_written(plain: Run, styled: Run, tmp_path: Path) -> None:

@@ -30,8 +30,11 @@ from tests.runs.translators import (
 )
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.data.pairs_config import UnpairedDataConfig
 from triptych.data.source import open_data
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig, bits_per_dim
 from triptych.runs import Run
+from triptych.runs.encoding import require_encoder
 from triptych.runs.sampling import require_sampler
 from triptych.runs.stored import build
 from triptych.runs.translating import STAMP, require_translator
@@ -141,9 +144,7 @@ def test_maps_are_numbers_in_grey_or_with_a_palette(mapped: Run, tmp_path: Path)
     given = mapped.translate({"labels": numbers[None]}, **CPU)
     assert np.array_equal(given.images[0], grey)
     write(tmp_path / "maps/wrong.png", as_map(numbers * 7))
-    with pytest.raises(
-        DataError, match=r"maps/wrong\.png: holds class 7, expected 0 to 1: raise data\.num_classes, or set data\.dont_care"
-    ):
+    with pytest.raises(DataError, match=r"maps/wrong\.png: holds class 7, expected 0 to 1: the model knows no others; change the map$"):
         mapped.translate(tmp_path / "maps", **CPU)
     write(tmp_path / "jpeg/a.jpg", encoded(levels(24, 16), "JPEG"))
     with pytest.raises(DataError, match=r"jpeg/a\.jpg: a JPEG, which alters numbers, as a map"):
@@ -244,6 +245,8 @@ def test_what_cannot_be_read(plain: Run, mapped: Run, paired: Run, pairs: Path, 
     write(tmp_path / "cut/b.png", (tmp_path / "cut/b.png").read_bytes()[:900])
     write_images(tmp_path / "twice", ["a.png", "a.jpg"])
     write(tmp_path / "text/a.png", b"no image")
+    (tmp_path / "dangling").mkdir()
+    (tmp_path / "dangling/lost.png").symlink_to(tmp_path / "nowhere.png")
     with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
         archive.writestr("../evil.png", encoded(picture(8, 8)))
     with tarfile.open(tmp_path / "evil.tar", "w") as tar:
@@ -272,12 +275,47 @@ def test_what_cannot_be_read(plain: Run, mapped: Run, paired: Run, pairs: Path, 
             DataError,
             r"0\.png: not a folder; this model makes images of labels, objects, edges, night",
         ),
+        (plain, 3, DataError, "images: got 3, expected a path or arrays"),
+        (plain, tmp_path / "dangling", DataError, r"dangling/lost\.png: .*No such file"),
         (paired, np.zeros((2, 8, 12), dtype=int), ConfigError, "inputs: got one array, expected arrays by the names labels, objects"),
     ]
     for run, given, error, message in cases:
         with pytest.raises(error, match=message):
             run.translate(given, out=tmp_path / "out/made", **CPU)
     assert not (tmp_path.parent / "evil.png").exists() and not (tmp_path / "evil.png").exists()
+
+
+def test_links_are_followed_and_their_changes_seen(plain: Run, tmp_path: Path) -> None:
+    write_images(tmp_path / "elsewhere", ["a.png"])
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "in/loop").symlink_to(tmp_path / "in")
+    (tmp_path / "in/notes.txt").symlink_to(tmp_path / "nothing")
+    made = plain.translate(tmp_path / "in", out=tmp_path / "out", **CPU)
+    assert made.names == ["link/a"]
+    before = opened(tmp_path / "out/link/a.png")
+    (pixels,) = write_images(tmp_path / "elsewhere", ["a.png"], size=(16, 16))
+    plain.translate(tmp_path / "in", out=tmp_path / "out", **CPU)
+    assert not np.array_equal(opened(tmp_path / "out/link/a.png"), before) and pixels.shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize("size", ["big", (8,), [8, 8], 8.0, True, (8, 8.0)])
+def test_sizes_of_another_kind(plain: Run, size: Any) -> None:
+    with pytest.raises(ConfigError, match=r'^size: got .*, expected "own", a short side \(512\), or height and width as \(480, 640\)$'):
+        plain.translate(np.zeros((1, 8, 8, 3), dtype=np.uint8), size=size, **CPU)
+    with pytest.raises(ConfigError, match="^grid: got -1, expected 0 or more$"):
+        plain.translate(np.zeros((1, 8, 8, 3), dtype=np.uint8), grid=-1, **CPU)
+
+
+def test_the_folder_of_two_domains_is_not_translated_whole(tmp_path: Path) -> None:
+    for name in ("train/cats", "train/dogs"):
+        write_images(tmp_path / "pets" / name, [f"{k}.png" for k in range(4)])
+    data = UnpairedDataConfig(path=str(tmp_path / "pets"), a="cats", b="dogs", image_size=8, validation_fraction=0, workers=0)
+    run = mirror_run(tmp_path / "run", data)
+    for given in (tmp_path / "pets", tmp_path / "pets/train"):
+        with pytest.raises(DataError, match=r"train: holds the two domains cats and dogs; name one of them, as in .*train/cats$"):
+            run.translate(given, **CPU)
+    assert len(run.translate(tmp_path / "pets/train/cats", **CPU).names) == 4
 
 
 def test_sources_that_do_not_fit_one_another(paired: Run, pairs: Path, tmp_path: Path) -> None:
@@ -312,3 +350,7 @@ def test_models_that_are_used_otherwise_say_how() -> None:
         require_translator(models["classifier-digits"])
     with pytest.raises(ConfigError, match="model: Mirror makes images from images or maps; use triptych translate RUN INPUT"):
         require_sampler(MirrorConfig().build(spec))
+    with pytest.raises(ConfigError, match="model: Mirror encodes no images; triptych translate makes images of images with it"):
+        require_encoder(MirrorConfig().build(spec))
+    with pytest.raises(ConfigError, match="is; Mirror does not; what it scores on held-out images is in its metrics.jsonl"):
+        bits_per_dim(MirrorConfig().build(spec), BitsPerDimConfig())

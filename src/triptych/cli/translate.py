@@ -70,7 +70,9 @@ class TranslateOptions(Config):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.style != "", "style", "images, or no --style at all")
         self.require(
-            self.out is None or (self.out != "" and Path(self.out).suffix in ("", ".png", ".npz")), "out", "a name that ends with .png or .npz, or a folder"
+            self.out is None or (self.out != "" and Path(self.out).suffix in ("", ".png", ".npz")),
+            "out",
+            "a name that ends with .png or .npz, or a folder",
         )
         self.require(self.grid >= 0, "grid", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from triptych.core.batch import DataSpec, InputSpec
-from triptych.core.errors import DataError, nearest
+from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
 from triptych.data.config import DataConfig
 from triptych.data.files import listed
@@ -71,6 +71,10 @@ def _domain(
 
     if config.path is None or name.is_absolute() or not (root / TRAINING / name).exists():
         if not (root / name).exists():
+            if config.path is None and len(name.parts) == 1:
+                raise ConfigError("data.path", f"missing: give the folder that holds {config.a} and {config.b}")
+            if not root.exists():
+                raise DataError(f"{root}: does not exist (data.path)")
             there = [] if config.path is None else listed(root)
             raise DataError(f"{root / name}: does not exist (data.{setting}){nearest(str(name), there)}")
         data = opened(root / name)

@@ -140,7 +140,9 @@ def _held_out_classes(config: FewShotDataConfig, classes: list[str], place: str)
     known = set().union(*above.values()) - {"."}
     for name in wanted:
         if name not in known:
-            raise ConfigError("data.held_out", f"got {name!r}, which is no class in {place}{nearest(name, known)}; give names, a number, or None")
+            raise ConfigError(
+                "data.held_out", f"got {name!r}, which is no class in {place}{nearest(name, known)}; give names, a number, or None"
+            )
     return [name for name in classes if above[name] & set(wanted)]
 
 

@@ -142,17 +142,16 @@ def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
 
 
-def class_map(values: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+def class_map(
+    values: np.ndarray, spec: InputSpec, where: str, *, remedy: str = "raise data.num_classes, or set data.dont_care to true"
+) -> np.ndarray:
     """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and `spec` has no such pixels."""
     assert spec.num_classes is not None
     outside = (values < 0) | (values >= spec.num_classes)
     if not outside.any():
         return values
     if not spec.dont_care:
-        raise DataError(
-            f"{where}: holds class {values[outside][0]}, expected 0 to {spec.num_classes - 1}: raise data.num_classes, or set "
-            "data.dont_care to true"
-        )
+        raise DataError(f"{where}: holds class {values[outside][0]}, expected 0 to {spec.num_classes - 1}: {remedy}")
     return np.where(outside, spec.num_classes, values)
 
 

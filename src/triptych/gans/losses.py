@@ -122,15 +122,16 @@ def masked_l1(x: Tensor, target: Tensor, *, mask: Tensor, over: Literal["image",
     return torch.where(area > 0, distance / torch.where(area > 0, area, 1), 0)
 
 
-def top_k_share(epochs: float, *, decay: float = 0.99, least: float = 0.5) -> float:
-    """The share of a batch that top-k training keeps after so many passes over the data: from 1, times `decay` each, down to `least`.
+def top_k_share(rounds: Tensor, *, decay: float = 0.99, least: float = 0.5) -> Tensor:
+    """The share of a batch that top-k training keeps after whole rounds, a tensor (): from 1, times `decay` each, down to `least`.
 
-    The defaults are those of the paper that `top_k_weights` names.
+    The defaults are those of the paper that `top_k_weights` names, whose rounds are passes over the data. The count is not asked from its
+    device, which would have to wait.
     """
-    return max(decay**epochs, least)
+    return (decay ** rounds.double()).clamp(min=least)
 
 
-def top_k_weights(scores: Scores, *, share: float, batch: Tensor | None = None) -> Tensor:
+def top_k_weights(scores: Scores, *, share: float | Tensor, batch: Tensor | None = None) -> Tensor:
     """Factors (b,) of the generator's losses that keep the samples with the highest scores: n / k for these k, 0 for the others.
 
     The mean over all n samples is then that over the kept. k = share * n, rounded; samples that tie with the last one are kept too,
@@ -141,8 +142,9 @@ def top_k_weights(scores: Scores, *, share: float, batch: Tensor | None = None) 
     """
     own = score_mean(scores).detach()
     every = own if batch is None else batch.detach()
-    k = max(1, round(share * len(every)))
-    kept = every >= (last := every.topk(k).values[-1])
+    k = torch.as_tensor(share, device=every.device).mul(len(every)).round().clamp(min=1).long()
+    last = every.sort(descending=True).values.gather(0, k.view(1) - 1)
+    kept = every >= last
     return (own >= last).to(own.dtype) * (len(every) / kept.sum())
 
 

@@ -192,11 +192,13 @@ class GAN(Model):
 
     def _penalty_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
         settings, terms = self.config.penalty, {}
+        # A lazy one is there once for all the steps that the discriminator takes in so many iterations.
+        every = settings.every * (self.config.discriminator_steps if settings.every > 1 else 1)
         for contest in contests:
             for kind, images, gamma in (("r1", contest.real, settings.r1_gamma), ("r2", contest.fake, settings.r2_gamma)):
                 if gamma:
                     outputs = _outputs_of(contest.judge)
-                    terms[contest.term(kind)] = gradient_penalty(outputs, images, gamma=gamma, every=settings.every)
+                    terms[contest.term(kind)] = gradient_penalty(outputs, images, gamma=gamma, every=every)
         return terms
 
     @property
@@ -214,7 +216,7 @@ class GAN(Model):
         loss = generator_loss(fake.outputs, settings=settings, real=real.outputs if settings.relativistic else None)
         top_k = self.config.top_k
         if top_k.least < 1:
-            rounds = int(self.get_buffer("generator_steps")) // top_k.round_steps
+            rounds = self.get_buffer("generator_steps") // top_k.round_steps
             share = top_k_share(rounds, decay=top_k.decay, least=top_k.least)
             loss = loss * top_k_weights(fake.outputs, share=share, batch=gathered(score_mean(fake.outputs)))
         return Verdict(loss, real, fake)
@@ -227,6 +229,10 @@ class GAN(Model):
         """
         policy: tuple[Change, ...] = tuple(change for change in self.config.augment if not (maps and change == "color"))
         return augmented(images, rng.child("augment", name), policy=policy) if policy else images
+
+    def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Without the count of another run's steps: top-k begins anew."""
+        return {name: tensor for name, tensor in tensors.items() if name != "generator_steps"}
 
     # Averages -----------------------------------------------------------------------------------------------------------
 

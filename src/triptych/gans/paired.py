@@ -352,6 +352,7 @@ class Pix2PixHD(PairedGAN):
 
     def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """With enhancers, the layers of a global generator that was trained alone become those of this one's."""
+        tensors = super().renamed(tensors)
         if not self.config.generator.num_enhancers:
             return tensors
         alone, here = "generator.global_model.model.", "generator.global_model."

@@ -126,6 +126,8 @@ def _model(
 ) -> GANConfig:
     trainer = settings.inside("trainer")
     weights = trainer.inside("loss_weight")
+    if not weights.values:
+        raise ConfigError("trainer.loss_weight", "missing, expected the weights of the losses by name (gan, ...)")
     values: dict[str, Any] = {
         "generator": generator,
         "discriminator": discriminator,

@@ -30,6 +30,15 @@ _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _SECTIONS = {_GENERATOR: "gen", _DISCRIMINATOR: "dis"}
 _KEYS = {_GENERATOR: "net_G", _DISCRIMINATOR: "net_D"}
 _OPTIMIZERS = ("opt_G", "opt_D", "sch_G", "sch_D")
+_BEGINNINGS = {
+    "spade": "spade_generator",
+    "pix2pixHD": "global_model",
+    "unit": "autoencoder_a",
+    "munit": "autoencoder_a",
+    "funit": "generator",
+    "coco_funit": "generator",
+}
+"""What names in every generator of a model begin with."""
 _ROUNDS = 5  # of power iteration, from what fitted the weights of the last step
 
 State = dict[str, Tensor]
@@ -54,6 +63,12 @@ def run_weights(path: str | Path, plan: Plan, file: YamlFile) -> RunWeights:
     Raises CheckpointError for a checkpoint that cannot be used, ConfigError where it and the file do not fit.
     """
     live, average, notes = _read(path)
+    begun = sorted({name.partition(".")[0] for name in live[_GENERATOR]})
+    if _BEGINNINGS[plan.kind] not in begun and set(begun) & set(_BEGINNINGS.values()):
+        raise CheckpointError(
+            f"holds the weights of another model than {plan.kind} (net_G has {begun[0]}, expected {_BEGINNINGS[plan.kind]}): "
+            "give the YAML file that they were trained with"
+        )
     if _is_coarse(plan, live[_GENERATOR]):
         return _enlarged(plan, live[_GENERATOR], notes)
     plan = _borne_out(plan, live, file)

@@ -31,14 +31,14 @@ def funit_omniglot() -> RunConfig:
         model=FUNITConfig(
             initial=InitConfig(kind="none"),
             generator=FUNITGeneratorConfig(
-                num_filters=16, num_res_blocks=1, num_downsamples_content=3, num_downsamples_style=3, mlp_filters=128
+                num_filters=16, num_res_blocks=1, num_downsamples_content=3, num_downsamples_style=4, mlp_filters=128
             ),
-            discriminator=FUNITDiscriminatorConfig(num_filters=16, max_num_filters=64, num_layers=4),
+            discriminator=FUNITDiscriminatorConfig(num_filters=16, max_num_filters=128, num_layers=4),
         ),
-        data=FewShotDataConfig(image_size=32, channels=1, class_folder="deepest", held_out=("Greek",), flip=False),
+        data=FewShotDataConfig(image_size=32, channels=1, class_folder="deepest", held_out=("Greek",), flip=False, augment="shift"),
         train=TrainConfig(
-            total_images=64_000,
-            batch_size=16,
+            total_images=48_000,
+            batch_size=8,
             compile="off",
             ema_rates=(0.999,),
             checkpoint_every=8_000,
@@ -77,7 +77,7 @@ def funit_animal_faces() -> RunConfig:
             ema_warmup=False,
             ema_start=1_000 * _STEP,
             checkpoint_every=5_000 * _STEP,
-            sample_every=5_000 * _STEP,
+            sample_every=1_000 * _STEP,
             sample_count=16,
             validate_every=5_000 * _STEP,
         ),

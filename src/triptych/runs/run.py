@@ -161,6 +161,8 @@ class Run(StoredRun):
         `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a .png. An interrupted call goes on where it
         was. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
         """
+        if grid < 0:
+            raise ConfigError("grid", f"got {grid}, expected 0 or more")
         facts = self._translator()
         check_styles(facts, given=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
         if inputs is None:

@@ -177,6 +177,8 @@ class ArraySource(Source):
         """Raises DataError for arrays of another kind."""
         super().__init__(spec)
         self._values, self._name = values, name
+        if not hasattr(values, "__len__"):
+            raise DataError(f"{name}: got {values!r}, expected a path or arrays")
         if not len(values):
             raise DataError(f"{name}: holds nothing")
         for k in range(len(values)):
@@ -217,4 +219,5 @@ class ArraySource(Source):
 
 
 def _known(numbers: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-    return class_map(numbers, spec, where) if spec.kind == "classes" else numbers
+    remedy = "the model knows no others; change the map"
+    return class_map(numbers, spec, where, remedy=remedy) if spec.kind == "classes" else numbers
