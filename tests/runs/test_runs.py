@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -265,6 +266,23 @@ def test_a_signal_saves_and_ends_normally(tmp_path, name):
     assert (
         f"stopped by {name} at {run.checkpoints()[0]} images and saved; the same command goes on" in (run.directory / "log.txt").read_text()
     )
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
+def test_a_signal_to_every_process_of_a_job_saves_too(tmp_path, name):
+    """Loader processes wait for the training to end them."""
+    start = config(train={"total_images": 10**9}, data={"workers": 2})
+    sent = []
+
+    def send() -> None:
+        sent.extend(child.pid for child in multiprocessing.active_children())
+        for process in (*sent, os.getpid()):
+            os.kill(process, getattr(signal, name))
+
+    threading.Timer(2.5, send).start()
+    run = train(start, tmp_path / "run", device="cpu")
+    assert len(sent) == 2 and not multiprocessing.active_children()
+    assert f"stopped by {name} at {run.checkpoints()[0]} images and saved" in (run.directory / "log.txt").read_text()
 
 
 def test_bf16_and_compile_train(tmp_path):

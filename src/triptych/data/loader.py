@@ -163,7 +163,11 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
             raise
         raise RunError("a loader process was killed, perhaps for want of memory: lower data.workers") from error
     finally:
+        processes = list(getattr(iterator, "_workers", ()))
         del iterator  # ends the workers
+        for process in processes:
+            if process.is_alive():  # it did not end when asked, and no signal but this one is heard
+                process.kill()
 
 
 def _unchanged(loaded: Any) -> Any:
@@ -171,8 +175,7 @@ def _unchanged(loaded: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    """Leaves signals to the training process: Ctrl-C and signals sent to the process group must not end its workers before it saves."""
+    """Leaves signals to the training process: Ctrl-C, and what a cluster sends to every process of a job, must not end workers first."""
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in (signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(name, signal.SIG_DFL)
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(name, signal.SIG_IGN)
