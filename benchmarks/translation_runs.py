@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import re
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from triptych.engine.metric_log import read_metrics
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import Run, open_run, train
 
@@ -24,9 +25,12 @@ def trained_run(directory: Path, recipe: str, data: dict[str, Any], images: int 
 
 
 def length(run: Run) -> str:
-    """How long the training was, as its log says."""
-    minutes = [float(found) for found in re.findall(r"([\d.]+) minutes in this start", (run.directory / "log.txt").read_text())]
-    return f"{run.find_checkpoint():,} images seen" + (f" in {sum(minutes):.1f} minutes of training" if minutes else "")
+    """How long the training was, by the speeds in its metrics, which do not count interruptions."""
+    seconds, before = 0.0, 0
+    for line in read_metrics(run.directory / "metrics.jsonl"):
+        seconds, before = seconds + (line["images"] - before) / line["images_per_second"], line["images"]
+    threads = os.environ.get("OMP_NUM_THREADS", "all")
+    return f"{run.find_checkpoint():,} images seen in {seconds / 60:.1f} minutes of training ({threads} threads)"
 
 
 def report(title: str, heading: str, rows: Sequence[tuple[str, float, float | None]], note: str) -> tuple[str, bool]:

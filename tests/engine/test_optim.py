@@ -44,6 +44,16 @@ def test_learning_rate(settings, images_seen, expected):
     assert learning_rate(settings, images_seen=images_seen, step_images=10, total_images=1000) == pytest.approx(expected, abs=1e-12)
 
 
+def test_schedules_may_be_counted_in_epochs():
+    settings = OptimConfig(schedule="linear", decay_start=10, decay_end=20, decay_to=0.1, decay_unit="epochs", learning_rate=1.0)
+    counted = settings.in_images(50)
+    assert (counted.decay_start, counted.decay_end, counted.decay_every, counted.decay_unit) == (500, 1000, None, "images")
+    rates = [learning_rate(counted, images_seen=images, step_images=0, total_images=5000) for images in (500, 750, 1000, 2000)]
+    assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    stepped = OptimConfig(schedule="step", decay_every=100, decay_unit="epochs").in_images(2975)
+    assert stepped.decay_every == 297_500 and stepped.in_images(7) == stepped
+
+
 def parameters() -> dict[str, nn.Parameter]:
     torch.manual_seed(0)
     convolution = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)

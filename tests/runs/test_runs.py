@@ -37,6 +37,17 @@ def trained(tmp_path_factory) -> Run:
     return train(config(train=schedule, log={"every": BATCH}), path, recipe="adm-digits", device="cpu")
 
 
+def test_an_epoch_is_as_long_as_the_training_images(tmp_path):
+    optim = {"learning_rate": 1.0e-4, "schedule": "step", "decay_every": 1, "decay_factor": 0.5, "decay_unit": "epochs", "warmup_images": 0}
+    images = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", arr_0=images, arr_1=np.arange(2 * BATCH) % 10)
+    data = {"source": "arrays", "path": str(tmp_path / "images.npz"), "validation_fraction": 0.0}
+    run = train(config(optim=optim, data=data, log={"every": BATCH}), tmp_path / "run", device="cpu")
+    lines = read_metrics(run.directory / "metrics.jsonl")
+    assert [line["learning_rate"] for line in lines if "learning_rate" in line] == [1e-4, 1e-4, 5e-5, 5e-5]
+    assert json.loads((run.directory / "config.json").read_text())["optim"]["decay_every"] == 1
+
+
 def test_a_run_holds_what_the_format_says(trained):
     root = trained.directory
     document = json.loads((root / "config.json").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import ClassVar, Literal
 
@@ -117,6 +118,7 @@ class OptimConfig(Config):
             "decay_to",
             "decay_every",
             "decay_factor",
+            "decay_unit",
             "warmup_images",
             "clip_norm",
         )
@@ -135,15 +137,17 @@ class OptimConfig(Config):
     schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
     "After warm-up: constant, or down along a line or half a cosine, or by a factor every so many images."
     decay_start: int = 0
-    "linear, cosine: images seen where the rate begins to fall."
+    "linear, cosine: images seen (or epochs) where the rate begins to fall."
     decay_end: int | None = None
-    "linear, cosine: images seen where it stops falling; None: train.total_images."
+    "linear, cosine: images seen (or epochs) where it stops falling; None: train.total_images."
     decay_to: float = 0.0
     "linear, cosine: what of the rate is left at the end, as a part of it."
     decay_every: int | None = None
-    "step: images between the falls."
+    "step: images (or epochs) between the falls."
     decay_factor: float = 0.1
     "step: what of the rate each fall leaves."
+    decay_unit: Literal["images", "epochs"] = "images"
+    "What decay_start, decay_end and decay_every count: images seen, or passes over the training images."
     warmup_images: int = 0
     "Images over which the learning rate rises linearly from 0."
     clip_norm: float | None = None
@@ -163,6 +167,15 @@ class OptimConfig(Config):
         self.require(0 < self.decay_factor <= 1, "decay_factor", "above 0 and at most 1")
         self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
         self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
+
+
+    def in_images(self, epoch: int) -> OptimConfig:
+        """The same with all counts in images, of which an epoch has so many."""
+        if self.decay_unit == "images":
+            return self
+        counts = {name: getattr(self, name) for name in ("decay_start", "decay_end", "decay_every")}
+        given = {name: count * epoch for name, count in counts.items() if count is not None}
+        return dataclasses.replace(self, **given, decay_unit="images")
 
 
 @config

@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from triptych.core.errors import RunError
+from triptych.core.errors import ConfigError, RunError
 from triptych.engine.config import TrainConfig
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: str, *, device: torch.device) -> AbstractContextManager:
-    """The context in which losses and samplers run the networks."""
+    """The context in which losses and samplers run the networks; raises ConfigError for a precision that there is not."""
+    if precision != "float32" and precision not in _DTYPES:
+        raise ConfigError("precision", f"got {precision!r}, expected one of {', '.join(('float32', *_DTYPES))}")
     return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=_DTYPES[precision])
 
 

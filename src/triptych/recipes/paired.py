@@ -65,8 +65,8 @@ def pix2pixhd_camvid() -> RunConfig:
             initial=_INITIAL,
         ),
         data=_camvid(),
-        train=_small(total_images=18_000, batch_size=6),
-        optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=9_000),
+        train=_small(total_images=12_000, batch_size=6),
+        optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=6_000),
         log=LogConfig(every=600),
     )
 

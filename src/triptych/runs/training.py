@@ -199,7 +199,7 @@ def _loop(
     loop = Loop(
         model,
         train=config.train,
-        optim=config.optim,
+        optim=config.optim.in_images(len(data.train)),
         log=config.log,
         world=world,
         directory=directory,
