@@ -7,14 +7,13 @@ this makes; both are printed before they run. A flag that has no meaning any mor
 from __future__ import annotations
 
 import secrets
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.cli.originals import Commands, flag_list, note, run_all, without_python
+from triptych.cli.originals import Commands, note, run_script
 from triptych.cli.processes import num_processes
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.interop.flags import parse_flags
@@ -55,15 +54,12 @@ class Given:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the last command that ran."""
-    if not arguments:
-        print(USAGE, file=sys.stderr)
-        return 2
-    if "-h" in arguments or "--help" in arguments:
-        print(f"{USAGE}\n\n{flag_list(FLAGS)}")
-        return 0
-    arguments = without_python(arguments, begin="the flags", several=_SEVERAL)
-    given = read(arguments[1:] if arguments[0].endswith(".py") else arguments)
-    return run_all(lambda: commands(given))
+
+    def commands_of(flags: Sequence[str]) -> Callable[[], Commands]:
+        given = read(flags)
+        return lambda: commands(given)
+
+    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of)
 
 
 def read(arguments: Sequence[str]) -> Given:

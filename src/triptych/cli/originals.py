@@ -23,6 +23,28 @@ Commands = Iterator[list[str]]
 LAUNCHERS = ("python", "python3", "mpiexec", "mpirun", "srun", "torchrun", "horovodrun")
 
 
+def run_script(
+    arguments: Sequence[str],
+    *,
+    usage: str,
+    flags: dict[str, Flag],
+    several: str,
+    commands: Callable[[Sequence[str]], Callable[[], Commands]],
+) -> int:
+    """The exit code of the last command that an original's one script becomes; 2 and its usage without arguments.
+
+    `several`: how ours runs on several processes. `commands`: from the flags that were given, which it checks, to what is to be run.
+    """
+    if not arguments:
+        print(usage, file=sys.stderr)
+        return 2
+    if "-h" in arguments or "--help" in arguments:
+        print(f"{usage}\n\n{flag_list(flags)}")
+        return 0
+    arguments = without_python(arguments, begin="the flags", several=several)
+    return run_all(commands(arguments[1:] if arguments[0].endswith(".py") else arguments))
+
+
 def run_all(commands: Callable[[], Commands]) -> int:
     """The exit code of the last of the commands that ran; all but the last are imports.
 
