@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from triptych.core.errors import ConfigError
-from triptych.recipes.catalogue import find_recipe, recipes
+from triptych.recipes.catalogue import FAMILIES, find_recipe, recipes
 
 USAGE = """usage: triptych recipes [RECIPE]
 
@@ -31,7 +31,7 @@ def table(*, columns: int) -> str:
     width = max((len(name) for name in known), default=0) + 4
     lines = []
     for family in dict.fromkeys(recipe.family for recipe in known.values()):
-        lines.append(family)
+        lines.append(FAMILIES[family])
         for recipe in known.values():
             if recipe.family == family:
                 start = f"  {recipe.name}".ljust(width)
@@ -47,4 +47,4 @@ def table(*, columns: int) -> str:
 def describe(name: str) -> str:
     """What a recipe is, and how to train it."""
     recipe = find_recipe(name)
-    return f"{recipe.name} ({recipe.family})\n\n{recipe.description}\n\ntriptych train {recipe.name} --run runs/{recipe.name}"
+    return f"{recipe.name} ({FAMILIES[recipe.family]})\n\n{recipe.description}\n\ntriptych train {recipe.name} --run runs/{recipe.name}"

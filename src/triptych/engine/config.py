@@ -168,7 +168,6 @@ class OptimConfig(Config):
         self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
         self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
 
-
     def in_images(self, epoch: int) -> OptimConfig:
         """The same with all counts in images, of which an epoch has so many."""
         if self.decay_unit == "images":

@@ -274,7 +274,7 @@ class Loop:
             self.reporting.progress.update(self.images_seen, self._headlines(values))
 
     def _headlines(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the measurements the terminal shows: no groups or standard errors; of one phase without its name, of several the losses."""
+        """What of the measurements the terminal shows: no groups or standard errors, and of several phases the losses alone."""
         several = len(self.model.phases) > 1
         prefix = "" if several else f"{self.model.phases[0].name}/"
         left_out = (

@@ -18,8 +18,16 @@ from triptych.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
-FAMILIES = ("flows", "paired", "unpaired", "few_shot", "diffusion", "classifiers", "upsamplers")
-"""Modules of recipes. The GANs' are three, by the data that they learn; the last two belong to the diffusion family."""
+FAMILIES = {
+    "flows": "flows",
+    "paired": "GANs, on pairs of images",
+    "unpaired": "GANs, on two domains of images",
+    "few_shot": "GANs, on few examples of many classes",
+    "diffusion": "diffusion",
+    "classifiers": "diffusion, classifiers",
+    "upsamplers": "diffusion, super-resolution",
+}
+"""Modules of recipes, and what their recipes are listed under."""
 
 
 @dataclass(frozen=True)
