@@ -22,7 +22,7 @@ BATCH = 6
 
 
 def shrunk(name: str) -> RunConfig:
-    """The recipe on 8x8 digits (a GAN on 32x32 blocks of colour), in batches of 6, with a small network of its kind.
+    """The recipe on 8x8 digits (a GAN on 32x32 noise), in batches of 6, with a small network of its kind.
 
     Two channels to a group of its norms: with one, the biases before them have no effect.
     """

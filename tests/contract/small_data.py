@@ -32,9 +32,12 @@ def _root() -> Path:
 
 
 def _pixels(name: str, k: int, side: int, levels: int, *, channels: int = 3) -> np.ndarray:
-    """Random squares of 8 pixels: whole numbers below `levels`, (side, side, channels)."""
-    blocks = words(np.array([k]), key=key_of(0, name), count=(side // 8) ** 2 * channels)[0] % levels
-    return np.kron(blocks.reshape(side // 8, side // 8, channels), np.ones((8, 8, 1))).astype(np.uint8)
+    """Random whole numbers below `levels`, (side, side, channels).
+
+    Every pixel is drawn: flat regions cross the bends of rectifiers all at once, so that rounding would show as much as a fault.
+    """
+    drawn = words(np.array([k]), key=key_of(0, name), count=side**2 * channels)[0] % levels
+    return drawn.reshape(side, side, channels).astype(np.uint8)
 
 
 def _write(folder: Path, name: str, levels: int, *, side: int = SIDE, count: int = COUNT) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.contract.shrink import BATCH, RECIPES
 from tests.processes import run_torchrun
 from triptych.engine.metric_log import read_metrics
+from triptych.gans.model import GANConfig
 from triptych.runs import open_run
 from triptych.runs.run import build
 
@@ -28,18 +29,22 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_two_processes_train_as_one(folders, name):
     one, two = (open_run(folder / name) for folder in folders)
-    fresh = build(one.config, one.spec).state_dict()
+    model = build(one.config, one.spec)
+    fresh = model.state_dict()
     weights, other = one.tensors(weights="raw"), two.tensors(weights="raw")
+    moved = {key: (tensor - fresh[key]).double().norm() for key, tensor in weights.items()}
+    # What moves no further than this moves by rounding: biases that norms take out again.
+    floor = 1e-7 + 1e-4 * max(moved[key] for key, _ in model.named_parameters())
     for key, tensor in weights.items():
         # Rounding moves a step of Adam by far less than the step itself, but where a gradient is next to nothing: there its sign may
         # turn. One such element of 64 is worth 1/40 of a bias's movement (seen in classifier-imagenet64); other noise would be worth all.
-        moved = (tensor - fresh[key]).double().norm()
-        assert (other[key] - tensor).double().norm() <= 5e-2 * moved + 1e-7, key
+        assert (other[key] - tensor).double().norm() <= 5e-2 * moved[key] + floor, key
     lines = [read_metrics(run.directory / "metrics.jsonl") for run in (one, two)]
     names, other_names = ([name for line in part for name in line if "/loss" in name] for part in lines)  # by group too, and validation's
     losses, other_losses = ([line[name] for line in part for name in line if "/loss" in name] for part in lines)
     assert names and names == other_names
-    assert np.allclose(losses, other_losses, rtol=1e-4)
+    # Scores of a GAN go both ways from 0, and its losses are small differences of them.
+    np.testing.assert_allclose(losses, other_losses, rtol=1e-3 if isinstance(one.config.model, GANConfig) else 1e-4)
 
 
 @pytest.mark.xdist_group("torchrun")
