@@ -63,7 +63,7 @@ def test_specs_go_to_documents_and_back():
         inputs=(InputSpec(name="labels", kind="classes", num_classes=12), InputSpec(name="edges", kind="image", channels=1)),
     )
     document = spec.to_dict()
-    assert document["inputs"][0] == {"name": "labels", "kind": "classes", "channels": None, "num_classes": 12}
+    assert document["inputs"][0] == {"name": "labels", "kind": "classes", "channels": None, "num_classes": 12, "dont_care": False}
     assert DataSpec.from_dict(document) == spec and spec.height_and_width == (8, 16)
     old = DataSpec.from_dict({"image_size": 8, "channels": 1, "num_classes": None, "class_names": None})
     assert (old.width, old.inputs, old.height_and_width) == (None, (), (8, 8))
