@@ -157,11 +157,7 @@ def main() -> int:
         note = length(run)
         if options.picture:
             draw(run, labels.numpy()[:: -(-len(labels) // ROWS)], options.picture)
-    text, passed = report("CamVid from label maps", "images | pixel accuracy of the judge", rows, note)
-    print(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    return 0 if passed else 1
+    return report("CamVid from label maps", "images | pixel accuracy of the judge", rows, note, out=options.out)
 
 
 if __name__ == "__main__":

@@ -170,11 +170,7 @@ def main() -> int:
         rows.append((f"translated by {options.recipe}", (found == chosen[:, 0]).mean(), AT_LEAST))
         note = length(run)
     title, heading = f"Characters of {HELD_OUT} from one drawing", "drawings | taken for the style's character, of 20"
-    text, passed = report(title, heading, rows, note)
-    print(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    return 0 if passed else 1
+    return report(title, heading, rows, note, out=options.out)
 
 
 if __name__ == "__main__":

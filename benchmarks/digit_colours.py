@@ -138,11 +138,7 @@ def main() -> int:
         rows.append(("colours over 8 styles of a digit, of their variation in B", spread / grounds(b).std(0).mean(), VARY_AT_LEAST))
     if options.picture:
         draw(run, a[:SHOWN], b[:SHOWN], options.picture, styles=4 if options.recipe == "munit-mnist" else 1)
-    text, passed = report(options.recipe, "figure | value", rows, length(run))
-    print(text)
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
-    return 0 if passed else 1
+    return report(options.recipe, "figure | value", rows, length(run), out=options.out)
 
 
 if __name__ == "__main__":

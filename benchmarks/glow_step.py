@@ -11,18 +11,16 @@ times the peer's images/s in float32, 1.8 times with bf16. Exit code 1 when one 
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from glow_memory import measure
+from turns import Comparison, compare
 
 VARIANTS = ("peer", "triptych float32", "triptych bf16")
 TARGETS = {"triptych float32": 1.2, "triptych bf16": 1.8}
@@ -71,42 +69,15 @@ def main() -> int:
     if options.child:
         measure("autograd", precision=options.child.removeprefix("triptych "), **size)
         return 0
-    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
-    for turn in range(options.rounds):
-        for k in range(len(VARIANTS)):
-            variant = VARIANTS[(k + turn) % len(VARIANTS)]
-            command = [sys.executable, __file__, *sys.argv[1:], "--child", variant]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found[variant].append(json.loads(done.stdout.splitlines()[-1]))
-            print(variant, found[variant][-1], flush=True)
-    seconds = {variant: statistics.median(part["seconds"] for part in parts) for variant, parts in found.items()}
-    gigabytes = {variant: max(part["bytes"] for part in parts) / 1e9 for variant, parts in found.items()}
-    ratios = {variant: seconds["peer"] / seconds[variant] for variant in VARIANTS}
-    missed = [variant for variant, wanted in TARGETS.items() if ratios[variant] < wanted]
-    names = {"peer": "Glow-PyTorch float32"}
-    rows = [
-        f"| {names.get(v, v)} | {1000 * seconds[v]:.0f} | {options.batch_size / seconds[v]:.1f} | {ratios[v]:.2f} | {gigabytes[v]:.2f} |"
-        for v in VARIANTS
-    ]
-    report = "\n".join(
-        [
-            f"# A training step of Glow against Glow-PyTorch, {datetime.date.today().isoformat()}",
-            "",
-            f"{options.depth} steps x 3 levels, width 512, affine, 32x32, batch {options.batch_size}, plain autograd, CPU with "
-            f"{len(os.sched_getaffinity(0))} cores; medians of {options.rounds} processes of {options.steps - 1} steps each, in turns.",
-            "",
-            "| program | ms a step | images/s | times Glow-PyTorch | peak memory, GB |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            f"Targets: {', '.join(f'{variant} {wanted}' for variant, wanted in TARGETS.items())}. "
-            + (f"MISSED: {', '.join(missed)}." if missed else "Reached."),
-        ]
+    comparison = Comparison(
+        title="A training step of Glow against Glow-PyTorch",
+        setting=f"{options.depth} steps x 3 levels, width 512, affine, 32x32, plain autograd",
+        variants={name: "Glow-PyTorch float32" if name == "peer" else name for name in VARIANTS},
+        targets=TARGETS,
+        times="times Glow-PyTorch",
     )
-    print(report)
-    if options.out:
-        options.out.write_text(report + "\n")
-    return 1 if missed else 0
+    size = {"rounds": options.rounds, "steps": options.steps, "batch_size": options.batch_size}
+    return compare(__file__, comparison, **size, out=options.out)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,10 @@ times with bf16. Exit code 1 when one is missed.
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from turns import Comparison, compare
 
 from triptych.core.batch import Batch
 from triptych.core.rng import Rng
@@ -148,37 +146,15 @@ def main() -> int:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"seconds": statistics.median(times), "bytes": peak}))
         return 0
-    found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
-    for turn in range(options.rounds):
-        for k in range(len(VARIANTS)):
-            variant = VARIANTS[(k + turn) % len(VARIANTS)]
-            done = subprocess.run([sys.executable, __file__, *sys.argv[1:], "--child", variant], capture_output=True, text=True, check=True)
-            found[variant].append(json.loads(done.stdout.splitlines()[-1]))
-            print(variant, found[variant][-1], flush=True)
-    seconds = {variant: statistics.median(part["seconds"] for part in parts) for variant, parts in found.items()}
-    gigabytes = {variant: max(part["bytes"] for part in parts) / 1e9 for variant, parts in found.items()}
-    ratios = {variant: seconds[VARIANTS[0]] / seconds[variant] for variant in VARIANTS}
-    missed = [variant for variant, wanted in TARGETS.items() if ratios[variant] < wanted]
-    rows = [f"| {v} | {seconds[v]:.2f} | {options.batch_size / seconds[v]:.2f} | {ratios[v]:.2f} | {gigabytes[v]:.2f} |" for v in VARIANTS]
-    report = "\n".join(
-        [
-            f"# A training step of SPADE, {datetime.date.today().isoformat()}",
-            "",
-            f"spade-coco256 at a quarter of its width, batch {options.batch_size}, CPU with {len(os.sched_getaffinity(0))} cores; medians "
-            f"of {options.rounds} processes of {options.steps - 1} steps each, in turns.",
-            "",
-            "| program | s a step | images/s | times plain | peak memory, GB |",
-            "|---|---|---|---|---|",
-            *rows,
-            "",
-            f"Targets: {', '.join(f'{variant} {wanted}' for variant, wanted in TARGETS.items())}. "
-            + (f"MISSED: {', '.join(missed)}." if missed else "Reached."),
-        ]
+    comparison = Comparison(
+        title="A training step of SPADE",
+        setting="spade-coco256 at a quarter of its width",
+        variants={name: name for name in VARIANTS},
+        targets=TARGETS,
+        times="times plain",
     )
-    print(report)
-    if options.out:
-        options.out.write_text(report + "\n")
-    return 1 if missed else 0
+    size = {"rounds": options.rounds, "steps": options.steps, "batch_size": options.batch_size}
+    return compare(__file__, comparison, **size, out=options.out)
 
 
 if __name__ == "__main__":

@@ -33,10 +33,13 @@ def length(run: Run) -> str:
     return f"{run.find_checkpoint():,} images seen in {seconds / 60:.1f} minutes of training ({threads} threads)"
 
 
-def report(title: str, heading: str, rows: Sequence[tuple[str, float, float | None]], note: str) -> tuple[str, bool]:
-    """A table of shares and the least that is wanted of them, and whether all targets are reached."""
+def report(title: str, heading: str, rows: Sequence[tuple[str, float, float | None]], note: str, *, out: Path | None) -> int:
+    """Prints a table of shares and the least that is wanted of them, and writes it to `out`; 0, or 1 when one is missed."""
     lines = [f"# {title}, {datetime.date.today()}", "", f"| {heading} | target |", "|---|---|---|"]
     for name, value, target in rows:
         said = "" if target is None else f"at least {100 * target:.1f} %: {'reached' if value >= target else 'MISSED'}"
         lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
-    return "\n".join([*lines, "", note, ""]), all(target is None or value >= target for _, value, target in rows)
+    print(text := "\n".join([*lines, "", note, ""]))
+    if out:
+        out.write_text(text, encoding="utf-8")
+    return 0 if all(target is None or value >= target for _, value, target in rows) else 1

@@ -1,0 +1,69 @@
+"""Variants of a training step measured in turns, each time in a new process, and the report of how they compare."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, with what, and what is wanted."""
+
+    title: str
+    setting: str
+    "What is measured, up to the number of cores."
+    variants: Mapping[str, str]
+    "What `--child` takes, and how the report calls it; the first is what the others are compared with."
+    targets: Mapping[str, float]
+    "The least times the first variant's images/s."
+    times: str
+    "Heading of the column of these."
+
+
+def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, batch_size: int, out: Path | None) -> int:
+    """Prints the report, and writes it to `out`; 0, or 1 when a target is missed.
+
+    A child is the script with the flags of this process and --child VARIANT; it prints {"seconds": of a step, "bytes": peak} last.
+    """
+    names = list(comparison.variants)
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for turn in range(rounds):
+        for k in range(len(names)):
+            name = names[(k + turn) % len(names)]
+            done = subprocess.run([sys.executable, script, *sys.argv[1:], "--child", name], capture_output=True, text=True, check=True)
+            found[name].append(json.loads(done.stdout.splitlines()[-1]))
+            print(name, found[name][-1], flush=True)
+    seconds = {name: statistics.median(part["seconds"] for part in parts) for name, parts in found.items()}
+    gigabytes = {name: max(part["bytes"] for part in parts) / 1e9 for name, parts in found.items()}
+    ratios = {name: seconds[names[0]] / seconds[name] for name in names}
+    missed = [name for name, wanted in comparison.targets.items() if ratios[name] < wanted]
+    rows = [
+        f"| {called} | {1000 * seconds[name]:.0f} | {batch_size / seconds[name]:.2f} | {ratios[name]:.2f} | {gigabytes[name]:.2f} |"
+        for name, called in comparison.variants.items()
+    ]
+    report = [
+        f"# {comparison.title}, {datetime.date.today().isoformat()}",
+        "",
+        f"{comparison.setting}, batch {batch_size}, CPU with {len(os.sched_getaffinity(0))} cores; medians of {rounds} processes of "
+        f"{steps - 1} steps each, in turns.",
+        "",
+        f"| program | ms a step | images/s | {comparison.times} | peak memory, GB |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        f"Targets: {', '.join(f'{name} {wanted}' for name, wanted in comparison.targets.items())}. "
+        + (f"MISSED: {', '.join(missed)}." if missed else "Reached."),
+    ]
+    text = "\n".join(report)
+    print(text)
+    if out:
+        out.write_text(text + "\n", encoding="utf-8")
+    return 1 if missed else 0
