@@ -2,7 +2,7 @@
 
 A model is networks and losses, and a sampler where it has one. It owns no optimizer, device, logger, file or collective. The
 loop draws a batch for each optimizer step of each phase, calls `prepare` once, then `loss` for each microbatch, steps the
-phase's optimizer, and hands all terms to `observe`.
+phase's optimizer, calls `stepped`, and hands all terms to `observe`.
 """
 
 from __future__ import annotations
