@@ -29,6 +29,12 @@ def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy: []", done
 
 
+def test_a_run_is_opened_without_the_compiler() -> None:
+    code = "import sys, triptych.runs; print('heavy:', sorted({'torch._dynamo', 'sympy', 'tyro', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "heavy: []\n", done
+
+
 def test_help_lists_the_verbs_and_each_has_help() -> None:
     shown = run("--help")
     assert shown.returncode == 0 and shown.stderr == ""

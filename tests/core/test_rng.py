@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -105,3 +106,12 @@ def test_permutation_is_one_and_changes_with_epoch_and_seed():
     places = np.stack([permutation(10, seed=0, epoch=e) for e in range(2000)])
     counts = np.stack([np.bincount(places[:, k], minlength=10) for k in range(10)])
     assert ((counts - 200) ** 2 / 200).sum() < 81 + 5 * math.sqrt(162)
+
+
+def test_the_key_of_a_stream_is_a_constant_for_the_compiler():
+    """The hash cannot be traced: without its mark every draw would break the compiled graph."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it looks through the cache
+        compiled = torch.compile(lambda index: Rng(3, ("a",), index).uniform("b", 5), backend="eager", fullgraph=True)
+        assert torch.equal(compiled(torch.arange(4)), Rng(3, ("a",), torch.arange(4)).uniform("b", 5))

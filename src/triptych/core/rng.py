@@ -40,12 +40,16 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple
     return c0, c1, c2, c3
 
 
-@functools.lru_cache(maxsize=4096)  # outside the mark below: torch.compile looks through it, and would miss a mark on it
-@torch.compiler.assume_constant_result
+@functools.lru_cache(maxsize=4096)
 def key_of(seed: int, *names: str | int) -> tuple[int, int]:
     """The Philox key of a stream."""
     digest = hashlib.blake2b(repr((seed, *names)).encode(), digest_size=8).digest()
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
+
+
+# What torch.compiler.assume_constant_result does, without its import of the whole compiler, which takes longer than that of torch
+# itself. torch.compile looks through the cache, so the mark is on what is in it.
+key_of.__wrapped__._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def words(index: np.ndarray, *, key: tuple[int, int], count: int = 1) -> np.ndarray:
