@@ -13,6 +13,7 @@ from PIL import Image
 from tests.contract.shrink import BATCH, shrunk
 from tests.runs.glow import folder, moved_run
 from triptych.cli.main import main
+from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import DataError
 from triptych.diffusion.adm import EncodingConfig
@@ -137,6 +138,15 @@ def test_error_is_the_mean_difference_in_levels(run: Run, monkeypatch: pytest.Mo
     off[1] = 99.25 / 127.5 - 1
     monkeypatch.setattr(made._encoder, "decode", lambda latents, **_: off)
     assert made.error(given, Latents((np.zeros((2, 1, 8, 8), dtype=np.float32),), np.array([1, 2]))) == pytest.approx(2.0, abs=1e-5)
+
+
+def test_decoded_images_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = coder(run)
+    levels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
+    images = RawBatch(torch.from_numpy(levels), None, torch.arange(4)).to("cpu").images
+    monkeypatch.setattr(made._encoder, "decode", lambda latents, **_: images)
+    found = made.decode(Latents((np.zeros((4, 1, 8, 8), dtype=np.float32),), np.zeros(4, dtype=np.int64)))
+    np.testing.assert_array_equal(found.images, levels)
 
 
 def test_run_encode_and_decode(run: Run) -> None:

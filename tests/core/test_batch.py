@@ -11,7 +11,7 @@ from PIL import Image
 
 from triptych.core.batch import DataSpec, InputSpec, RawBatch, share
 from triptych.core.errors import ConfigError
-from triptych.core.images import enlarge, grid, save_png, to_uint8
+from triptych.core.images import enlarge, grid, nearest_uint8, save_png, to_uint8
 
 
 @given(st.integers(0, 1000), st.integers(1, 17))
@@ -30,6 +30,9 @@ def test_normalisation_is_the_inverse_of_the_8_bit_conversion():
     assert (to_uint8(batch.images).int() - pixels.int()).abs().max() <= 1  # it truncates
     assert torch.equal(to_uint8(torch.full((1, 1, 1, 1), 9.0)).flatten(), torch.tensor([255], dtype=torch.uint8))
     assert to_uint8(torch.zeros(1, 1, 1, 1)).item() == 127
+    assert torch.equal(nearest_uint8(batch.images), pixels)
+    beyond = torch.tensor([-9.0, -0.001, 0.001, 9.0]).view(4, 1, 1, 1)
+    assert nearest_uint8(beyond).flatten().tolist() == [0, 127, 128, 255]
 
 
 def test_batches_are_sliced_whole():

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock, UpResBlock
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
-from triptych.gans.partial import PartialConv2d, PartialConvBlock
 from triptych.gans.weight_norms import (
     Conv2d,
     Linear,
@@ -111,43 +110,6 @@ def test_convolutions_are_those_of_their_normalised_weight(weight_norm, bias, pa
     x = torch.randn(2, 3, 9, 8)
     padded = F.pad(x, (1, 1, 1, 1), mode="constant" if padding_mode == "zeros" else padding_mode)
     torch.testing.assert_close(layer(x), F.conv2d(padded, normalised_weight(layer), layer.bias, stride=2))
-
-
-def naive_partial(x: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """Equations 1 and 2 of the paper, window by window, with a border of holes."""
-    x, mask = F.pad(x * mask, (1, 1, 1, 1)), F.pad(mask, (1, 1, 1, 1))
-    rows, columns = ((side - 3) // stride + 1 for side in x.shape[2:])
-    out, valid = torch.zeros(len(x), len(weight), rows, columns), torch.zeros(len(x), 1, rows, columns)
-    for b in range(len(x)):
-        for i in range(rows):
-            for j in range(columns):
-                window = (..., slice(i * stride, i * stride + 3), slice(j * stride, j * stride + 3))
-                total = mask[b][window].sum()
-                if total > 0:
-                    out[b, :, i, j] = (weight * x[b][window]).sum((1, 2, 3)) * 9 / total + bias
-                    valid[b, 0, i, j] = 1
-    return out, valid
-
-
-@pytest.mark.parametrize("stride", [1, 2])
-def test_partial_convolution(stride: int) -> None:
-    layer, x = PartialConv2d(2, 3, 3, stride=stride, padding=1, weight_norm="spectral"), torch.randn(2, 2, 7, 6)
-    mask = (torch.rand(2, 1, 7, 6) > 0.8).float()
-    out, valid = layer.masked(x, mask)
-    expected, expected_valid = naive_partial(x, mask, normalised_weight(layer), layer.bias, stride)
-    torch.testing.assert_close(out, expected.detach(), check_stride=False)
-    assert torch.equal(valid, expected_valid) and 0 < valid.mean() < 1
-    torch.testing.assert_close(layer(x), layer.masked(x, torch.ones_like(mask))[0])
-
-
-def test_a_block_of_partial_convolution_ignores_what_is_in_a_hole() -> None:
-    block = PartialConvBlock(2, 3, 3, options=BlockOptions(nonlinearity="relu", norm=Norm("layer_2d")))
-    x, mask = torch.randn(1, 2, 6, 6), torch.ones(1, 1, 6, 6)
-    mask[..., 2:5, 1:4] = 0
-    other = torch.where(mask == 0, torch.full_like(x, 9.0), x)
-    out, valid = block.masked(x, mask)
-    torch.testing.assert_close(out, block.masked(other, mask)[0])
-    assert int(valid.sum()) == 35  # the pixel in the middle of the hole sees nothing else
 
 
 def test_adaptive_norm_in_both_forms() -> None:

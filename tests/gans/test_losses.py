@@ -14,7 +14,6 @@ from triptych.gans.losses import (
     gaussian_kl,
     generator_loss,
     l1,
-    masked_l1,
     score_mean,
     top_k_share,
     top_k_weights,
@@ -121,23 +120,6 @@ def test_l1_is_the_mean_of_each_sample() -> None:
     assert l1(x, target).shape == (3,)
     assert l1(x, target).mean().item() == pytest.approx(torch.nn.functional.l1_loss(x, target).item())
     assert l1(torch.tensor([[1.0, -2.0], [0.0, 3.0]]), torch.zeros(2, 2)).tolist() == [1.5, 1.5]
-
-
-def test_masked_l1() -> None:
-    x, target = torch.full((3, 2, 2, 2), 3.0), torch.ones(3, 2, 2, 2)
-    x[0, :, 1, 1] = 100.0  # outside its mask
-    mask = torch.zeros(3, 1, 2, 2)
-    mask[0, :, 0] = 1
-    mask[1, :, 0, 0] = 0.5
-    torch.testing.assert_close(masked_l1(x, target, mask=mask), torch.tensor([1.0, 0.25, 0.0]))
-    assert masked_l1(x, target, mask=mask, over="mask").tolist() == [2.0, 2.0, 0.0]
-
-
-def test_an_empty_mask_has_no_gradient_but_a_finite_one() -> None:
-    x = torch.ones(1, 1, 2, 2, requires_grad=True)
-    masked_l1(x, torch.zeros(1, 1, 2, 2), mask=torch.zeros(1, 1, 2, 2), over="mask").sum().backward()
-    assert x.grad is not None
-    assert x.grad.abs().max() == 0
 
 
 def test_top_k_keeps_the_highest_scores() -> None:

@@ -247,6 +247,6 @@ def test_training_shows_what_becomes_of_held_out_images(tmp_path: Path) -> None:
     assert np.array_equal(cell(2, 1), originals[1, ..., 0]) and np.array_equal(cell(5, 3), originals[19, ..., 0])
     assert (cell(5, 4) == 255).all()
     tiny = F.interpolate(torch.from_numpy(originals[17]).permute(2, 0, 1)[None].float(), size=SMALL, mode="area")[0, 0].numpy()
-    assert np.abs(cell(3, 1)[::2, ::2] - tiny).max() <= 1 and np.array_equal(cell(3, 1)[::2], cell(3, 1)[1::2])
+    assert np.abs(cell(3, 1)[::2, ::2] - tiny).max() <= 0.5 and np.array_equal(cell(3, 1)[::2], cell(3, 1)[1::2])
     made = cell(4, 1)
     assert made.std() > 0 and not np.array_equal(made, originals[17, ..., 0])

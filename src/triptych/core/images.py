@@ -13,7 +13,16 @@ from torch import Tensor
 
 def to_uint8(images: Tensor) -> Tensor:
     """Images in [-1, 1] (b, c, h, w) as uint8 (b, h, w, c) in host memory: clip((x + 1) * 127.5), truncated as guided-diffusion does."""
-    return ((images.float() + 1) * 127.5).clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()
+    return _as_uint8((images.float() + 1) * 127.5)
+
+
+def nearest_uint8(images: Tensor) -> Tensor:
+    """The same, rounded: of what was 8-bit images, as what is decoded or made smaller, whose levels truncation would lower by one."""
+    return _as_uint8(((images.float() + 1) * 127.5).round_())
+
+
+def _as_uint8(levels: Tensor) -> Tensor:
+    return levels.clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous().cpu()
 
 
 def grid(images: Tensor | np.ndarray, *, columns: int | None = None, gap: int = 2) -> np.ndarray:

@@ -73,7 +73,7 @@ class ConvBlock(_Block):
         order: str = "CNA",
         options: BlockOptions = PLAIN,
     ) -> None:
-        conv = self._convolution(
+        conv = Conv2d(
             in_channels,
             out_channels,
             kernel_size,
@@ -85,8 +85,6 @@ class ConvBlock(_Block):
         )
         norm = build_norm(options.norm, channels_before_norm(order, in_channels, out_channels)) if "N" in order else None
         super().__init__(conv, norm, options.nonlinearity, order)
-
-    _convolution: type[Conv2d] = Conv2d
 
 
 class LinearBlock(_Block):

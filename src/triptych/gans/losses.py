@@ -109,19 +109,6 @@ def l1(x: Tensor, target: Tensor) -> Tensor:
     return sample_mean((widened(x) - widened(target)).abs())
 
 
-def masked_l1(x: Tensor, target: Tensor, *, mask: Tensor, over: Literal["image", "mask"] = "image") -> Tensor:
-    """The mean of |x m - target m| over each sample, m in 0..1 of x's shape or broadcast to it: (b,).
-
-    `over`: what the sum is divided by, the size of x, or the mask's sum in this sample (0 where the mask is empty).
-    """
-    mask = widened(mask).expand_as(x)
-    distance = l1(x * mask, target * mask)
-    if over == "image":
-        return distance
-    area = sample_mean(mask)
-    return torch.where(area > 0, distance / torch.where(area > 0, area, 1), 0)
-
-
 def top_k_share(rounds: Tensor, *, decay: float = 0.99, least: float = 0.5) -> Tensor:
     """The share of a batch that top-k training keeps after whole rounds, a tensor (): from 1, times `decay` each, down to `least`.
 

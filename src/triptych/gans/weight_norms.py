@@ -48,12 +48,9 @@ class Conv2d(nn.Conv2d):
         weight = normalised_weight(self)
         if self.padding_mode == "zeros":
             return F.conv2d(input, weight, self.bias, self.stride, self.padding)
-        return F.conv2d(self.padded(input), weight, self.bias, self.stride)
-
-    def padded(self, x: Tensor) -> Tensor:
-        """x (b, c, h, w) with its border."""
-        with torch.autocast(x.device.type, enabled=False):  # which would make it float32
-            return F.pad(x, self._reversed_padding_repeated_twice, mode="constant" if self.padding_mode == "zeros" else self.padding_mode)
+        with torch.autocast(input.device.type, enabled=False):  # which would make it float32
+            padded = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+        return F.conv2d(padded, weight, self.bias, self.stride)
 
 
 class Linear(nn.Linear):

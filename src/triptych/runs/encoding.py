@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec, RawBatch, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.images import to_uint8
+from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Translator
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
@@ -157,7 +157,7 @@ class Coder:
             check_output(out, count=count)
         latents = latents.first(count)
         chosen = self._labels(latents, labels)
-        samples = Samples(to_uint8(self._decoded(latents, chosen)).numpy(), chosen)
+        samples = Samples(nearest_uint8(self._decoded(latents, chosen)).numpy(), chosen)
         if out is not None and self._world.is_main:
             write_samples(out, samples)
         return samples
@@ -165,7 +165,7 @@ class Coder:
     def error(self, images: str | Path | np.ndarray | Pictures, latents: Latents) -> float:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
         levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
-        # Not of 8-bit images: to cut off what follows the point would add half a level.
+        # Not of 8-bit images: rounding would hide errors below half a level.
         decoded = self._decoded(latents, latents.labels).double()
         return float(((decoded + 1) * 127.5 - levels).abs().mean())
 

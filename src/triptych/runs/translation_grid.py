@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from triptych.core.batch import InputSpec
-from triptych.core.images import to_uint8
+from triptych.core.images import nearest_uint8
 from triptych.core.model import STYLE, Example
 from triptych.gans.pix2pixhd import instance_edges
 from triptych.runs.sampling import Samples, write_grid
@@ -74,7 +74,7 @@ def _pictured(values: Tensor, spec: InputSpec) -> np.ndarray:
 
 def _levels(images: Tensor) -> np.ndarray:
     """The first of images that were 8-bit ones: uint8 (h, w, c)."""
-    return to_uint8(images.float() + 1 / 255).numpy()[0]  # it truncates, and a level may have become a little less than it was
+    return nearest_uint8(images).numpy()[0]
 
 
 def _reduced(cell: np.ndarray, factor: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.images import to_uint8
+from triptych.core.images import nearest_uint8
 from triptych.core.model import Upsampler
 from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
@@ -249,7 +249,7 @@ def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) 
     count = min(count, len(images))
     originals = images.load(np.arange(count))
     large = RawBatch(torch.from_numpy(originals), None, torch.arange(count)).to("cpu").images
-    small = to_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
+    small = nearest_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
     labels = None if images.labels is None else images.labels[:count]
     request = Upsampling(count, 0, labels, upsampler.sampling, precision, load=lambda part: small[part.start : part.stop])
     nearest_pixel = np.arange(originals.shape[1]) * small.shape[1] // originals.shape[1]
