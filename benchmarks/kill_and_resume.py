@@ -332,7 +332,7 @@ def report(results: list[Result]) -> str:
         "",
         f"{len(kills)} kills, {sum(bool(kill.leftovers) for kill in kills)} of them left something unfinished; "
         f"{len(ends)} runs were broken and reached their end, {sum(not end for end in ends)} of them like the unbroken one: "
-        "the same bytes of weights, averages, optimizer and state, the same grids, the same metrics (speed and time apart), the same files. "
+        "the same bytes of weights, averages, optimizer and state, the same grids, equal metrics (speed and time apart), the same files. "
         f"{'IDENTICAL' if not any(ends) else 'DIFFERENT'}. OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}.",
         "",
         "Where the kills fell: " + ", ".join(f"{name} {count}" for name, count in aims.most_common()) + ".",
