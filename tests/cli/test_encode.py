@@ -303,8 +303,8 @@ def test_what_does_not_go_with_directions(glow: Run, images: Path, tmp_path: Pat
     for arguments, line in (
         (("--decode", "--directions"), "--directions: got True, expected False with --decode; it goes with encoding"),
         (("--decode", "--classes", "prefix"), "--classes: got 'prefix', expected auto with --decode; it goes with encoding"),
-        (("--attributes", "a.csv"), "--attributes: got 'a.csv', expected None without --directions"),
-        (("--directions-out", "d.npz"), "--directions-out: got 'd.npz', expected None without --directions"),
+        (("--attributes", "a.csv"), "--attributes: got 'a.csv', expected nothing without --directions"),
+        (("--directions-out", "d.npz"), "--directions-out: got 'd.npz', expected nothing without --directions"),
         (("--directions", "--directions-out", "d.txt"), "--directions-out: got 'd.txt', expected a name that ends with .npz"),
         (("--directions", "--classes", "prefix"), f"--classes: got 'prefix', but {images} is not made of files; leave it out"),
         (

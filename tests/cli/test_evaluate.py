@@ -97,10 +97,10 @@ def test_every_option(fake: FakeRuns) -> None:
     [
         ("--metrics fid", '--metrics: unknown metric "fid" (there is bits-per-dim)'),
         ("--metrics bits-per-dims", '--metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"? (there is bits-per-dim)'),
-        ("--metrics", "--metrics: got (), expected at least one"),
+        ("--metrics", "--metrics: the value is missing, expected one value or several (A,B or A B), each text"),
         ("--count 0", "--count: got 0, expected at least 1"),
-        ("--split test", "--split: got 'test', expected one of validation, train, all or None"),
-        ("--likelihood od", "--likelihood: got 'od', expected one of bound, ode or None; did you mean \"ode\"?"),
+        ("--split test", "--split: got 'test', expected one of validation, train, all"),
+        ("--likelihood od", "--likelihood: got 'od', expected one of bound, ode; did you mean \"ode\"?"),
         ("--likelihood ode --steps ddim25", "--steps: got 'ddim25', expected a number, with likelihood ode"),
         ("--probes 0", "--probes: got 0, expected at least 1, or None for the exact divergence"),
         ("--out a.npz", "--out: got 'a.npz', expected a name that ends with .json"),

@@ -182,7 +182,7 @@ def test_the_rate_of_averages_stays_below_1() -> None:
         ("--data_dir x --weight_decay 1.5", "--weight_decay: got 1.5, expected more than 0 and at most 1"),
         ("--data_dir x --weight_decay 0.9 --optimizer adam", "--weight_decay: got 0.9, which goes with --optimizer adamax alone"),
         ("--data_dir x --lr 0", "--lr: got 0.0, expected a positive number"),
-        ("--data_dir x --beta1 1", "--beta1: got (1.0, "),
+        ("--data_dir x --beta1 1", "--beta1: got 1.0, "),
         ("--data_dir x --epochs 1", "--epochs: got 1, expected at least 2"),
         ("--data_dir x --n_batch_train 0", "--n_batch_train: got 0, expected more than 0"),
         ("--data_dir x --polyak_epochs nan", "--polyak_epochs: got nan, expected more than 0"),

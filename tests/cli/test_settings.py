@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from triptych.cli.sample import SampleOptions
 from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
+from triptych.cli.synonyms import _SYNONYMS
 from triptych.cli.train import TrainOptions
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.diffusion.model import SamplingConfig
 from triptych.engine.config import TrainConfig
+from triptych.recipes.catalogue import load_recipe
 
 from .conftest import ToyNetwork, toy_recipe
 
@@ -42,7 +46,15 @@ def test_without_flags_the_recipe_stays_as_it_is() -> None:
         ("--train.checkpoint-every None", "train.checkpoint_every", None),
         ("--train.precision bf16", "train.precision", "bf16"),
         ("--train.ema-rates 0.99 0.999", "train.ema_rates", (0.99, 0.999)),
-        ("--train.ema-rates", "train.ema_rates", ()),
+        ("--train.ema-rates None", "train.ema_rates", ()),
+        ("--train.ema-rates=None", "train.ema_rates", ()),
+        ("--train.ema-rates 0.99,0.999", "train.ema_rates", (0.99, 0.999)),
+        ("--train.ema-rates=0.99,0.999 --train.seed 3", "train.ema_rates", (0.99, 0.999)),
+        ("--train.total-images 1e6", "train.total_images", 1_000_000),
+        ("--train.total-images=10M", "train.total_images", 10_000_000),
+        ("--train.total-images 2.5k", "train.total_images", 2_500),
+        ("--train.total_images 1_000", "train.total_images", 1_000),
+        ("--train.microbatch 2k", "train.microbatch", 2_000),
         ("--train.ema-rates 0.5 --train.seed 3", "train.ema_rates", (0.5,)),
         ("--train.randomized-seed", "train.randomized_seed", True),
         ("--train.randomized-seed True", "train.randomized_seed", True),
@@ -50,10 +62,12 @@ def test_without_flags_the_recipe_stays_as_it_is() -> None:
         ("--train.ema-warmup false", "train.ema_warmup", False),
         ("--train.ema_warmup=False", "train.ema_warmup", False),
         ("--optim.betas 0.5 0.75", "optim.betas", (0.5, 0.75)),
+        ("--optim.betas 0.5,0.75", "optim.betas", (0.5, 0.75)),
         ("--optim.learning-rate 3e-4", "optim.learning_rate", 3e-4),
         ("--data.path ./photos", "data.path", "./photos"),
         ("--data.channels 3", "data.channels", 3),
         ("--model.network.num-channels 32", "model.network.num_channels", 32),
+        ("--model.network.multipliers 1,1,2k", "model.network.multipliers", (1, 1, 2_000)),
         ("--model.network.multipliers 1 1 2", "model.network.multipliers", (1, 1, 2)),
         ("--model.network.heads 2", "model.network.heads", 2),
         ("--model.network.use-skip False", "model.network.use_skip", False),
@@ -81,8 +95,15 @@ def test_options_are_told_from_settings() -> None:
         ("--batch-size 4", '--batch-size: unknown setting; did you mean "--train.batch-size"?'),
         ("--rnu x", '--rnu: unknown setting; did you mean "--run"?'),
         ("--train.total-images many", "--train.total-images: got 'many', expected a whole number"),
-        ("--train.seed 0 --train.total-images 1e6", "--train.total-images: got '1e6', expected a whole number"),
-        ("--train.microbatch half", "--train.microbatch: got 'half', expected a whole number or None"),
+        ("--train.seed 0 --train.total-images 1.5", "--train.total-images: got '1.5', expected a whole number"),
+        ("--train.total-images 1.0005k", "--train.total-images: got '1.0005k', expected a whole number"),
+        ("--train.microbatch half", "--train.microbatch: got 'half', expected a whole number"),
+        ("--train.ema-rates", "--train.ema-rates: the value is missing, expected one value or several (A,B or A B), each a number"),
+        (
+            "--train.ema-rates --train.seed 3",
+            "--train.ema-rates: the value is missing, expected one value or several (A,B or A B), each a number",
+        ),
+        ("--train.ema-rates 0.5,,0.6", "--train.ema-rates: got '0.5,,0.6', expected one value or several (A,B or A B), each a number"),
         ("--optim.betas 0.9", "--optim.betas: got '0.9', expected 2 values, each a number"),
         (
             "--train.precision bf61",
@@ -94,7 +115,7 @@ def test_options_are_told_from_settings() -> None:
         ("folder", "unexpected 'folder'; settings are given as --name value"),
         ("--train.batch-size 0", "--train.batch-size: got 0, expected at least 1"),
         ("--model.network.num-channels -3", "--model.network.num-channels: got -3, expected at least 1"),
-        ("--train.ema-rates 0.5 1.5", "--train.ema-rates: got (0.5, 1.5), expected rates from 0 to below 1"),
+        ("--train.ema-rates 0.5 1.5", "--train.ema-rates: got 0.5, 1.5, expected rates from 0 to below 1"),
     ],
 )
 def test_a_mistake_is_one_line_that_names_the_flag(arguments: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +123,47 @@ def test_a_mistake_is_one_line_that_names_the_flag(arguments: str, message: str,
         parsed(*arguments.split())
     assert str(caught.value) == message
     assert capfd.readouterr() == ("", ""), "tyro's own message must not come through"
+
+
+LENGTH = "the length of a run is counted in images seen"
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--lr", '"--optim.learning-rate"?'),
+        ("--optim.lr", '"--optim.learning-rate"?'),
+        ("--batch", '"--train.batch-size"?'),
+        ("--epochs", f'"--train.total-images"? ({LENGTH}: epochs times the number of training images)'),
+        ("--train.epochs", f'"--train.total-images"? ({LENGTH}: epochs times the number of training images)'),
+        ("--steps", f'"--train.total-images"? ({LENGTH}: steps times --train.batch-size)'),
+        (
+            "--resume",
+            '"--init-from"? (the same command with the same --run goes on from its newest checkpoint; '
+            "the weights of another run begin a new one)",
+        ),
+        (
+            "--gpus",
+            '"--device"? (a GPU is used without asking; for several: torchrun --standalone --nproc-per-node 4 -m -- triptych ...)',
+        ),
+        ("--outdir", '"--run"?'),
+        ("--seed", '"--train.seed"?'),
+        ("--use-skip", '"--model.network.use-skip"?'),
+    ],
+)
+def test_what_other_programs_call_a_setting(flag: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(flag, "5")
+    assert str(caught.value) == f"{flag}: unknown setting; did you mean {meant}"
+
+
+def test_every_synonym_is_of_a_setting_that_there_is() -> None:
+    known = {
+        flag.name for part in (TrainOptions(), SampleOptions(), toy_recipe(), load_recipe("adm-digits").model) for flag in flags_of(part)
+    }
+    known |= {flag.name for flag in flags_of(SamplingConfig())}
+    for _, targets, _ in _SYNONYMS:
+        assert known.issuperset(targets.split()), targets
 
 
 def test_help_shows_every_flag_with_the_docstring_of_its_field(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +200,17 @@ def test_settings_files(tmp_path: Path) -> None:
         settings = toy_recipe().updated(read_config_file(file))
         assert (settings.train.batch_size, settings.train.checkpoint_every) == (32, None)
         assert value_of(settings, "model.network.multipliers") == (1, 2, 4)
+
+
+def test_settings_files_have_large_numbers_and_empty_lists(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[train]\ntotal_images = 1e6\nema_rates = "None"\n')
+    (tmp_path / "a.json").write_text('{"train": {"total_images": 1e6, "ema_rates": []}}')
+    for name in ("a.toml", "a.json"):
+        settings = toy_recipe().updated(read_config_file(tmp_path / name))
+        assert (settings.train.total_images, settings.train.ema_rates) == (1_000_000, ())
+        assert type(settings.train.total_images) is int
+    with pytest.raises(ConfigError, match="train.total_images: got 1.5, expected a whole number"):
+        toy_recipe().updated({"train": {"total_images": 1.5}})
 
 
 def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:

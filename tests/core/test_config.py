@@ -74,7 +74,7 @@ def test_a_subclass_is_named_by_its_kind():
         ({"colr": "red"}, 'colr: unknown setting of Drawing; did you mean "colour"?'),
         ({"weights": [1, "x"]}, "weights: got 'x', expected a number"),
         ({"weights": 3}, "weights: got 3, expected a list of a number"),
-        ({"pair": [1]}, "pair: got [1], expected 2 values"),
+        ({"pair": [1]}, "pair: got 1, expected 2 values"),
         ({"flag": 1}, "flag: got 1, expected true or false"),
         ({"name": 3}, "name: got 3, expected text"),
         ({"steps": 2.5}, "steps: got 2.5, expected a whole number or text or nothing"),

@@ -180,7 +180,7 @@ def test_classes_that_do_not_do(tmp_path):
     [
         ({"held_out": 1}, "held_out: got 1, expected 0, or at least 2"),
         ({"held_out": -2}, "held_out: got -2"),
-        ({"held_out": ()}, r"held_out: got \(\)"),
+        ({"held_out": ()}, r"held_out: got nothing"),
         ({"style_count": 0}, "style_count: got 0, expected at least 1"),
         ({"labels": "none"}, "labels: got 'none', expected auto or folder"),
         ({"source": "arrays"}, "source: got 'arrays', expected one of auto, folder, tar, zip, lmdb"),

@@ -295,7 +295,7 @@ def test_folders_that_are_missing(tmp_path):
     [
         ({"maps": ("labels", "labels"), "num_classes": (2, 2)}, "maps: .*folders that differ from one another"),
         ({"maps": ("images",)}, "maps: .*differ"),
-        ({"num_classes": ()}, r"num_classes: got \(\), expected the number of classes of each of data.maps, 1 in all"),
+        ({"num_classes": ()}, r"num_classes: got nothing, expected the number of classes of each of data.maps, 1 in all"),
         ({"num_classes": (0,)}, "num_classes"),
         (
             {"maps": (), "num_classes": (), "instances": None, "conditions": ()},

@@ -374,7 +374,7 @@ def test_the_layer_that_fails_is_named(layer, reason) -> None:
         ({"init_images": 1}, "init_images: got 1"),
         ({"class_weight": 0.1}, "class_weight: got 0.1, expected 0 where class_conditional is false"),
         ({"coupling": "afine"}, 'did you mean "affine"'),
-        ({"sampling": {"temperature": [-1.0]}}, "sampling.temperature: got (-1.0,)"),
+        ({"sampling": {"temperature": [-1.0]}}, "sampling.temperature: got -1.0"),
     ],
 )
 def test_settings_that_cannot_be(settings, message) -> None:

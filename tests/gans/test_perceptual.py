@@ -321,7 +321,7 @@ def test_without_weights_the_loss_says_so() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": ("relu_1_1", "relu_9_1")}, r"layers: got \('relu_1_1', 'relu_9_1'\), expected layers of vgg19; did you mean"),
+        ({"layers": ("relu_1_1", "relu_9_1")}, r"layers: got relu_1_1, relu_9_1, expected layers of vgg19; did you mean"),
         ({"layers": ("zzz",)}, r"layers: .* expected layers of vgg19, expected some of relu_1_1, relu_1_2, "),
         ({"layers": ("relu_1_1", "relu_1_1")}, "layers: .* each once"),
         ({"layers": ()}, "layers: .* at least one name"),

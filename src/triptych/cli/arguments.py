@@ -37,37 +37,16 @@ def names_checkpoint(text: str) -> bool:
     return text in ("latest", "best") or text.isdecimal()
 
 
-def separated(labels: str) -> list[str]:
-    """The parts of `--labels`."""
-    return [label.strip() for label in labels.split(",")]
-
-
-def label_values(labels: str | None) -> list[int | str] | None:
+def label_values(labels: Sequence[str] | None) -> list[int | str] | None:
     """The labels of `--labels`: numbers, and names of classes; None where there are none."""
-    return None if labels is None else [int(label) if label.isdecimal() else label for label in separated(labels)]
+    return None if labels is None else [int(label) if label.isdecimal() else label for label in labels]
 
 
-def latent_numbers(text: str, *, setting: str) -> list[int]:
-    """The numbers in a setting such as "0,5"; raises ConfigError for anything else."""
-    parts = separated(text)
-    if not all(part.isdecimal() for part in parts):
-        raise ConfigError(setting, f"got {text!r}, expected numbers of latents, from 0 on, separated by commas")
-    return list(map(int, parts))
-
-
-def latent_pair(text: str) -> tuple[int, int]:
-    """The two numbers of `--between`."""
-    numbers = latent_numbers(text, setting="between")
-    if len(numbers) != 2:
-        raise ConfigError("between", f"got {text!r}, expected the numbers of two latents: 3,7")
-    return numbers[0], numbers[1]
-
-
-def strengths(text: str) -> dict[str, float | tuple[float, float]]:
+def strengths(pieces: Sequence[str]) -> dict[str, float | tuple[float, float]]:
     """The strengths of `--direction`, by name, a range as (from, to); raises ConfigError for anything else."""
     found: dict[str, float | tuple[float, float]] = {}
     parts: list[str] = []
-    for piece in text.split(","):
+    for piece in pieces:
         if parts and "=" not in parts[-1]:  # the name of a class may have commas
             parts[-1] += f",{piece}"
         else:

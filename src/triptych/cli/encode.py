@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, separated
+from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -46,8 +46,8 @@ class EncodeOptions(Config):
     "Classes of image files: by their folder, by what their name has before an underscore, or none; auto: by folder where all have one."
     count: int | None = None
     "The first so many; None: all."
-    labels: str | None = None
-    "Classes by number or name, separated by commas, taken in turn (3,7); None: those of the images, also in decoding."
+    labels: tuple[str, ...] | None = None
+    "Classes by number or name, taken in turn (3,7); None: those of the images, also in decoding."
     out: str | None = None
     "FILE.npz of the latents (None: RUN/latents.npz); of images as for sample: .png, .npz or a folder (None: RUN/decoded.png)."
     batch_size: int | None = None
@@ -64,7 +64,7 @@ class EncodeOptions(Config):
             self.require(not (self.decode and getattr(self, name)), name, "False with --decode; it goes with encoding")
         self.require(not self.decode or self.classes == "auto", "classes", "auto with --decode; it goes with encoding")
         for name in ("attributes", "directions_out"):
-            self.require(self.directions or getattr(self, name) is None, name, "None without --directions")
+            self.require(self.directions or getattr(self, name) is None, name, "nothing without --directions")
         named = self.directions_out is None or Path(self.directions_out).suffix == ".npz"
         self.require(named, "directions_out", "a name that ends with .npz")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
@@ -73,7 +73,7 @@ class EncodeOptions(Config):
         endings = ("", ".png", ".npz") if self.decode else (".npz",)
         expected = "a name that ends with .png or .npz, or a folder" if self.decode else "a name that ends with .npz"
         self.require(self.out is None or Path(self.out).suffix in endings, "out", expected)
-        self.require(self.labels is None or all(separated(self.labels)), "labels", "numbers or names of classes, separated by commas")
+        self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,19 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import (
-    label_values,
-    latent_numbers,
-    latent_pair,
-    named_as_flags,
-    names_checkpoint,
-    run_argument,
-    separated,
-    strengths,
-)
+from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, strengths
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.cli.progress_bar import progress_bar
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
@@ -51,8 +42,8 @@ class SampleOptions(Config):
     "Number of images; None: 64, or as many as --base or --from has; on a way (--between, --direction NAME=FROM:TO): 9."
     seed: int = 0
     "Seed of the noise."
-    labels: str | None = None
-    "Classes by number or name, separated by commas, taken in turn (3,7); None: all in turn, or those of --base or --from."
+    labels: tuple[str, ...] | None = None
+    "Classes by number or name, taken in turn (3,7); None: all in turn, or those of --base or --from."
     out: str | None = None
     "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
     base: str | None = None
@@ -63,13 +54,13 @@ class SampleOptions(Config):
     "A run of a weaker model (smaller, or less trained) that the sampler is led away from, by --guidance-scale; None: none."
     latents: str | None = None
     "Also written --from: an .npz of latents (triptych encode makes it), of which the images are made; None: they are drawn."
-    pick: str | None = None
-    "Which of the latents, by number from 0 on, separated by commas (0,5); None: all."
-    direction: str | None = None
+    pick: tuple[int, ...] | None = None
+    "Which of the latents, by number from 0 on (0,5); None: all."
+    direction: tuple[str, ...] | None = None
     "How far to move the latents along directions (smiling=0.8,young=-0.5); NAME=FROM:TO: --count images along one, a row for each latent."
     directions: str | None = None
     "An .npz of directions (triptych encode --directions makes it); None: RUN/directions.npz."
-    between: str | None = None
+    between: tuple[int, int] | None = None
     "Two latents (3,7): --count images on the way from one to the other."
     path: Literal["linear", "sphere"] | None = None
     "The way of --between: a straight line, or on a sphere, which keeps the length; None: linear for flows, sphere for diffusion models."
@@ -92,7 +83,7 @@ class SampleOptions(Config):
         self.require(
             self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
         )
-        self.require(self.labels is None or all(separated(self.labels)), "labels", "numbers or names of classes, separated by commas")
+        self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
         for name in ("guide", "guide_with"):
             alone = self.base is None or getattr(self, name) is None
             self.require(alone, name, "none beside --base: draw with it to an .npz first, and give that as --base")
@@ -102,18 +93,16 @@ class SampleOptions(Config):
         """Raises ConfigError for options that do not go with --from, or go with it alone."""
         if self.latents is None:
             for name in ("pick", "direction", "directions", "between"):
-                self.require(getattr(self, name) is None, name, "None without --from, the latents that it is about")
+                self.require(getattr(self, name) is None, name, "nothing without --from, the latents that it is about")
         else:
             self.require(self.seed == 0, "seed", f"0 {_NOT_WITH_LATENTS}")
             for name in ("base", "guide", "guide_with"):
-                self.require(getattr(self, name) is None, name, f"None {_NOT_WITH_LATENTS}")
+                self.require(getattr(self, name) is None, name, f"nothing {_NOT_WITH_LATENTS}")
             self.require(self.precision == "float32", "precision", "float32 with --from")
-        self.require(self.path is None or self.between is not None, "path", "None without --between")
-        self.require(self.directions is None or self.direction is not None, "directions", "None without --direction")
-        if self.pick is not None:
-            latent_numbers(self.pick, setting="pick")
-        if self.between is not None:
-            latent_pair(self.between)
+        self.require(self.path is None or self.between is not None, "path", "nothing without --between")
+        self.require(self.directions is None or self.direction is not None, "directions", "nothing without --direction")
+        for name in ("pick", "between"):
+            self.require(all(number >= 0 for number in getattr(self, name) or ()), name, "numbers of latents, from 0 on")
         if self.direction is not None:
             strengths(self.direction)
 
@@ -174,8 +163,8 @@ def _edit(run: Run, options: SampleOptions, out: Path) -> int:
         samples = run.edit(
             options.latents,
             strengths=None if options.direction is None else strengths(options.direction),
-            pick=None if options.pick is None else latent_numbers(options.pick, setting="pick"),
-            between=None if options.between is None else latent_pair(options.between),
+            pick=None if options.pick is None else list(options.pick),
+            between=options.between,
             path=options.path,
             count=options.count,
             labels=label_values(options.labels),
@@ -205,7 +194,8 @@ def configure(run: str, arguments: Sequence[str], *, sampling: Config) -> tuple[
     if options.latents is not None:
         for flag, before in zip(flags_of(settings), flags_of(sampling), strict=True):
             if flag.default != before.default:
-                raise ConfigError(flag.name, f"got {flag.default!r}, expected {before.default!r} {_NOT_WITH_LATENTS}")
+                expected = "nothing" if before.default is None else spelled(before.default)
+                raise ConfigError(flag.name, f"got {spelled(flag.default)}, expected {expected} {_NOT_WITH_LATENTS}")
     return options, settings
 
 

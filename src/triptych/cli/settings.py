@@ -15,6 +15,7 @@ import inspect
 import io
 import itertools
 import json
+import re
 import textwrap
 import tomllib
 import types
@@ -25,6 +26,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from triptych.cli.synonyms import hint
 from triptych.core.config import Config, field_types
 from triptych.core.errors import ConfigError, nearest
 
@@ -53,7 +55,9 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     given = list(_plain_booleans(arguments, flags))
     if "-h" in given or "--help" in given:
         tyro.cli(form, prog=prog, description=description, args=["--help"])
-    filled = _quietly(form, given)
+    groups = [(flags.get(_canonical(name, flags)), values) for name, values in _grouped(given, flags)[1]]
+    lacking = any(flag is not None and _lacks_values(values, flag.annotation) for flag, values in groups)
+    filled = None if lacking else _quietly(form, list(_plain_values(given, flags)))
     if filled is None:
         raise diagnose(given, flags)
     try:
@@ -117,10 +121,11 @@ def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
     for name, values in groups:
         flag = flags.get(_canonical(name, flags))
         if flag is None:
-            return ConfigError(name, f"unknown setting{nearest(name, flags)}")
+            return ConfigError(name, f"unknown setting{hint(name, flags)}")
         one = dataclasses.make_dataclass("One", [("value", flag.annotation)], kw_only=True)
         negated = flag.name != name and _canonical(name, flags) != name.replace("_", "-")
-        if _quietly(one, ["--no-value" if negated else "--value", *values]) is None:
+        words = [word for value in values for word in _plain_words(value, flag.annotation)]
+        if _lacks_values(values, flag.annotation) or _quietly(one, ["--no-value" if negated else "--value", *words]) is None:
             got = f"got {' '.join(values)!r}" if values else "the value is missing"
             return ConfigError(name, f"{got}, expected {allowed(flag.annotation)}{_nearest_choice(values, flag.annotation)}")
     return ConfigError("", f"cannot use {' '.join(arguments)!r}")
@@ -128,20 +133,31 @@ def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
 
 def allowed(annotation: Any) -> str:
     """What may be written after a flag of that type."""
-    plain = {int: "a whole number", float: "a number", bool: "nothing, True or False", str: "text", type(None): "None", Path: "a path"}
+    plain = {int: "a whole number", float: "a number", bool: "nothing, True or False", str: "text", Path: "a path"}
     if annotation in plain:
         return plain[annotation]
     items = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(allowed, items))
+        return " or ".join(allowed(item) for item in items if item is not type(None))
     if origin is typing.Literal:
         return "one of " + ", ".join(map(str, items))
     if origin is tuple and items[-1:] == (Ellipsis,):
-        return f"any number of values, each {allowed(items[0])}"
+        return f"one value or several (A,B or A B), each {allowed(items[0])}"
     if origin is tuple:
         return f"{len(items)} values, each {' or '.join(dict.fromkeys(map(allowed, items)))}"
     return str(getattr(annotation, "__name__", annotation))
+
+
+def whole_number(text: str) -> str:
+    """The digits of a whole number that is written as 1e6, 2k, 1.5M, 3G or 1_000; any other text as it is."""
+    match = re.fullmatch(r"([0-9][0-9_]*)(?:\.([0-9]+))?(?:[eE]\+?([0-9]{1,2}))?([kKMG]?)", text)
+    if match is None:
+        return text
+    whole, part, exponent, unit = (group or "" for group in match.groups())
+    places = int(exponent or 0) + {"": 0, "K": 3, "M": 6, "G": 9}[unit.upper()]
+    part = part.rstrip("0")
+    return str(int(whole + part.ljust(places, "0"))) if len(part) <= places else text
 
 
 def _form(name: str, *parts: Config) -> type:
@@ -207,12 +223,54 @@ def _split_boolean(argument: str, flags: dict[str, Flag]) -> list[str]:
     return [name, value] if equals and known is not None and known.annotation is bool else [argument]
 
 
+def _lacks_values(values: Sequence[str], annotation: Any) -> bool:
+    """Whether a list is given no value, or none between two commas: that is a slip, for None empties it."""
+    return _is_open_list(annotation) and (not values or "" in (word for value in values for word in _plain_words(value, annotation)))
+
+
+def _plain_values(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterator[str]:
+    """The arguments with lists and whole numbers as tyro takes them."""
+    flag: Flag | None = None
+    for argument in arguments:
+        if not _is_flag(argument):
+            yield from [argument] if flag is None else _plain_words(argument, flag.annotation)
+            continue
+        name, equals, value = argument.partition("=")
+        flag = flags.get(_canonical(name, flags))
+        words = [value] if flag is None or not equals else _plain_words(value, flag.annotation)
+        yield from [argument] if words == [value] else [name, *words]
+
+
+def _plain_words(value: str, annotation: Any) -> list[str]:
+    """A value as tyro takes it: `3,7` as two words and None as none, where a list is meant, `2k` as 2000 where a number is."""
+    options = _union(annotation)
+    lists = [typing.get_args(option) for option in options if typing.get_origin(option) is tuple]
+    if value == "None" and _is_open_list(annotation) and type(None) not in options:
+        return []
+    words = [word.strip() for word in value.split(",")] if lists else [value]
+    types_of_one = [*options, *(item for items in lists for item in items)]
+    return [whole_number(word) for word in words] if int in types_of_one and str not in types_of_one else words
+
+
+def _is_open_list(annotation: Any) -> bool:
+    """Whether any number of values is taken."""
+    return any(typing.get_origin(option) is tuple and Ellipsis in typing.get_args(option) for option in _union(annotation))
+
+
+def _union(annotation: Any) -> tuple[Any, ...]:
+    return typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else (annotation,)
+
+
+def _is_flag(argument: str) -> bool:
+    return argument.startswith("--") or (argument.startswith("-") and argument[1:2].isalpha())
+
+
 def _grouped(arguments: Sequence[str], flags: dict[str, Flag]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """The arguments before the first flag, and each flag with its values."""
     loose: list[str] = []
     groups: list[tuple[str, list[str]]] = []
     for argument in arguments:
-        if argument.startswith("--") or (argument.startswith("-") and argument[1:2].isalpha()):
+        if _is_flag(argument):
             name, equals, value = argument.partition("=")
             groups.append((name, [value] if equals else []))
         else:
@@ -235,8 +293,7 @@ def _nearest_choice(values: list[str], annotation: Any) -> str:
 
 
 def _holds_section(annotation: Any) -> bool:
-    options = typing.get_args(annotation) or (annotation,)
-    return any(isinstance(option, type) and issubclass(option, Config) for option in options)
+    return any(isinstance(option, type) and issubclass(option, Config) for option in _union(annotation))
 
 
 def _without_text_none(value: Any) -> Any:

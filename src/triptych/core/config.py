@@ -48,7 +48,7 @@ class Config:
     def require(self, condition: bool, setting: str, allowed: str) -> None:
         """Raises ConfigError unless `condition` holds: names the setting, what was given and what is `allowed`."""
         if not condition:
-            raise ConfigError(setting, f"got {getattr(self, setting)!r}, expected {allowed}")
+            raise ConfigError(setting, f"got {spelled(getattr(self, setting))}, expected {allowed}")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers, strings, booleans and None: what JSON can hold."""
@@ -139,6 +139,8 @@ def _convert_scalar(value: Any, annotation: Any) -> Any:
         return None
     if annotation is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if annotation is int and isinstance(value, float) and value.is_integer():  # 1e6 in a file of settings
+        return int(value)
     if isinstance(value, bool) != (annotation is bool) or not isinstance(value, annotation):
         raise ConfigError("", f"got {value!r}, expected {type_name(annotation)}")
     return value
@@ -146,7 +148,7 @@ def _convert_scalar(value: Any, annotation: Any) -> Any:
 
 def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
     for option in options:
-        if option is not type(None) and type(value) is option:
+        if type(value) is option:
             return value
     kind = value.get("kind") if isinstance(value, Mapping) else None
     for option in options:
@@ -166,12 +168,15 @@ def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
 
 
 def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
+    open_ended = len(items) == 2 and items[1] is Ellipsis
+    if value is None and open_ended:
+        return ()
     if not isinstance(value, list | tuple):
         raise ConfigError("", f"got {value!r}, expected a list of {type_name(items[0])}")
-    if len(items) == 2 and items[1] is Ellipsis:
+    if open_ended:
         return tuple(convert(item, items[0]) for item in value)
     if len(value) != len(items):
-        raise ConfigError("", f"got {value!r}, expected {len(items)} values")
+        raise ConfigError("", f"got {spelled(value)}, expected {len(items)} values")
     return tuple(convert(item, annotation) for item, annotation in zip(value, items, strict=True))
 
 
@@ -219,6 +224,11 @@ def _options(annotation: Any) -> tuple[Any, ...]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)
+
+
+def spelled(value: Any) -> str:
+    """A value in a message: text in quotes, the items of a list without brackets."""
+    return (", ".join(map(str, value)) or "nothing") if isinstance(value, tuple | list) else repr(value)
 
 
 def type_name(annotation: Any) -> str:

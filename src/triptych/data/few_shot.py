@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
 from triptych.data.files import Files
@@ -90,7 +91,7 @@ def open_few_shot(config: FewShotDataConfig, files: Files) -> Data:
     of_file = _class_names(config, paths.parts, place)
     if any(split is not None for split in paths.split):
         if config.held_out is not None:
-            raise ConfigError("data.held_out", f"got {config.held_out!r}, but {place} is split into folders by itself; leave it out")
+            raise ConfigError("data.held_out", f"got {spelled(config.held_out)}, but {place} is split into folders by itself; leave it out")
         training, validation = divided(paths, validation_fraction=config.validation_fraction)
     else:
         kept = np.isin(of_file, _held_out_classes(config, np.unique(of_file).tolist(), place))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
@@ -63,7 +63,7 @@ class SamplingConfig(Config):
         self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
         self.require(self.eta == 0 or self.sampler == "ddim", "eta", f"0 with sampler {self.sampler}; ddim alone has it")
         solver = self.sampler in SOLVERS
-        self.require(solver or self.spacing is None, "spacing", f"None with sampler {self.sampler}, which goes by steps alone")
+        self.require(solver or self.spacing is None, "spacing", f"nothing with sampler {self.sampler}, which goes by steps alone")
         self.require(self.threshold > 0, "threshold", "a positive number")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
@@ -232,7 +232,7 @@ class DiffusionModel(Model):
             if settings.guidance_interval is not None:
                 raise ConfigError(
                     "guidance_interval",
-                    f"got {settings.guidance_interval}, but nothing guides; give a guide, or a guidance_scale other than 1",
+                    f"got {spelled(settings.guidance_interval)}, but nothing guides; give a guide, or a guidance_scale other than 1",
                 )
             return Guide()
         if self.config.label_dropout == 0:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.nn.attention import AttentionOrder, SelfAttention
@@ -119,7 +119,7 @@ def plan(network: EncoderConfig, *, image_size: int) -> Plan:
         )
     if image_size % 2 ** (len(mult) - 1):
         wanted = f"a multiple of {2 ** (len(mult) - 1)} pixels, as {len(mult)} levels need; give fewer, or another data.image_size"
-        raise ConfigError("channel_mult", f"got {tuple(mult)} for images of {image_size} pixels, expected {wanted}")
+        raise ConfigError("channel_mult", f"got {spelled(mult)} for images of {image_size} pixels, expected {wanted}")
     widths = tuple(int(m * network.num_channels) for m in mult)
     for width in widths:
         if width == 0 or width % NUM_GROUPS:

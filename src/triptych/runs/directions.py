@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.runs.latents import Latents, PathName, between, check_name, read_arrays, read_levels, write_levels
 
@@ -161,9 +162,9 @@ class Edit:
         if len(ranges) > 1:
             raise ConfigError("direction", f"got ranges for {' and '.join(ranges)}, expected one at most")
         if ranges and self.between is not None:
-            raise ConfigError("between", f"got {self.between} beside a range for {next(iter(ranges))}, expected one of the two")
+            raise ConfigError("between", f"got {spelled(self.between)} beside a range for {next(iter(ranges))}, expected one of the two")
         if self.pick is not None and self.between is not None:
-            raise ConfigError("between", f"got {self.between} beside pick, expected one of the two")
+            raise ConfigError("between", f"got {spelled(self.between)} beside pick, expected one of the two")
         least = 2 if self.columns else 1
         if self.count is not None and self.count < least:
             raise ConfigError("count", f"got {self.count}, expected at least {least}")
