@@ -16,8 +16,8 @@ def torchrun(processes: int, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """One thread for each process, and the tests' own modules."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    """One thread for each process, the tests' own modules, and the source beside them."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
 
 
 def run_torchrun(processes: int, *arguments: str, timeout_seconds: float = 240) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -13,8 +14,10 @@ from triptych.core.errors import ConfigError, RunError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
-from triptych.engine.config import OptimConfig
+from triptych.engine.config import LogConfig, OptimConfig
 from triptych.engine.distributed import World
+from triptych.engine.loop import Loop
+from triptych.engine.metric_log import read_metrics
 from triptych.engine.signals import StopRequest
 
 
@@ -326,3 +329,56 @@ def test_coupled_samples_refuse_microbatches(tmp_path):
     model.couples_samples = True
     with pytest.raises(ConfigError, match=r"train.microbatch: got 4.*Denoiser"):
         make_loop(model, tmp_path / "run", microbatch=4)
+
+
+def resumed(root, model, **settings) -> Loop:
+    """A loop around a fresh model that goes on from the newest checkpoint, as `triptych train` does."""
+    checkpoint = load_newest(root / "checkpoints", warn=pytest.fail)
+    model.load_state_dict(checkpoint.files["model"])
+    loop = make_loop(model, root, **settings)
+    loop.restore(checkpoint)
+    if loop.reporting is not None:
+        loop.reporting.log.resumed(loop.images_seen)
+    return loop
+
+
+def metrics(root) -> list[dict]:
+    """The lines of metrics without what depends on the clock."""
+    clock = ("time", "images_per_second")
+    return [{name: value for name, value in line.items() if name not in clock} for line in read_metrics(root / "metrics.jsonl")]
+
+
+def stop_after(loop, images: int) -> StopRequest:
+    """A request that comes in the step that ends at so many images."""
+    stop, iteration = StopRequest(), loop._iteration
+
+    def until(batches):
+        iteration(batches)
+        stop.name = "SIGTERM" if loop.images_seen >= images else None
+
+    loop._iteration = until
+    return stop
+
+
+@pytest.mark.parametrize("stop_at", [16, 24, 40])
+def test_the_line_of_metrics_after_a_resume_averages_its_whole_window(tmp_path, stop_at):
+    """Lines come every 24 images, so that a stop at 16 or 40 lies within a window."""
+    settings = {"log": LogConfig(every=24), "total_images": 64}
+    run(make_loop(seeded(Denoiser), tmp_path / "unbroken", **settings))
+    first = make_loop(seeded(Denoiser), tmp_path / "broken", **settings)
+    assert not first.run(stop_after(first, stop_at))
+    run(resumed(tmp_path / "broken", Denoiser(), **settings))
+    assert [line["images"] for line in metrics(tmp_path / "unbroken")] == [24, 48, 64]
+    assert metrics(tmp_path / "broken") == metrics(tmp_path / "unbroken")
+    times = [line["time"] for line in read_metrics(tmp_path / "broken/metrics.jsonl")]
+    assert times == sorted(times)
+
+
+def test_a_checkpoint_without_a_window_opens(tmp_path):
+    run(make_loop(seeded(Denoiser), tmp_path / "run", total_images=16))
+    state = tmp_path / "run/checkpoints/000000016/state.json"
+    document = json.loads(state.read_text())
+    assert document.pop("window") == {}
+    state.write_text(json.dumps(document))
+    loop = resumed(tmp_path / "run", Denoiser(), total_images=24)
+    assert run(loop) and loop.images_seen == 24

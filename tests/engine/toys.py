@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from triptych.core.model import LossTerms, Model, Phase
 from triptych.core.rng import Rng, key_of, words
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import World
-from triptych.engine.loop import Callables, Loop
+from triptych.engine.loop import Callables, Loop, Reporting
+from triptych.engine.metric_log import MetricLog
+from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
 
@@ -88,22 +91,34 @@ def draw(batch_size: int, *, world: World) -> Any:
 
 
 def make_loop(
-    model: Model, root: Path, *, world: World | None = None, validate: Any = None, optim: OptimConfig | None = None, **train: Any
+    model: Model,
+    root: Path,
+    *,
+    world: World | None = None,
+    validate: Any = None,
+    sample: Any = None,
+    optim: OptimConfig | None = None,
+    log: LogConfig | None = None,
+    **train: Any,
 ) -> Loop:
-    """A loop without a terminal or log around the model, channels last."""
+    """A loop around the model, channels last; without a terminal, and without a log unless `log` says when it writes."""
     world = world or World(0, 1, torch.device("cpu"))
     settings = TrainConfig(**({"total_images": 64, "batch_size": 8, "checkpoint_every": None, "ema_rates": (0.9, 0.99)} | train))
     directory = RunDirectory(root)
     directory.create()
+    reporting = None
+    if log is not None:
+        progress = Progress(settings.total_images, stream=StringIO())
+        reporting = Reporting(MetricLog(directory, config=log, settings={}, show=progress.message), progress)
     return Loop(
         model.to(memory_format=torch.channels_last),
         train=settings,
         optim=optim or OptimConfig(learning_rate=1e-2),
-        log=LogConfig(),
+        log=log or LogConfig(),
         world=world,
         directory=directory,
-        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, sample=None),
-        reporting=None,
+        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, sample=sample),
+        reporting=reporting,
     )
 
 

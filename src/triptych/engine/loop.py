@@ -106,6 +106,7 @@ class Loop:
                 self._say(f"warning: this run had no average of rate {average.rate}; it starts at the weights of now")
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
+        self.measurements.window = checkpoint.info.get("window", {})
 
     def _restore_optimizers(self, checkpoint: Checkpoint) -> None:
         optimizer = checkpoint.files["optimizer"]
@@ -138,7 +139,7 @@ class Loop:
 
     def _info(self) -> dict[str, Any]:
         scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
-        return {"log2_loss_scale": scales, "best": self.best}
+        return {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class Loop:
             return ended or (every is not None and self.images_seen // every > before // every)
 
         rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
-        if due(self.log.every) or stopped:
+        if due(self.log.every):
             self._check()
             values = self.measurements.means() | (rates if len(rates) > 1 else {"learning_rate": next(iter(rates.values()))})
             if train.precision == "fp16":

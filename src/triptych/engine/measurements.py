@@ -82,9 +82,8 @@ class Measurements:
     allow_overflow: bool = False
     "Whether a gradient that is not finite is no failure (fp16: the loss scale handles it)."
     _waiting: list[StepRecord] = field(default_factory=list)
-    _sums: dict[str, float] = field(default_factory=dict)
-    _counts: dict[str, float] = field(default_factory=dict)
-    _norms: dict[str, list[float]] = field(default_factory=dict)
+    window: dict[str, list[float]] = field(default_factory=dict)
+    "What the next line averages, without the waiting steps: sum and number of each, by its name. JSON holds it, for a checkpoint."
 
     def add(self, record: StepRecord) -> None:
         """Takes the record of a finished step; nothing is waited for."""
@@ -109,21 +108,22 @@ class Measurements:
                     f'phase "{record.phase}": the loss term "{name}" is not finite at {record.images} images seen; nothing after the '
                     "last checkpoint was saved; a lower --optim.learning-rate, --optim.clip-norm or --train.precision bf16 may help"
                 )
-            key = f"{record.phase}/{name}"
-            self._sums[key] = self._sums.get(key, 0.0) + total
-            self._counts[key] = self._counts.get(key, 0.0) + count
+            self._count(f"{record.phase}/{name}", total, count)
         if math.isfinite(norm):
-            self._norms.setdefault(f"{record.phase}/gradient_norm", []).append(norm)
+            self._count(f"{record.phase}/gradient_norm", norm, 1)
         elif not self.allow_overflow:
             raise RunError(
                 f'phase "{record.phase}": the gradient is not finite at {record.images} images seen though its loss is; nothing after '
                 "the last checkpoint was saved; a lower --optim.learning-rate or --optim.clip-norm may help"
             )
 
+    def _count(self, name: str, total: float, count: float) -> None:
+        before, number = self.window.get(name, (0.0, 0.0))
+        self.window[name] = [before + total, number + count]
+
     def means(self) -> dict[str, float]:
         """Means over the samples (gradient norms: over the steps) since the last call, as "phase/term"."""
         self.check()
-        values = {key: total / self._counts[key] for key, total in self._sums.items()}
-        values |= {key: sum(norms) / len(norms) for key, norms in self._norms.items()}
-        self._sums, self._counts, self._norms = {}, {}, {}
+        values = {name: total / count for name, (total, count) in self.window.items()}
+        self.window = {}
         return values
