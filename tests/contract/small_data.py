@@ -98,14 +98,19 @@ def small_data(data: DataConfig) -> DataConfig:
     if isinstance(data, FewShotDataConfig):
         return replace(data, **plain, path=str(_few_shot()), held_out=2)
     labels = "none" if data.labels == "none" else "auto"
-    channels = 1 if data.source in ("digits", "mnist") else 3
+    channels = 1 if _is_grey(data) else 3
     return replace(data, source="digits", path=None, image_size=8, channels=channels, labels=labels, decode="exact", workers=0)
+
+
+def _is_grey(data: DataConfig) -> bool:
+    """Whether the data of a recipe are digits: the built-in ones, or MNIST's."""
+    return data.source == "digits" or data.image_size == 28
 
 
 def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
     """What the data of a recipe gives at full size, without looking at any."""
-    classes: int | None = 10 if data.source in ("digits", "mnist", "cifar10") else 1000
-    channels = data.channels or (1 if data.source in ("digits", "mnist") else 3)
+    classes: int | None = 10 if _is_grey(data) or data.image_size == 32 else 1000
+    channels = data.channels or (1 if _is_grey(data) else 3)
     inputs: list[InputSpec] = []
     width = None
     if data.labels == "none":

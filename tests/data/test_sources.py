@@ -202,10 +202,19 @@ def test_cifar10(tmp_path):
     assert data.spec.class_names[:3] == ("airplane", "automobile", "bird")
 
 
+def test_the_python_version_of_cifar10_is_named(tmp_path):
+    (tmp_path / "data_batch_1").write_bytes(b"pickled")
+    with pytest.raises(DataError, match=r"CIFAR-10's Python version, which is pickled: give the folder of its binary version"):
+        opened(tmp_path)
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_arrays(tmp_path, channels):
     images = np.stack([picture(20, 18, seed=k, channels=channels) for k in range(5)])
     np.savez(tmp_path / "x.npz", images, np.array([2, 0, 1, 2, 2]))
+    np.savez(tmp_path / "named.npz", images=images, labels=np.array([2, 0, 1, 2, 2]))
+    np.testing.assert_array_equal(everything(opened(tmp_path / "named.npz").train), everything(opened(tmp_path / "x.npz").train))
+    assert opened(tmp_path / "named.npz").train.labels.tolist() == [2, 0, 1, 2, 2]
     np.save(tmp_path / "x.npy", images[..., 0] if channels == 1 else images)
     labelled, plain = opened(tmp_path / "x.npz"), opened(tmp_path / "x.npy")
     assert labelled.spec.num_classes == 3 and labelled.train.labels.tolist() == [2, 0, 1, 2, 2]
@@ -421,8 +430,11 @@ def test_an_empty_class_folder(tmp_path, labels):
 
 
 def test_settings_that_do_not_fit(tmp_path):
-    with pytest.raises(ConfigError, match=r"data.labels: got 'folder', but digits is not made of image files and it has labels of its own"):
-        opened(None, source="digits", labels="folder")
+    with pytest.raises(ConfigError, match=r"data.labels: got 'prefix', but digits is not made of image files and it has labels of its own"):
+        opened(None, source="digits", labels="prefix")
+    np.save(tmp_path / "x.npy", np.zeros((3, 16, 16), np.uint8))
+    with pytest.raises(ConfigError, match=r"data.labels: got 'folder', but x.npy is not made of image files and it has no labels"):
+        opened(tmp_path / "x.npy", labels="folder")
     with pytest.raises(ConfigError, match=r"data.path: missing"):
         opened(None)
     for source, kind in (("tar", "file"), ("zip", "file"), ("arrays", "file")):

@@ -263,8 +263,5 @@ def test_folders_that_hold_no_data_set(tmp_path):
         opened(one_file(tmp_path / "y", b""))
     with pytest.raises(DataError, match=r"not a folder, but data.source is tfrecord"):
         opened(GOLDEN, source="tfrecord")
-    for labels in ("folder", "prefix"):
-        with pytest.raises(
-            ConfigError, match=rf"data.labels: got '{labels}', but x is not made of image files and it has labels of its own"
-        ):
-            opened(tmp_path / "x", labels=labels)
+    with pytest.raises(ConfigError, match=r"data.labels: got 'prefix', but x is not made of image files and it has labels of its own"):
+        opened(tmp_path / "x", labels="prefix")

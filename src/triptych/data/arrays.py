@@ -115,15 +115,17 @@ def _cifar_records(path: Path) -> np.ndarray:
 
 
 def array_file(path: Path) -> Arrays:
-    """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 and perhaps labels as arr_1."""
+    """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1."""
     try:
         if path.suffix.lower() == ".npy":
             return Arrays(path.name, _as_images(np.load(path, mmap_mode="r", allow_pickle=False), str(path)), None, None)
         with np.load(path, allow_pickle=False) as file:
-            if "arr_0" not in file:
-                raise DataError(f"{path}: holds {', '.join(file) or 'nothing'}, expected images as arr_0 (and labels as arr_1)")
-            pixels = _as_images(file["arr_0"], f"{path}: arr_0")
-            labels = _as_labels(file["arr_1"], len(pixels), f"{path}: arr_1") if "arr_1" in file else None
+            images, classes = ("images", "labels") if "arr_0" not in file else ("arr_0", "arr_1")
+            if images not in file:
+                held = ", ".join(file) or "nothing"
+                raise DataError(f"{path}: holds {held}, expected images as arr_0 (and labels as arr_1), or as images (and labels)")
+            pixels = _as_images(file[images], f"{path}: {images}")
+            labels = _as_labels(file[classes], len(pixels), f"{path}: {classes}") if classes in file else None
     # A zip that is encrypted or of a strange method is a RuntimeError, an array that claims to be huge a MemoryError.
     except (OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error

@@ -14,7 +14,7 @@ Augment = Literal["none", "shift", "affine"]
 class DataConfig(Config):
     """The images that a run learns."""
 
-    changeable: ClassVar = frozenset(("path", "decode", "workers"))
+    changeable: ClassVar = frozenset(("source", "path", "decode", "workers"))
 
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
@@ -29,7 +29,7 @@ class DataConfig(Config):
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: Literal["auto", "folder", "prefix", "none"] = "auto"
-    "Class by sub-folder, by file name up to the first underscore, or none; auto: the source's own, or sub-folders that hold all images."
+    "Class by sub-folder (or an array's own label), by file name up to the first _, or none; auto: own label, or sub-folders of all files."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None

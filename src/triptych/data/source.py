@@ -57,7 +57,7 @@ def open_data(config: DataConfig) -> Data:
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
         side = (config.resize or config.image_size) - 2 * config.pad
-        return _from_pixels(config, *open_records(path, side=side, labelled=config.labels == "auto"))
+        return _from_pixels(config, *open_records(path, side=side, labelled=config.labels != "none"))
     if source == "arrays":
         return _from_pixels(config, arrays.array_file(path), None)
     return _from_files(config, *_files(path, source))
@@ -81,6 +81,10 @@ def recognised(path: Path) -> Source:
             return "lmdb"
         if is_split(path):
             raise DataError(f"{path}: one split of a set of TFRecord files: give the folder above it")
+        if (path / "data_batch_1").is_file() and not (path / "data_batch_1.bin").is_file():
+            raise DataError(
+                f"{path}: CIFAR-10's Python version, which is pickled: give the folder of its binary version (data_batch_1.bin)"
+            )
         return "cifar10" if (path / "data_batch_1.bin").is_file() else "folder"
     name = path.name.lower()
     if name.endswith(_TAR_SUFFIXES):
@@ -131,7 +135,8 @@ def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labell
 
 
 def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
-    if config.labels in ("folder", "prefix"):
+    """Labels of an array's own are as good as those by folder that a recipe asks for."""
+    if config.labels == "prefix" or (config.labels == "folder" and not labelled):
         hint = "it has labels of its own" if labelled else "it has no labels"
         raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
 

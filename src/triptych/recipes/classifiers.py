@@ -88,7 +88,7 @@ def _imagenet(size: int, *, depth: int = 2, schedule: ScheduleName = "linear", m
             ),
             noise=NoiseConfig(schedule=schedule),
         ),
-        data=DataConfig(source="folder", image_size=size, labels="folder", crop="random"),
+        data=DataConfig(image_size=size, labels="folder", crop="random"),
         train=TrainConfig(
             total_images=300_000 * 256,
             batch_size=256,

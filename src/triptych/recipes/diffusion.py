@@ -66,7 +66,7 @@ def adm_mnist() -> RunConfig:
             class_conditional=True,
             sampling=SamplingConfig(sampler="ddim", steps=50, clip_guided=True),
         ),
-        data=DataConfig(source="mnist", image_size=28, flip=False),
+        data=DataConfig(image_size=28, flip=False),
         train=TrainConfig(total_images=3_000_000, batch_size=128, ema_rates=(0.999, 0.9999)),
         optim=OptimConfig(learning_rate=3e-4, warmup_images=64_000),
     )
@@ -85,7 +85,7 @@ def adm_cifar10() -> RunConfig:
             diffusion=GaussianConfig(steps=4000, schedule="cosine", variance="learned_range", loss="rescaled_mse", rescale_timesteps=True),
             sampling=SamplingConfig(steps=250),
         ),
-        data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False),
+        data=DataConfig(image_size=32, labels="none", flip=False),
         train=TrainConfig(total_images=64_000_000, batch_size=128, checkpoint_every=2_000_000, sample_every=2_000_000),
         optim=OptimConfig(learning_rate=1e-4),
         log=LogConfig(every=12_800),
@@ -243,7 +243,7 @@ def _published(
             class_conditional=labelled,
             sampling=SamplingConfig(steps=250),
         ),
-        data=DataConfig(source="folder", image_size=image_size, labels="folder" if labelled else "none"),
+        data=DataConfig(image_size=image_size, labels="folder" if labelled else "none"),
         train=TrainConfig(
             total_images=steps * batch_size,
             batch_size=batch_size,

@@ -49,7 +49,7 @@ def glow_mnist() -> RunConfig:
     """
     return RunConfig(
         model=GlowConfig(levels=2, depth=12, width=96, memory="autograd", sampling=GlowSamplingConfig(temperature=(0.7,))),
-        data=DataConfig(source="mnist", image_size=28, labels="none", flip=False),
+        data=DataConfig(image_size=28, labels="none", flip=False),
         train=TrainConfig(
             total_images=1_500_000,
             batch_size=64,
@@ -73,7 +73,7 @@ def glow_cifar10() -> RunConfig:
     """
     return RunConfig(
         model=GlowConfig(),
-        data=DataConfig(source="cifar10", image_size=32, labels="none", flip=False, augment="shift"),
+        data=DataConfig(image_size=32, labels="none", flip=False, augment="shift"),
         train=TrainConfig(
             total_images=90_000_000,
             batch_size=512,

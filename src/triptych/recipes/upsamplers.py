@@ -56,7 +56,7 @@ def adm_upsample_64_256() -> RunConfig:
             class_conditional=True,
             sampling=SamplingConfig(steps=250),
         ),
-        data=DataConfig(source="folder", image_size=256, labels="folder"),
+        data=DataConfig(image_size=256, labels="folder"),
         train=TrainConfig(
             total_images=500_000 * 256,
             batch_size=256,
