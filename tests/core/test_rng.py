@@ -115,3 +115,18 @@ def test_the_key_of_a_stream_is_a_constant_for_the_compiler():
         warnings.simplefilter("ignore")  # that it looks through the cache
         compiled = torch.compile(lambda index: Rng(3, ("a",), index).uniform("b", 5), backend="eager", fullgraph=True)
         assert torch.equal(compiled(torch.arange(4)), Rng(3, ("a",), torch.arange(4)).uniform("b", 5))
+
+
+def test_draws_stay_what_they_were() -> None:
+    """A run that goes on under a later version meets the same numbers."""
+    rng = Rng(7, ("a", 1), torch.tensor([0, 5, 2**33]))
+    assert rng.words("w", 5)[:2].tolist() == [
+        [1561696208, 1126091255, 2566161006, 2055174631, 2184221053],
+        [545676018, 3802040724, 191962212, 3848565697, 3658160262],
+    ]
+    torch.testing.assert_close(rng.uniform("u", 3)[2], torch.tensor([0.4095, 0.4920, 0.3979]), atol=1e-4, rtol=0)
+    normal = [[-1.7510, 0.2500, -0.5454], [-0.3660, 0.5731, 0.0938], [0.8071, 0.9091, -1.2276]]
+    torch.testing.assert_close(rng.normal("n", 3), torch.tensor(normal), atol=1e-4, rtol=0)
+    assert rng.integers("i", 10, 4).tolist() == [[1, 1, 5, 7], [7, 1, 0, 7], [0, 3, 3, 8]]
+    assert rng.keep("k", 9, drop=0.5)[2].tolist() == [True, False, False, False, True, True, False, True, False]
+    assert permutation(8, seed=1, epoch=2).tolist() == [5, 2, 4, 7, 1, 3, 0, 6]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from triptych.core.errors import ConfigError
-from triptych.engine.precision import autocast
+from triptych.core.errors import ConfigError, RunError
+from triptych.engine.config import TrainConfig
+from triptych.engine.precision import LossScale, autocast
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -18,3 +19,30 @@ def test_matrices_are_multiplied_in_the_precision(precision: str, dtype: torch.d
 def test_an_unknown_precision_is_named() -> None:
     with pytest.raises(ConfigError, match=r"precision: got 'fp8', expected one of float32, bf16, fp16"):
         autocast("fp8", device=torch.device("cpu"))
+
+
+def loss_scale(precision: str = "fp16") -> LossScale:
+    settings = {"precision": precision, "loss_scale": 2.0**10, "loss_scale_growth": 0.5, "loss_scale_floor": 2.0**9}
+    return LossScale(TrainConfig(total_images=8, batch_size=8, **settings))  # type: ignore[arg-type]
+
+
+def test_gradients_are_divided_by_what_the_loss_was_multiplied_by() -> None:
+    scale, gradients = loss_scale(), [torch.tensor([1024.0, -512.0]), torch.tensor(4.0)]
+    assert scale.scale == 1024
+    scale.unscale(gradients)
+    assert gradients[0].tolist() == [1.0, -0.5] and gradients[1].item() == 4 / 1024
+    plain = loss_scale("bf16")
+    plain.unscale(gradients)
+    assert plain.scale == 1 and gradients[0].tolist() == [1.0, -0.5]
+
+
+def test_the_scale_grows_after_a_good_step_and_halves_after_an_overflow() -> None:
+    scale, bad = loss_scale(), torch.tensor(torch.inf)
+    assert scale.accept(torch.tensor(3.0)) and scale.log2_scale == 10.5
+    assert not scale.accept(bad) and scale.log2_scale == 9.5
+    assert scale.accept(torch.tensor(0.0)) and scale.log2_scale == 10.0
+    assert not scale.accept(torch.tensor(torch.nan)) and scale.scale == 2.0**9
+    with pytest.raises(RunError, match=r"fell below its floor \(512\)"):
+        scale.accept(bad)
+    plain = loss_scale("float32")
+    assert plain.accept(bad) and plain.scale == 1

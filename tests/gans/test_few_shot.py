@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.gans.terms import check_gradients
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import STYLE, Translator, seeded_build
@@ -99,11 +100,10 @@ def test_terms_of_both_phases(generator: str, styles: int, names: list[str]) -> 
     assert isinstance(model.generator, COCOFUNITGenerator) == (generator == "coco-funit")
     assert batch.labels is not None
     style_labels = batch.inputs["style_labels"]
-    with torch.no_grad():
-        translation, reconstruction = drawn(model, batch, names)
-        real, real_mean = judged(model, batch.inputs[names[0]], style_labels)
-        fake, fake_mean = judged(model, translation, style_labels)
-        own, _ = judged(model, reconstruction, batch.labels)
+    translation, reconstruction = drawn(model, batch, names)
+    real, real_mean = judged(model, batch.inputs[names[0]], style_labels)
+    fake, fake_mean = judged(model, translation, style_labels)
+    own, _ = judged(model, reconstruction, batch.labels)
     found = terms_of(model, "discriminator", batch)
     assert list(found.logged) == ["real", "fake"]
     torch.testing.assert_close(found.logged["real"], F.relu(1 - real).mean(1))
@@ -116,6 +116,7 @@ def test_terms_of_both_phases(generator: str, styles: int, names: list[str]) -> 
         "image_recon": (reconstruction - batch.images).abs().mean((1, 2, 3)),
     }
     assert list(found.logged) == list(expected)
+    check_gradients(model.generator, model.generator_terms(batch, Rng(0, ("generator", 0), batch.index)), expected)
     for name, term in expected.items():
         torch.testing.assert_close(found.logged[name], term)
         assert term.std() > 1e-3 * term.abs().mean(), "the samples' terms differ"

@@ -184,6 +184,46 @@ def test_the_head_of_spade_is_a_sixteenth_of_its_256_pixels() -> None:
             network(label=classes(5, stride - 1, stride))
 
 
+def cubic(t: Tensor) -> Tensor:
+    """Keys' kernel with a = -0.75, the one of PyTorch."""
+    t = t.abs()
+    near = 1.25 * t**3 - 2.25 * t**2 + 1
+    far = -0.75 * (t**3 - 5 * t**2 + 8 * t - 4)
+    return torch.where(t <= 1, near, torch.where(t < 2, far, 0))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (5, 24)])
+def test_the_head_of_spade_sees_where_each_pixel_is(height: int, width: int) -> None:
+    """Across, then down: from -1 to 1 over sixteen pixels, enlarged or reduced by cubic interpolation."""
+    config = replace(SPADE_SMALL, resolution=256, style_dims=None, positional_input=True)
+    label = classes(5, 16 * height, 16 * width)
+    seen = SPADEGenerator(config, label_channels=5).spade_generator._head_input(label)
+
+    def line(count: int) -> Tensor:
+        places = (torch.arange(count) + 0.5) * 16 / count - 0.5
+        near = places.floor()[:, None] + torch.arange(-1, 3)
+        return (cubic(places[:, None] - near) * (2 * near.clamp(0, 15) / 15 - 1)).sum(1)
+
+    assert seen.shape == (2, 7, height, width)
+    torch.testing.assert_close(seen[:, 5], line(width).expand(2, height, width), atol=1e-5, rtol=0)
+    torch.testing.assert_close(seen[:, 6], line(height)[:, None].expand(2, height, width), atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_discriminators_see_the_label_map_before_the_image() -> None:
+    patch = replace(SPADE_PATCH_TINY, num_filters=4, weight_norm="none")
+    spade = SPADEDiscriminatorConfig(patch=patch, feature_pyramid=False)
+    for network in (Pix2PixHDDiscriminator(patch, label_channels=5), SPADEDiscriminator(spade, label_channels=5)):
+        first = [p for name, p in network.named_parameters() if name.endswith("layer0.0.layers.conv.weight")]
+        assert [p.shape[1] for p in first] == [8, 8]
+        for weight in first:
+            weight[:, :5] = 0
+        images, others = noise(2, 3, 128, 128), noise(2, 3, 128, 128)
+        scores = [network(given, label=classes(5, 128, 128)).outputs[0] for given in (images, images, others)]
+        assert torch.equal(scores[0], scores[1]) and not torch.equal(scores[0], scores[2])
+
+
 @torch.no_grad()
 def test_the_images_of_spade_at_several_sizes_are_added_before_the_tanh() -> None:
     config = replace(SPADE_SMALL, resolution=512, style_dims=None, output_multiplier=0.5)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.gans.terms import check_gradients
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import STYLE, Phase, Translator
@@ -201,23 +202,19 @@ def test_the_terms_of_spade_by_hand() -> None:
     model, batch = lent(built(config)), random_batch()
     rng = stream(batch, "generator")
     generator: Any = model.generator
-    with torch.no_grad():
-        terms = model.loss(model.phases[1], batch, rng)
-        label = torch.cat(
-            (F.one_hot(batch.inputs["labels"], CLASSES).permute(0, 3, 1, 2), model.labels(batch.inputs)[:, -1:]), dim=1
-        ).float()
-        mu, logvar = generator.encode(batch.images)
-        z = mu + (0.5 * logvar).exp() * rng.normal("style", STYLE_DIMS)
-        fake = generator.spade_generator(label, z)
-        of_fake, of_real = (model.discriminator(images, label=label) for images in (fake, batch.images))
-        matched = sum(
-            (a - b).abs().mean((1, 2, 3))
-            for layers in zip(of_fake.features, of_real.features, strict=True)
-            for a, b in zip(*layers, strict=True)
-        )
-        assert model.perceptual is not None
-        network = model.perceptual.network
-        features = [network(network.prepared(images))[0] for images in (fake, batch.images)]
+    label = torch.cat((F.one_hot(batch.inputs["labels"], CLASSES).permute(0, 3, 1, 2), model.labels(batch.inputs)[:, -1:]), dim=1).float()
+    mu, logvar = generator.encode(batch.images)
+    z = mu + (0.5 * logvar).exp() * rng.normal("style", STYLE_DIMS)
+    fake = generator.spade_generator(label, z)
+    of_fake, of_real = (model.discriminator(images, label=label) for images in (fake, batch.images))
+    matched = sum(
+        (a - b).abs().mean((1, 2, 3))
+        for layers in zip(of_fake.features, of_real.features, strict=True)
+        for a, b in zip(*layers, strict=True)
+    )
+    assert model.perceptual is not None
+    network = model.perceptual.network
+    features = [network(network.prepared(images))[0] for images in (fake, batch.images)]
     expected = {
         "adversarial": hinge_fooled(of_fake.outputs),
         "feature_matching": matched / 2,
@@ -226,6 +223,8 @@ def test_the_terms_of_spade_by_hand() -> None:
         "kl": -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1),
     }
     assert len(of_fake.outputs) == 5 and len(of_fake.features) == 2
+    check_gradients(generator, model.generator_terms(batch, rng), expected)
+    terms = model.loss(model.phases[1], batch, rng)
     assert terms.logged.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(terms.logged[name], value, msg=name, atol=1e-5, rtol=1e-4)

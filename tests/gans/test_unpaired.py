@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.gans.terms import gradients
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import STYLE, Model, Phase, Translator
@@ -98,12 +99,6 @@ def l1(x: Tensor, y: Tensor) -> Tensor:
 
 def over_scales(scores: Scores, function: Any) -> Tensor:
     return sum(mean(function(scale)) for scale in scores.outputs) / len(scores.outputs)
-
-
-def gradients(model: Model, loss: Tensor) -> dict[str, Tensor]:
-    names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss.sum(), parameters, retain_graph=True, allow_unused=True)
-    return {name: gradient for name, gradient in zip(names, found, strict=True) if gradient is not None}
 
 
 def check_terms(model: UnpairedGAN, expected: dict[str, Tensor]) -> None:

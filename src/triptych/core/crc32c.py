@@ -74,4 +74,4 @@ def _zeros(count: int) -> np.ndarray:
     if count == 2:
         return _of_words()[registers & 0xFFFF] ^ (registers >> 16)
     half = _zeros(count // 2)
-    return _moved(_moved(registers, half), half)
+    return _moved(half, half)

@@ -1,0 +1,302 @@
+"""Faults put into the code on purpose, one at a time: does a test notice each?
+
+    python benchmarks/mutants.py [--only TEXT] [--seed 0] [--per-file 2] [--out FILE]
+
+The faults are those of mutations.py, written by hand, and some that are made by rule (swapped arguments, changed constants, turned
+comparisons, dropped calls) and drawn for each file by the seed. Each is applied in a copy of the repository, and the tests that
+mutations.py names for its file run there until one fails. A process that has imported PyTorch is forked for each fault, so that one costs
+little more than its tests. Prints what no test noticed; ends with 1 where there is anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import hashlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import pytest
+from mutations import BY_HAND, EQUIVALENT, TESTS
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = Path("src/triptych")
+PREFIXES = ("core", "engine", "data", "nn", "flows", "gans", "diffusion")
+TIME_LIMIT = 300.0  # seconds: a fault that makes a test wait for ever is noticed too
+PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu")
+
+
+@cache
+def text_of(file: str) -> str:
+    """The file's text as it is when this is first asked."""
+    return (ROOT / SOURCE / file).read_text()
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: in a file, the text from `start` to `end` replaced."""
+
+    file: str
+    start: int
+    end: int
+    new: str
+    tests: tuple[str, ...]
+    by_hand: bool = False
+
+    def applied(self) -> str:
+        """The file's text with the fault."""
+        text = text_of(self.file)
+        return text[: self.start] + self.new + text[self.end :]
+
+    def lines(self) -> tuple[str, str]:
+        """The lines that change, before and after."""
+        text = text_of(self.file)
+        first, last = text.rfind("\n", 0, self.start) + 1, text.find("\n", self.end)
+        before = text[first:last]
+        after = text[first : self.start] + self.new + text[self.end : last]
+        return " ".join(before.split()), " ".join(after.split())
+
+
+# Faults by rule -------------------------------------------------------------------------------------------------------------
+
+_OPERATORS = {
+    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"), ast.Mod: ("%", "*"),
+    ast.Pow: ("**", "*"), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
+}  # fmt: skip
+_NAMES = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "cos": "sin",
+    "sin": "cos",
+    "exp": "expm1",
+    "zeros": "ones",
+    "ones": "zeros",
+}
+_LEFT_OUT = (ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.JoinedStr)
+
+
+class _Rules:
+    """All faults of one file: (start, end, new text)."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.found = text, []
+        self._starts = [0]
+        for line in text.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line.encode()))
+        self._bytes = text.encode()
+        self._visit(ast.parse(text))
+
+    def _at(self, line: int, column: int) -> int:
+        return len(self._bytes[: self._starts[line - 1] + column].decode())
+
+    def _span(self, node: ast.AST) -> tuple[int, int]:
+        return self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def _between(self, left: ast.AST, right: ast.AST, operator: ast.AST) -> None:
+        if type(operator) not in _OPERATORS:
+            return
+        old, new = _OPERATORS[type(operator)]
+        start, end = self._span(left)[1], self._span(right)[0]
+        place = self.text.find(old, start, end)
+        if place >= 0:
+            self.found.append((place, place + len(old), new))
+
+    def _visit(self, node: ast.AST) -> None:
+        if isinstance(node, _LEFT_OUT) or (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "require"):
+            return
+        if isinstance(node, ast.If) and any(isinstance(child, ast.Raise) for child in node.body):
+            return  # a check; what is refused has tests of its own
+        self._mutate(node)
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "bases"):
+                continue
+            for child in value if isinstance(value, list) else (value,):
+                if isinstance(child, ast.AST):
+                    self._visit(child)
+
+    def _mutate(self, node: ast.AST) -> None:
+        if isinstance(node, ast.BinOp):
+            self._between(node.left, node.right, node.op)
+        elif isinstance(node, ast.Compare):
+            self._between(node.left, node.comparators[0], node.ops[0])
+        elif isinstance(node, ast.BoolOp):
+            self._between(node.values[0], node.values[1], node.op)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+            self.found.append((*self._span(node), self.text[slice(*self._span(node.operand))]))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+            value = node.value
+            new = (not value) if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2 * value or 1.0
+            self.found.append((*self._span(node), repr(new)))
+        elif isinstance(node, ast.AugAssign):
+            self._between(node.target, node.value, node.op)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self.found.append((*self._span(node), "pass"))
+        elif isinstance(node, ast.Call):
+            self._call(node)
+
+    def _call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("detach", "double", "float", "abs", "square", "sqrt", "flip", "t") and not node.args:
+                self.found.append((self._span(node.func.value)[1], self._span(node)[1], ""))
+            if node.func.attr in _NAMES:
+                end = self._span(node.func)[1]
+                self.found.append((end - len(node.func.attr), end, _NAMES[node.func.attr]))
+        elif isinstance(node.func, ast.Name) and node.func.id in _NAMES:
+            self.found.append((*self._span(node.func), _NAMES[node.func.id]))
+        if len(node.args) >= 2 and not isinstance(node.args[0], ast.Starred) and not isinstance(node.args[1], ast.Starred):
+            (a, b), (c, d) = self._span(node.args[0]), self._span(node.args[1])
+            self.found.append((a, d, self.text[c:d] + self.text[b:c] + self.text[a:b]))
+
+
+def by_rule(file: str, *, seed: int, count: int) -> Iterator[Mutant]:
+    """`count` faults of a file. Which ones depends on the seed and on the text of each line alone, not on where it stands."""
+    text = text_of(file)
+    drawn = []
+    for start, end, new in _Rules(text).found:
+        mutant = Mutant(file, start, end, new, TESTS[file])
+        before, after = mutant.lines()
+        if before == after or (file, before, after) in EQUIVALENT:
+            continue
+        drawn.append((hashlib.sha256(f"{seed} {file} {before} {after}".encode()).digest(), mutant))
+    yield from (mutant for _, mutant in sorted(drawn, key=lambda pair: pair[0])[:count])
+
+
+def by_hand() -> Iterator[Mutant]:
+    """The faults of the table. Raises ValueError naming one whose text is not there, or more than once."""
+    for file, old, new, *tests in BY_HAND:
+        text = text_of(file)
+        if text.count(old) != 1:
+            raise ValueError(f"{SOURCE / file}: {old!r} is there {text.count(old)} times, expected once; mend its line in mutations.py")
+        start = text.index(old)
+        yield Mutant(file, start, start + len(old), new, tuple(tests) or TESTS[file], by_hand=True)
+
+
+# Running them ---------------------------------------------------------------------------------------------------------------
+
+
+class Slot:
+    """A copy of the repository in which one fault at a time is tried."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "runs", ".*_cache")
+        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+        self.mutant: Mutant | None = None
+        self.process, self.started = 0, 0.0
+
+    def start(self, mutant: Mutant) -> None:
+        """Applies the fault, and begins its tests in a fork of this process."""
+        self.mutant, self.started = mutant, time.monotonic()
+        self._write(mutant.applied())
+        self.process = os.fork()
+        if self.process == 0:
+            self._run(mutant)
+
+    def _write(self, text: str) -> None:
+        assert self.mutant is not None
+        path = self.folder / SOURCE / self.mutant.file
+        path.write_text(text)
+        for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            compiled.unlink()  # Python trusts it where size and time of the source are the same
+
+    def _run(self, mutant: Mutant) -> None:
+        os.setsid()
+        log = os.open(self.folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.chdir(self.folder)
+        os.environ["PYTHONPATH"] = str(self.folder / "src")
+        sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
+        tests = [argument for entry in mutant.tests for argument in entry.split("|")]
+        os._exit(pytest.main([*PYTEST, *tests]))
+
+    def ended(self) -> str | None:
+        """What became of the fault: "noticed", "too slow", "survived", or what went wrong; None while its tests run."""
+        over = time.monotonic() - self.started > TIME_LIMIT
+        found, status = os.waitpid(self.process, os.WNOHANG)
+        if not found and not over:
+            return None
+        for _ in range(2):
+            try:
+                os.killpg(self.process, signal.SIGKILL)
+            except ProcessLookupError:
+                break
+            if not found:
+                os.waitpid(self.process, 0)
+                found = self.process
+        assert self.mutant is not None
+        self._write(text_of(self.mutant.file))
+        if over:
+            return "too slow"
+        code = os.waitstatus_to_exitcode(status)
+        return {0: "survived", 4: "no such tests", 5: "no tests"}.get(code, "noticed")
+
+
+def run(mutants: list[Mutant], *, processes: int) -> Iterator[tuple[Mutant, str, float]]:
+    """Each fault, what became of it, and the seconds that took."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        slots = [Slot(Path(folder) / str(k)) for k in range(processes)]
+        waiting = mutants[::-1]
+        while waiting or any(slot.mutant for slot in slots):
+            for slot in slots:
+                if slot.mutant is not None and (result := slot.ended()) is not None:
+                    yield slot.mutant, result, time.monotonic() - slot.started
+                    slot.mutant = None
+                if slot.mutant is None and waiting:
+                    slot.start(waiting.pop())
+            time.sleep(0.02)
+
+
+def main() -> int:
+    """Prints what no test noticed, and a table of all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="faults whose file or text has this alone")
+    parser.add_argument("--seed", type=int, default=0, help="which faults are drawn for each file")
+    parser.add_argument("--per-file", type=int, default=2, help="faults by rule in each file")
+    parser.add_argument("--unchecked", action="store_true", help="do not first run the tests without a fault")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="the table goes there as well, as Markdown")
+    options = parser.parse_args()
+    mutants = list(by_hand()) + [m for file in TESTS for m in by_rule(file, seed=options.seed, count=options.per_file)]
+    chosen = [m for m in mutants if any(options.only in part for part in (m.file, *m.lines()))]
+
+    import torch  # noqa: F401  (before the forks, which need not import it then)
+
+    unchanged = [] if options.unchecked else [replace(m, end=m.start, new="") for m in {m.tests: m for m in chosen}.values()]
+    for mutant, result, seconds in run(unchanged, processes=options.processes):
+        if result != "survived":
+            print(f"without any fault, {' '.join(mutant.tests)}: {result} after {seconds:.0f} s")
+            return 1
+    counts, left, began = Counter(), [], time.monotonic()
+    for mutant, result, seconds in run(chosen, processes=options.processes):
+        counts[mutant.file.split("/")[0], result in ("noticed", "too slow")] += 1
+        if result not in ("noticed", "too slow"):
+            before, after = mutant.lines()
+            left.append(f"{result}: {mutant.file}\n    - {before}\n    + {after}\n")
+            print(f"{left[-1]}    ({seconds:.0f} s)", flush=True)
+    rows = [f"| {part} | {counts[part, True] + counts[part, False]} | {counts[part, False]} |" for part in PREFIXES]
+    table = ["| folder | faults | not noticed |", "|---|---|---|", *rows, f"| all | {len(chosen)} | {len(left)} |"]
+    told = f"{sum(m.by_hand for m in chosen)} by hand, the others by rule with seed {options.seed}; {time.monotonic() - began:.0f} s"
+    report = "\n".join((*table, "", told, *left))
+    print(report)
+    if options.out:
+        options.out.write_text(report + "\n")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
