@@ -303,14 +303,13 @@ def random_moments(folder, kills):
                 os.write(write, b"%d " % step)
                 prune(folder, keep_last=1, keep_every=None, best=None)
         os.close(write)
-        time.sleep(random.uniform(0.005, 0.12))
+        first = os.read(read, 64)  # a machine under load may take its time
+        time.sleep(random.uniform(0, 0.06))
         os.kill(child, signal.SIGKILL)
         wait_for(child)
         with open(read) as pipe:
-            done = pipe.read().split()
-        value = int(done[-1]) if done else value
-        if value:
-            value = check(folder, value)
+            done = first.decode().split() + pipe.read().split()
+        value = check(folder, int(done[-1]))
         sweep(folder)
     sizes = list_checkpoints(folder)
     assert 1 <= len(sizes) <= 2 and not [p for p in folder.iterdir() if p.name.startswith(".")], list(folder.iterdir())
@@ -325,4 +324,4 @@ def test_killed_at_any_moment_there_is_a_readable_checkpoint(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", CRASH, str(tmp_path), "30"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = dict(line.split() for line in done.stdout.splitlines())
-    assert int(counts["steps"]) > 15 and int(counts["saves"]) > 30, counts
+    assert int(counts["steps"]) > 15 and int(counts["saves"]) >= 30, counts

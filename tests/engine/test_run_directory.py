@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from triptych.core.errors import CheckpointError
+from triptych.core.files import temporary_path
 from triptych.engine.run_directory import RunDirectory
 
 DOCUMENT = {"model": {"kind": "a:B", "width": 3}, "train": {"betas": [0.9, 0.999], "microbatch": None}}
@@ -146,3 +147,17 @@ time.sleep(60)
         training.wait()
         training.stdout.close()
         os.kill(worker, signal.SIGKILL)
+
+
+def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.create()
+    run.write_config(DOCUMENT)
+    kept = [run.config_path, tmp_path / ".lock", tmp_path / ".config.json.mine", run.samples / "000000008.png", run.samples / ".hidden.png"]
+    left = [temporary_path(run.config_path), temporary_path(run.samples / "000000008.png")]
+    left = [path.with_name(path.name.replace(f"-{os.getpid()}-", "-4194305-")) for path in left]  # more than Linux numbers processes
+    earlier = [tmp_path / ".config.json.123", run.samples / ".000000016-sharp.png.4567"]
+    for path in [*kept[1:], *left, *earlier]:
+        path.touch()
+    run.sweep()
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)

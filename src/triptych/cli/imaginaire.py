@@ -16,6 +16,7 @@ from typing import Any
 from triptych.cli.originals import Commands, note, run_script
 from triptych.cli.processes import num_processes
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.files import explain, write_text
 from triptych.interop.flags import parse_flags
 from triptych.interop.imaginaire_flags import FLAGS, RANDOM_SEEDS
 
@@ -169,9 +170,9 @@ def _write_wandb_id(logdir: Path, name: str) -> None:
     directory = RunDirectory(logdir)
     directory.create()
     try:
-        directory.wandb_id_path.write_text(f"{name}\n", encoding="utf-8")
+        write_text(directory.wandb_id_path, f"{name}\n")
     except OSError as error:
-        raise CheckpointError(f"cannot write {directory.wandb_id_path}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error
 
 
 def _settings(given: Given, *, begun: bool) -> list[str]:

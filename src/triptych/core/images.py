@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+from triptych.core.files import whole
 
 
 def to_uint8(images: Tensor) -> Tensor:
@@ -44,7 +45,6 @@ def enlarge(picture: np.ndarray, factor: int) -> np.ndarray:
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
-    """Writes a uint8 picture (h, w, 1 or 3) whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(temporary, format="PNG")
-    os.replace(temporary, path)
+    """Writes a uint8 picture (h, w, 1 or 3), whole or not at all. Raises OSError."""
+    with whole(path) as temporary:
+        Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(temporary, format="PNG")

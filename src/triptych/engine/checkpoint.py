@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
+from triptych.core.files import explain, replace_folder, sync, whole, write_text
 
 FORMAT = 1
 STATE = "state.json"
@@ -84,9 +85,9 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
         temporary.mkdir()
         hashes = {stem + _SUFFIX: _write_tensors(temporary / (stem + _SUFFIX), tensors) for stem, tensors in files.items()}
         state = {"format": FORMAT, "images_seen": images_seen, "files": hashes, **info}
-        write_synced(temporary / STATE, json.dumps(state, indent=1))
+        write_text(temporary / STATE, json.dumps(state, indent=1))
         sync(temporary)
-        _publish(temporary, target)
+        replace_folder(temporary, target, aside=folder / f"{_REPLACED}{target.name}")
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
             _supersede(checkpoint_path(folder, newer))
     except (OSError, SafetensorError) as error:
@@ -155,34 +156,10 @@ def sweep(folder: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Writes a text file and waits until it is on the disk."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync(path: Path) -> None:
-    """Waits until a file, or the list of a folder's entries, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def explain(error: Exception) -> str:
-    """The reason of a failed read or write in a user's words, without the path."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    full = any(hint in reason for hint in ("No space left", "quota exceeded"))
-    return f"{reason} (free some space and start again)" if full else reason
-
-
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Writes one file to the disk; its SHA-256. Read back from the page cache, that takes a fifth of the time of the writing."""
-    save_file(_portable(tensors), path)
-    sync(path)
+    with whole(path) as temporary:  # for the permissions: safetensors makes files that their owner alone may read
+        save_file(_portable(tensors), temporary)
     return _digest(path)
 
 
@@ -202,22 +179,6 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _publish(temporary: Path, target: Path) -> None:
-    """Renames the finished folder to its name; another of that name is set aside first and removed afterwards."""
-    aside = target.with_name(_REPLACED + target.name)
-    if target.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        os.rename(target, aside)
-    try:
-        os.rename(temporary, target)
-    except OSError:
-        if aside.exists():
-            os.rename(aside, target)
-        raise
-    sync(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _supersede(path: Path) -> None:

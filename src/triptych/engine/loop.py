@@ -17,9 +17,10 @@ from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import CheckpointError, ConfigError, RunError
+from triptych.core.files import explain
 from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import Checkpoint, explain, prune, save_checkpoint
+from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World
 from triptych.engine.ema import Average

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.engine.checkpoint import explain
+from triptych.core.files import explain, write_text
 from triptych.engine.config import LogConfig
 from triptych.engine.run_directory import RunDirectory
 
@@ -189,7 +189,7 @@ class _WeightsAndBiases:
         self._wandb = wandb
         path = run.wandb_id_path
         if not path.exists() or not path.read_text(encoding="utf-8").strip():
-            path.write_text(secrets.token_hex(4) + "\n", encoding="utf-8")
+            write_text(path, secrets.token_hex(4) + "\n")
         try:
             self._run = wandb.init(
                 project=config.wandb_project,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from triptych.core.errors import CheckpointError
-from triptych.engine.checkpoint import explain
+from triptych.core.files import explain, write_text
 
 WARMUP_STEPS = 3
 _ROWS = 60
@@ -60,6 +60,6 @@ class Profiler:
             self._folder.mkdir(parents=True, exist_ok=True)
             recorded.export_chrome_trace(str(self._folder / "trace.json"))
             table = recorded.key_averages().table(sort_by=order, row_limit=_ROWS, max_name_column_width=80)
-            (self._folder / "table.txt").write_text(table + "\n", encoding="utf-8")
+            write_text(self._folder / "table.txt", table + "\n")
         except OSError as error:
             raise CheckpointError(f"cannot write the profile in {self._folder}: {explain(error)}") from error

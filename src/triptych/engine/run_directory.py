@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import itertools
 import json
-import os
-import socket
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from triptych.core.errors import CheckpointError, nearest
-from triptych.engine.checkpoint import explain, sync, write_synced
+from triptych.core.files import explain, remove, sweep, sync, write_text
+from triptych.core.locks import Held, Lock
 
 FORMAT = 1
 _OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
-
-
-class RunLock:
-    """The right to write to a run directory, held until `release` or the end of the process, however it ends."""
-
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
-        # A forked loader worker would share the lock and outlive a killed parent with it.
-        os.register_at_fork(after_in_child=file.close)
-
-    def release(self) -> None:
-        """Lets another process train here."""
-        self._file.close()
-
-    def __enter__(self) -> RunLock:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
 
 
 @dataclass(frozen=True)
@@ -113,13 +91,10 @@ class RunDirectory:
 
     def write_config(self, document: dict[str, Any]) -> None:
         """Writes config.json, whole or not at all, with a format number in front."""
-        temporary = self.config_path.with_name(f".config.json.{os.getpid()}")
         try:
-            write_synced(temporary, json.dumps({"format": FORMAT, **document}, indent=2) + "\n")
-            os.replace(temporary, self.config_path)
+            write_text(self.config_path, json.dumps({"format": FORMAT, **document}, indent=2) + "\n")
             sync(self.root)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise CheckpointError(f"cannot write {self.config_path}: {explain(error)}") from error
 
     def read_config(self) -> dict[str, Any]:
@@ -139,36 +114,27 @@ class RunDirectory:
             raise CheckpointError(f"{self.config_path} has format {found}, this version of Triptych reads {FORMAT}; update Triptych")
         return document
 
-    def lock(self) -> RunLock:
+    def lock(self) -> Lock:
         """The exclusive right to train here. Raises CheckpointError when another process has it."""
         try:
-            file = (self.root / ".lock").open("a+", encoding="utf-8")
-            if not _flock(file):
-                file.seek(0)
-                holder = file.read().strip() or "unknown"
-                file.close()
-                raise CheckpointError(f"another process ({holder}) trains in {self.root}: stop it, or choose another directory")
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+            return Lock(self.root / ".lock")
+        except Held as holder:
+            raise CheckpointError(f"another process ({holder}) trains in {self.root}: stop it, or choose another directory") from None
         except OSError as error:
             raise CheckpointError(f"cannot write to the run directory {self.root}: {explain(error)}") from error
-        return RunLock(file)
+
+    def sweep(self) -> None:
+        """Removes what writers that were killed left of files in the folder and of sample grids. Only for the holder of the lock."""
+        for folder in (self.root, self.samples):
+            sweep(folder)
+        earlier = (self.root.glob(".config.json.*"), self.samples.glob(".*.png.*"))  # the names that earlier versions gave
+        for leftover in itertools.chain(*earlier):
+            if leftover.suffix[1:].isdecimal():
+                remove(leftover)
 
     def _siblings(self) -> list[str]:
         parent = self.root.parent
         return [path.name for path in parent.iterdir() if RunDirectory(path).exists()] if parent.is_dir() else []
-
-
-def _flock(file: IO[str]) -> bool:
-    """False when another process holds the lock. A file system without locks is warned of."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return False
-        warnings.warn(f"{file.name} cannot be locked ({explain(error)}): see that only one training writes there", stacklevel=3)
-    return True
 
 
 def _belongs(path: Path) -> bool:

@@ -8,7 +8,6 @@ the resolution after them; the scheduler has the diffusion.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
+from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.gaussian import RESCALED_TO, GaussianConfig
@@ -105,18 +105,18 @@ def write_diffusers(layout: DiffusersModel, folder: Path) -> None:
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
     if folder.exists() and not _is_export(folder):
         raise ConfigError("out", f"{folder} is there and is no earlier export; choose another, or remove it")
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    temporary = temporary_path(folder)
+    sweep(folder.parent)
     try:
         for part in ("unet", "scheduler"):
             (temporary / part).mkdir(parents=True)
         documents = {_UNET: layout.unet, _SCHEDULER: layout.scheduler, _INDEX: layout.index}
         for name, document in documents.items():
             if document is not None:
-                (temporary / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        save_file(layout.tensors, temporary / _WEIGHTS, metadata={"format": "pt"})
-        if folder.exists():
-            shutil.rmtree(folder)
-        temporary.rename(folder)
+                write_text(temporary / name, json.dumps(document, indent=2) + "\n")
+        with whole(temporary / _WEIGHTS) as file:
+            save_file(layout.tensors, file, metadata={"format": "pt"})
+        replace_folder(temporary, folder, aside=temporary_path(folder))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -5,7 +5,6 @@ PyTorch's are read with weights_only, so that nothing in a file is run, and mapp
 
 from __future__ import annotations
 
-import os
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
+from triptych.core.files import whole
 
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before every name."""
@@ -62,16 +62,12 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
 
 def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Writes a file that `torch.load` reads, whole or not at all. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with whole(path) as temporary:
         try:
             torch.save(dict(tensors), temporary)
         except RuntimeError as error:  # PyTorch's writer of archives has no other word for a full disk
             raise OSError(str(error).splitlines()[0]) from error
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _is_whole(tensor: Tensor) -> bool:

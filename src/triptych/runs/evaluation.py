@@ -17,6 +17,7 @@ import torch
 from triptych import __version__
 from triptych.core.batch import Batch, DataSpec, share
 from triptych.core.errors import ConfigError, RunError
+from triptych.core.files import write_text
 from triptych.core.model import Model
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
@@ -273,6 +274,4 @@ def _write(result: Evaluation) -> None:
     """Writes the arrays, and then the figures, each whole or not at all."""
     out = result.out
     save_npz(out.with_suffix(".npz"), result.arrays)
-    temporary = out.with_name(f".{out.name}")
-    temporary.write_text(json.dumps(result.document, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(out)
+    write_text(out, json.dumps(result.document, indent=2) + "\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.engine.checkpoint import explain
+from triptych.core.files import explain, whole
 
 
 def check_place(out: Path) -> None:
@@ -31,12 +31,10 @@ def check_kept(out: Path, read: str | Path) -> None:
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the arrays by name, and the folder where it is missing. Raises OSError."""
+    """Writes the arrays by name, whole or not at all, and makes the folder where it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    with temporary.open("wb") as file:
+    with whole(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
-    temporary.replace(path)
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from typing import Any, Literal, get_args
 from safetensors import SafetensorError
 
 from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.core.files import explain, write_text
 from triptych.core.model import Model
-from triptych.engine.checkpoint import checkpoint_path, explain, list_checkpoints, load_checkpoint, save_checkpoint
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.diffusers import to_diffusers, write_diffusers
 from triptych.interop.flags import Source, command_line
@@ -75,6 +76,8 @@ def import_run(
     }
     directory.create()
     with directory.lock():
+        directory.sweep()
+        sweep(directory.checkpoints)
         info = {"log2_loss_scale": {}, "best": None, "imported": origin}
         if found.files:
             save_checkpoint(directory.checkpoints, images_seen=0, files=found.files, info=info)
@@ -156,7 +159,7 @@ def export_run(
         told = original_flags(run.config.model, run.spec)
         write_weights(to_state_dict(run.load(checkpoint=checkpoint, weights=weights, device="cpu")), out)
         flags = command_line(flag_line(told))
-        beside.write_text(flags + "\n", encoding="utf-8")
+        write_text(beside, flags + "\n")
         return Exported((out, beside), flags, tuple(told.notes))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {out}: {explain(error)}") from error

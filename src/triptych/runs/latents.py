@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, read_npz
-from triptych.engine.checkpoint import explain
 from triptych.runs.files import check_place, save_npz
 
 PathName = Literal["linear", "sphere"]
@@ -115,7 +115,7 @@ def write_levels(path: Path, levels: Sequence[np.ndarray], others: Mapping[str, 
     try:
         save_npz(path, dict(zip(_level_names(len(levels)), levels, strict=True)) | dict(others))
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot write {path}: {explain(error)}") from error
 
 
 def read_arrays(path: Path, *, kind: str, advice: str = "") -> dict[str, np.ndarray]:

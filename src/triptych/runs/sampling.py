@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.files import write_text
 from triptych.core.images import enlarge, grid, save_png, to_uint8
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
@@ -203,7 +204,7 @@ def write_samples(out: Path, samples: Samples, *, columns: int | None = None) ->
             save_png(image, out / name)
         if samples.labels is not None:
             labels = dict(zip(names, samples.labels.tolist(), strict=True))
-            (out / "labels.json").write_text(json.dumps(labels, indent=0) + "\n", encoding="utf-8")
+            write_text(out / "labels.json", json.dumps(labels, indent=0) + "\n")
 
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:

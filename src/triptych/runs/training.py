@@ -134,8 +134,9 @@ def _prepare_directory(directory: RunDirectory, document: RunDocument, start: _S
     directory.create()
     if start.stored is None:
         stack.enter_context(directory.lock())
-    directory.write_config(document.to_dict())
+    directory.sweep()
     sweep(directory.checkpoints)
+    directory.write_config(document.to_dict())
 
 
 def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) -> Checkpoint | None:

@@ -20,6 +20,7 @@ from torch import nn
 from triptych.core.batch import share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import write_text
 from triptych.core.images import save_png, to_uint8
 from triptych.core.model import STYLE, Example, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
@@ -339,9 +340,7 @@ def _claim(out: Path, names: list[str], digest: str) -> None:
             (out / name).unlink(missing_ok=True)
         made = set()
     out.mkdir(parents=True, exist_ok=True)
-    temporary = out / f"{STAMP}.tmp"
-    temporary.write_text(json.dumps({"request": digest, "files": sorted(made.union(names))}, indent=0) + "\n", encoding="utf-8")
-    temporary.replace(out / STAMP)
+    write_text(out / STAMP, json.dumps({"request": digest, "files": sorted(made.union(names))}, indent=0) + "\n")
 
 
 def _stamped(out: Path) -> tuple[set[str], str | None]:

@@ -1,0 +1,85 @@
+"""A lock on a file: one process at a time. The system releases it when the process dies, however it dies."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import warnings
+from pathlib import Path
+from typing import IO
+from weakref import WeakSet
+
+from triptych.core.files import explain
+
+_open: WeakSet[IO[str]] = WeakSet()
+
+
+class Held(Exception):
+    """Another process has the lock; the message says which."""
+
+
+class Lock:
+    """The lock on a file, until `release` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        """Takes the lock; makes the file where there is none. Raises Held when another process has it, OSError where it cannot be made."""
+        self._path = path
+        self._file = _taken(path)
+        _open.add(self._file)
+        self._file.truncate(0)
+        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        self._file.flush()
+
+    def release(self, *, remove: bool = False) -> None:
+        """Lets another process take it. `remove`: the file is no longer needed."""
+        if remove and not self._file.closed:
+            self._path.unlink(missing_ok=True)  # while it is held: who has it open meanwhile sees that it is gone, and makes another
+        self._file.close()
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+
+def _taken(path: Path) -> IO[str]:
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        if not _flock(file):
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise Held(holder)
+        if _is_at(file, path):
+            return file
+        file.close()  # its holder removed it between the opening and the locking
+
+
+def _flock(file: IO[str]) -> bool:
+    """False when another process holds the lock. A file system without locks is warned of."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        warnings.warn(f"{file.name} cannot be locked ({explain(error)}): see that only one command writes there", stacklevel=5)
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _close_all() -> None:
+    for file in list(_open):
+        file.close()
+
+
+# A forked worker would share the lock, and keep it when its parent is killed.
+os.register_at_fork(after_in_child=_close_all)

@@ -1,0 +1,160 @@
+"""Whole files: what is left when a writer fails, is killed, or meets another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from triptych.core import files
+from triptych.core.files import is_alive, replace_folder, sweep, temporary_path, whole, write_text
+from triptych.core.images import save_png
+from triptych.core.locks import Held, Lock
+from triptych.engine.checkpoint import save_checkpoint
+from triptych.engine.run_directory import RunDirectory
+from triptych.interop.weight_files import write_weights
+from triptych.runs.files import save_npz
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "text": lambda path: write_text(path, "all of it\n"),
+    "png": lambda path: save_png(np.zeros((4, 4, 3), np.uint8), path),
+    "npz": lambda path: save_npz(path, {"a": np.arange(5)}),
+    "config": lambda path: RunDirectory(path.parent).write_config({"a": 1}),
+    "pt": lambda path: write_weights({"w": torch.ones(3)}, path),
+}
+
+
+def dead_process() -> int:
+    """The number of a process that has ended."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+def test_two_that_write_the_same_file_do_not_meet(tmp_path, monkeypatch, writer):
+    """The second one writes all of it while the first is about to rename its own."""
+    renamed = []
+
+    def replace(source, target, rename=os.replace):
+        renamed.append(source)
+        if len(renamed) == 1:
+            writer(tmp_path / "file")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    writer(tmp_path / "file")
+    assert len(set(renamed)) == len(renamed) == 2
+    assert len(list(tmp_path.iterdir())) == 1  # no temporary is left
+
+
+def test_a_write_that_fails_leaves_what_was_there(tmp_path):
+    write_text(tmp_path / "a", "first")
+    with pytest.raises(ZeroDivisionError), whole(tmp_path / "a") as temporary:
+        temporary.write_text("second")
+        raise ZeroDivisionError
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "first")]
+
+
+def test_a_full_disk_is_found_before_the_file_has_its_name(tmp_path, monkeypatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        save_npz(tmp_path / "a.npz", {"a": np.zeros(3)})
+    assert list(tmp_path.iterdir()) == []
+    assert files.explain(caught.value) == "No space left on device (free some space and start again)"
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_are_those_of_the_umask_also_of_safetensors(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        with whole(tmp_path / "plain") as temporary:
+            save_file({"w": torch.ones(2)}, temporary)
+        made = save_checkpoint(tmp_path / "checkpoints", images_seen=1, files={"model": {"w": torch.ones(2)}}, info={})
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "plain", made / "model.safetensors", made / "state.json"):
+        assert path.stat().st_mode & 0o777 == mode, path
+
+
+def test_a_name_may_be_as_long_as_the_system_allows(tmp_path):
+    for name in ("n" * 255, "ß" * 127):
+        write_text(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
+
+
+def test_sweep_takes_the_temporaries_of_the_dead_alone(tmp_path):
+    dead, own = dead_process(), temporary_path(tmp_path / "a.npz")
+    assert is_alive(os.getpid()) and not is_alive(dead) and not is_alive(10**12)
+    here = own.name.split("-")[-3]
+    elsewhere = "0" * 8
+    for name in (f".a.npz.tmp-{here}-{dead}-0", f".a.npz.tmp-{elsewhere}-{dead}-1", f".b.tmp-{elsewhere}-{dead}-2", f".c.{dead}", "c.tmp"):
+        (tmp_path / name).touch()
+    (tmp_path / f".folder.tmp-{here}-{dead}-3").mkdir()
+    (tmp_path / f".folder.tmp-{here}-{dead}-3" / "inside").touch()
+    own.touch()
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(tmp_path / f".b.tmp-{elsewhere}-{dead}-2", (two_days_ago, two_days_ago))
+    os.utime(own, (two_days_ago, two_days_ago))  # a clock that jumps
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {own.name, f".a.npz.tmp-{elsewhere}-{dead}-1", f".c.{dead}", "c.tmp"}
+    sweep(tmp_path / "absent")
+
+
+def test_a_killed_writer_leaves_nothing_but_what_sweep_takes(tmp_path):
+    script = """
+import os, sys
+from pathlib import Path
+from triptych.core.files import whole
+with whole(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a")], check=False)
+    assert not (tmp_path / "a").exists() and len(list(tmp_path.iterdir())) == 1
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="No such file"):
+        replace_folder(tmp_path / "absent", tmp_path / "folder", aside=tmp_path / ".aside")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").touch()
+    replace_folder(tmp_path / "new", tmp_path / "folder", aside=tmp_path / ".aside")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"] and (tmp_path / "folder" / "file").exists()
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path, monkeypatch):
+    """The first holder ends between the second one's opening and locking: what that locked is no longer the file of that name."""
+    path, first = tmp_path / ".lock", Lock(tmp_path / ".lock")
+    with pytest.raises(Held, match=f"process {os.getpid()} on "):
+        Lock(path)
+    from triptych.core import locks
+
+    flock, calls = locks.fcntl.flock, []
+
+    def ended(file, how):
+        calls.append(file)
+        if len(calls) == 1:
+            first.release(remove=True)
+        flock(file, how)
+
+    monkeypatch.setattr(locks.fcntl, "flock", ended)
+    with Lock(path):
+        assert len(calls) == 2 and path.exists()
+        with pytest.raises(Held):
+            Lock(path)
