@@ -221,8 +221,11 @@ class Slot:
         os.chdir(self.folder)
         os.environ["PYTHONPATH"] = str(self.folder / "src")
         sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
-        tests = [argument for entry in mutant.tests for argument in entry.split("|")]
-        os._exit(pytest.main([*PYTEST, *tests]))
+        code = 1
+        try:
+            code = pytest.main([*PYTEST, *mutant.tests])
+        finally:
+            os._exit(code)  # even of a signal that a fault let through: what is below on the stack is the parent's
 
     def ended(self) -> str | None:
         """What became of the fault: "noticed", "too slow", "survived", or what went wrong; None while its tests run."""
@@ -243,7 +246,7 @@ class Slot:
         if over:
             return "too slow"
         code = os.waitstatus_to_exitcode(status)
-        return {0: "survived", 4: "no such tests", 5: "no tests"}.get(code, "noticed")
+        return {0: "survived", 5: "no tests"}.get(code, "noticed")  # of files that are not there the check before says so
 
 
 def run(mutants: list[Mutant], *, processes: int) -> Iterator[tuple[Mutant, str, float]]:

@@ -20,7 +20,7 @@ def check_gradients(generator: nn.Module, found: Mapping[str, Tensor], expected:
 
     Float32 moves a gradient by about 1e-5 of all of them; of biases before a norm rounding is all that there is.
     """
-    assert list(found) == list(expected)
+    assert found.keys() == expected.keys()
     for name, term in found.items():
         ours, theirs = gradients(generator, term), gradients(generator, expected[name])
         assert ours.keys() == theirs.keys() and ours, name
