@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 # Before PyTorch is imported: two test processes with a thread per core each would wait for one another.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -25,3 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """The test runs in float64; see tests/float64.py for why."""
+    from tests.float64 import in_float64
+
+    with in_float64():
+        yield

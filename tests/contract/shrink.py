@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,21 @@ from triptych.recipes.config import RunConfig
 
 RECIPES = sorted(recipes())
 BATCH = 6
+
+
+def kinds() -> list[str]:
+    """A recipe of each kind: those that differ in size and data alone are the same when they are shrunk."""
+    found: list[tuple[str, RunConfig]] = []
+    for name in RECIPES:
+        config = shrunk(name)
+        if all(config != other for _, other in found):
+            found.append((name, config))
+    return [name for name, _ in found]
+
+
+def able(capability: str) -> list[str]:
+    """The recipes, one of each kind, whose model has a method of that name."""
+    return [name for name in KINDS if hasattr(typing.get_type_hints(type(shrunk(name).model).build)["return"], capability)]
 
 
 def shrunk(name: str) -> RunConfig:
@@ -46,11 +62,11 @@ def shrunk(name: str) -> RunConfig:
 def _shrunk_model(model: ModelConfig) -> ModelConfig:
     if isinstance(model, ADMConfig | SuperResolutionConfig):
         heads = {"num_head_channels": 16} if model.network.num_head_channels else {"num_heads": 2}
-        network = replace(model.network, num_channels=64, num_res_blocks=1, channel_mult=(1, 2), attention_resolutions=(4,), **heads)
+        network = replace(model.network, num_channels=64, num_res_blocks=1, channel_mult=(1, 1), attention_resolutions=(4,), **heads)
         size = {"small_size": 4} if isinstance(model, SuperResolutionConfig) else {}
         return replace(model, network=network, sampling=replace(model.sampling, steps="4"), **size)
     if isinstance(model, ClassifierConfig):
-        small = {"num_channels": 64, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (4,), "num_head_channels": 16}
+        small = {"num_channels": 64, "num_res_blocks": 1, "channel_mult": (1, 1), "attention_resolutions": (4,), "num_head_channels": 16}
         return replace(model, network=replace(model.network, **small))
     if isinstance(model, GlowConfig):
         return replace(model, levels=2, depth=2, width=16, init_images=32)
@@ -101,3 +117,6 @@ def _shrunk_discriminator(discriminator: Any) -> Config:
     if isinstance(discriminator, ResidualDiscriminatorConfig):
         return replace(discriminator, num_filters=4, max_num_filters=8, num_layers=3)  # which takes images of 32 pixels
     return replace(discriminator, **{name: size for name, size in SMALL_DISCRIMINATOR.items() if hasattr(discriminator, name)})
+
+
+KINDS = kinds()

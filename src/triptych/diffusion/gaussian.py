@@ -6,8 +6,8 @@ learned variances and the hybrid loss; Salimans and Ho 2022 (arXiv 2202.00512) f
 `NoiseProcess` is the way from images to noise, all that a classifier of noisy images needs; `GaussianDiffusion` adds what a network
 predicts of the way back.
 
-Tables are float64 and become float32 where they are looked up. A lookup gives `Coefficients`: numbers for one step that all samples
-share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both.
+Tables are float64 and become PyTorch's default type where they are looked up. A lookup gives `Coefficients`: numbers for one step
+that all samples share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class GaussianConfig(NoiseConfig):
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What the formulas need of a timestep: numbers, or float32 tensors (b, 1, 1, 1).
+    """What the formulas need of a timestep: numbers, or tensors (b, 1, 1, 1).
 
     Between two timesteps (`NoiseProcess.at_time`) those that speak of a neighbour, and the posteriors, are NaN.
     """
@@ -190,7 +190,7 @@ class NoiseProcess:
     def at(self, t: Tensor) -> Coefficients:
         """The coefficients at each sample's timestep, t (b,)."""
         if t.device not in self._on_device:
-            self._on_device[t.device] = torch.from_numpy(self.tables).float().to(t.device)
+            self._on_device[t.device] = torch.from_numpy(self.tables).to(t.device, torch.get_default_dtype())
         return Coefficients(*self._on_device[t.device].index_select(1, t)[:, :, None, None, None].unbind(0))
 
     def at_step(self, step: int) -> Coefficients:

@@ -19,6 +19,7 @@ from triptych.diffusion.unet import Plan
 from triptych.nn.attention import attend
 from triptych.nn.init import zeroed
 from triptych.nn.norm import GroupNorm, Modulation
+from triptych.nn.precision import widened
 
 Pool = Literal["attention", "adaptive", "spatial", "spatial_v2"]
 
@@ -64,7 +65,7 @@ class AttentionHead(nn.ModuleDict):
 
     def forward(self, outputs: Sequence[Tensor]) -> Tensor:
         """See the module's description."""
-        return self["2"](self["0"](outputs[-1].float(), _SILU))
+        return self["2"](self["0"](widened(outputs[-1]), _SILU))
 
 
 class AdaptiveHead(nn.ModuleDict):
@@ -75,7 +76,7 @@ class AdaptiveHead(nn.ModuleDict):
 
     def forward(self, outputs: Sequence[Tensor]) -> Tensor:
         """See the module's description."""
-        mean = self["0"](outputs[-1].float(), _SILU).mean((2, 3), keepdim=True)
+        mean = self["0"](widened(outputs[-1]), _SILU).mean((2, 3), keepdim=True)
         return self["3"](mean).flatten(1)
 
 
@@ -104,7 +105,7 @@ class SpatialV2Head(nn.ModuleDict):
 
 def _means(outputs: Sequence[Tensor]) -> Tensor:
     """The mean of every channel of every map: (b, features)."""
-    return torch.cat([output.float().mean((2, 3)) for output in outputs], dim=1)
+    return torch.cat([widened(output).mean((2, 3)) for output in outputs], dim=1)
 
 
 def make_head(pool: Pool, plan: Plan, *, widths: Sequence[int], head_channels: int | None, num_classes: int) -> nn.Module:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.core.rng import Rng
-from triptych.gans.losses import widened
+from triptych.nn.precision import widened
 
 Change = Literal["color", "translation", "translation_scale", "cutout"]
 

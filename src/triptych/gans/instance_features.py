@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from triptych.core.config import Config, config
 from triptych.gans.autoencoder import doubled, output_block
 from triptych.gans.layers import BlockOptions, ConvBlock, Stack, Upsample
+from triptych.nn.precision import widened
 
 LEAST_SHARE = 0.0625
 """Of its image that an instance must cover to be clustered."""
@@ -91,7 +92,7 @@ def averaged_by_instance(features: Tensor, instances: Tensor) -> Tensor:
     names = torch.stack((image.flatten(), instances.flatten().long()))
     index = torch.unique(names, dim=1, return_inverse=True)[1]
     flat = features.permute(0, 2, 3, 1).reshape(-1, c)
-    wide = flat if flat.dtype == torch.float64 else flat.float()
+    wide = widened(flat)
     count = torch.bincount(index).to(wide.dtype)
     sums = wide.new_zeros(len(count), c).index_add(0, index, wide)
     return (sums / count[:, None])[index].reshape(b, h, w, c).permute(0, 3, 1, 2).to(features.dtype)

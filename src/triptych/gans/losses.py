@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.core.config import Config, config
+from triptych.nn.precision import widened
 
 Scores: TypeAlias = Tensor | Sequence[Tensor]
 """What a discriminator says of b images: a tensor whose first axis is b, or a list of them, one for each scale."""
@@ -138,8 +139,3 @@ def top_k_weights(scores: Scores, *, share: float | Tensor, batch: Tensor | None
 def sample_mean(x: Tensor) -> Tensor:
     """The mean over all axes but the first: (b,)."""
     return widened(x).reshape(len(x), -1).mean(1)
-
-
-def widened(x: Tensor) -> Tensor:
-    """The tensor in float32 where its precision is lower."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
+from triptych.nn.precision import widened
 
 NormKind = Literal["none", "instance", "batch", "sync_batch", "layer", "layer_2d", "group"]
 
@@ -119,7 +120,7 @@ class GroupNorm(nn.GroupNorm):
     def forward(self, input: Tensor) -> Tensor:
         """The normalised input, of its own type."""
         with torch.autocast(input.device.type, enabled=False):
-            wide = input.float() if input.dtype in (torch.bfloat16, torch.float16) else input
+            wide = widened(input)
             return super().forward(wide).to(input.dtype)
 
 

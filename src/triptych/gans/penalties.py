@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from triptych.core.config import Config, config
-from triptych.gans.losses import Scores, score_mean, widened
+from triptych.gans.losses import Scores, score_mean
+from triptych.nn.precision import widened
 
 
 @config

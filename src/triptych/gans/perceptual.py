@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from triptych.core.config import Config, config
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.gans.feature_networks import NETWORKS, NetworkName, Preprocessing, layer_names, required_tensors, run_network, trace
-from triptych.gans.losses import l1, sample_mean, widened
+from triptych.gans.losses import l1, sample_mean
+from triptych.nn.precision import widened
 
 
 @config
@@ -130,15 +131,15 @@ class FeatureNetwork(nn.Module):
         self.register_buffer("shift", shift, persistent=False)
 
     def load(self, weights: Mapping[str, Tensor], *, source: str = "the weights") -> None:
-        """Copies, on the device of the network, the tensors that the layers need; others may be there.
+        """Copies, on the device and in the type of the network, the tensors that the layers need; others may be there.
 
         Raises CheckpointError for one that is missing, or has another shape or type or a value that is not finite.
         """
-        device = self.get_buffer("scale").device
+        own = self.get_buffer("scale")
         for name, shape in required_tensors(self.name, self.layers).items():
             tensor = _checked(weights, name, shape, source=f"{source}, as those of {self.name}")
             layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            copy = tensor.detach().to(device, torch.float32, copy=True).contiguous(memory_format=layout)
+            copy = tensor.detach().to(own, copy=True).contiguous(memory_format=layout)
             self.register_buffer(_buffer(name), copy, persistent=False)
         self.loaded = True
 

@@ -17,6 +17,7 @@ from triptych.core.config import Config, config
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
 from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm, resized_to
 from triptych.gans.weight_norms import WeightNorm
+from triptych.nn.precision import widened
 from triptych.nn.resample import enlarged
 
 POSITION_GRID = 16
@@ -192,7 +193,7 @@ class SPADEDecoder(nn.Module):
                 x = enlarged(self._block(f"{name}b", self._block(f"{name}a", x, label), label))
                 image = enlarged(image) + self.get_submodule(f"conv_img{size}")(x)
         with torch.autocast(x.device.type, enabled=False):
-            return torch.tanh(self.config.output_multiplier * (image if image.dtype == torch.float64 else image.float()))
+            return torch.tanh(self.config.output_multiplier * widened(image))
 
     def _head_input(self, label: Tensor) -> Tensor:
         stride = self.config.stride
@@ -241,4 +242,4 @@ class SPADEGenerator(nn.Module):
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log variance (b, style_dims) of the style of images (b, c, any size), in float32."""
         mu, logvar = self.style_encoder(images)
-        return (mu, logvar) if mu.dtype == torch.float64 else (mu.float(), logvar.float())
+        return widened(mu), widened(logvar)

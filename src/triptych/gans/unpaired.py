@@ -17,11 +17,12 @@ from triptych.core.config import config
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
 from triptych.gans.discriminators import Scores
-from triptych.gans.losses import gaussian_kl, sample_mean, widened
+from triptych.gans.losses import gaussian_kl, sample_mean
 from triptych.gans.model import Contest
 from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutput
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
 from triptych.gans.unpaired_base import IMAGES_B, UNITTranslationConfig, UnpairedConfig, UnpairedGAN, distance
+from triptych.nn.precision import widened
 
 
 @config

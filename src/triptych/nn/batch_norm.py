@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.nn.collectives import summed, world_size
+from triptych.nn.precision import widened
 
 
 class _BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -31,7 +32,7 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _over_processes(self, input: Tensor) -> Tensor:
         with torch.autocast(input.device.type, enabled=False):
-            x = input.to(torch.promote_types(input.dtype, torch.float32))
+            x = widened(input)
             axes = [axis for axis in range(x.ndim) if axis != 1]
             own_variance, own_mean = torch.var_mean(x, axes, correction=0)
             own_count = x.numel() / x.shape[1]

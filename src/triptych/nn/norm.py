@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from triptych.nn.precision import widened
+
 NUM_GROUPS = 32
 
 
@@ -54,7 +56,7 @@ class GroupNorm(nn.GroupNorm):
 
 def _plain(x: Tensor, norm: GroupNorm, m: Modulation) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        y = F.group_norm(_wide(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
+        y = F.group_norm(widened(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
         if m.scale is not None and m.shift is not None:
             y = y * (1 + m.scale[:, :, None, None]) + m.shift[:, :, None, None]
         y = F.silu(y) if m.silu else y
@@ -62,16 +64,12 @@ def _plain(x: Tensor, norm: GroupNorm, m: Modulation) -> Tensor:
         return y.to(x.dtype)
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, shift: Tensor | None, m: Modulation, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the mean and the inverse standard deviation of every group (b, groups)."""
     b, c, h, w = x.shape
-    y, mean, rstd = torch.native_group_norm(_wide(x), weight, bias, b, c, h * w, NUM_GROUPS, eps)
+    y, mean, rstd = torch.native_group_norm(widened(x), weight, bias, b, c, h * w, NUM_GROUPS, eps)
     if scale is not None and shift is not None:
         torch.addcmul(shift[:, :, None, None], y, (1 + scale)[:, :, None, None], out=y)
     if m.silu:
@@ -104,9 +102,9 @@ class _Fused(torch.autograd.Function):
         if scale is not None:
             gain, offset = weight * (1 + scale), bias * (1 + scale) + shift
         # Below, normal is the normalised input and dy the gradient of gain * normal + offset.
-        wide = _wide(x)
+        wide = widened(x)
         normal = torch.addcmul(_spread(-mean * rstd), wide, _spread(rstd), out=torch.empty_like(wide))
-        dy = _wide(grad)
+        dy = widened(grad)
         if keep is not None:
             dy = (dy * _bytes(keep)).mul_(ctx.gain)
         if ctx.silu:

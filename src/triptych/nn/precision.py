@@ -1,4 +1,4 @@
-"""What float32 means on a GPU."""
+"""float32 where less would not do: for what came in half precision, and on a GPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
+
+
+def widened(x: Tensor) -> Tensor:
+    """The tensor in float32 where its precision is lower."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @contextmanager
