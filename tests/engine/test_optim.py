@@ -38,6 +38,9 @@ CPU = torch.device("cpu")
         (OptimConfig(learning_rate=2.0, warmup_images=100), 40, 1.0),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 90, 2.0),
         (OptimConfig(learning_rate=2.0, warmup_images=100, schedule="linear"), 40, 0.96),
+        (OptimConfig(learning_rate=2.0, warmup_images=100, warmup_share=0.02), 0, 1.0),
+        (OptimConfig(learning_rate=2.0, warmup_images=100, warmup_share=0.02), 10, 2.0),
+        (OptimConfig(learning_rate=2.0, warmup_images=100, warmup_share=0.5), 0, 0.2),
     ],
 )
 def test_learning_rate(settings, images_seen, expected):

@@ -20,9 +20,13 @@ from tests.contract.shrink import BATCH, shrunk
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.metric_log import read_metrics
+from triptych.engine.optim import learning_rate
+from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
+from triptych.runs.document import accept_changes
 from triptych.runs.stored import build
+from triptych.runs.training import _long_warmup
 
 
 def config(**changes) -> RunConfig:
@@ -63,7 +67,41 @@ def test_a_run_holds_what_the_format_says(trained):
     quartiles = [name for line in lines for name in line if name.startswith("denoise/loss_q")]
     assert set(quartiles) == {f"denoise/loss_q{k}" for k in range(4)}
     assert sum("validation/denoise/loss" in line for line in lines) == 4
-    assert "finished: 24 images seen" in (root / "log.txt").read_text()
+    log = (root / "log.txt").read_text()
+    assert "finished: 24 images seen" in log
+    assert (
+        "warning: the learning rate rises over 6,400 of the run's 24 images and ends at 3.8e-06 in place of 0.001: "
+        "train longer, or set --optim.warmup-images 2\n" in log
+    )
+
+
+def test_only_a_long_warmup_is_warned_of():
+    for name in recipes():
+        assert list(_long_warmup(load_recipe(name))) == [], name
+    published = load_recipe("glow-imagenet64")
+    (warning,) = _long_warmup(published.updated({"train": {"total_images": 1_000_000}}))
+    assert warning.endswith("rises over 125,000 of the run's 1,000,000 images: train longer, or set --optim.warmup-images 100000")
+
+
+@pytest.mark.parametrize(
+    "name", ["adm-photos64", "adm-digits", "adm-mnist", "glow-digits", "glow-mnist", "classifier-digits", "upsample-digits"]
+)
+def test_on_few_images_of_ones_own_the_learning_rate_reaches_its_value(name):
+    recipe = load_recipe(name).updated({"train": {"total_images": 1_200, "batch_size": 20}, "optim": {"schedule": "constant"}})
+    assert learning_rate(recipe.optim, images_seen=100, step_images=20, total_images=1_200) == recipe.optim.learning_rate
+    assert list(_long_warmup(recipe)) == []
+
+
+def test_a_changed_length_says_what_becomes_of_the_learning_rate():
+    recipe = load_recipe("adm-digits")
+    longer = recipe.updated({"train": {"total_images": 100_000}})
+    assert accept_changes(recipe, longer, directory="runs/x") == [
+        "train.total_images changed from 50000 to 100000; the cosine fall of the learning rate is stretched to the new length, "
+        "and its warm-up is now 6,400 images"
+    ]
+    constant = load_recipe("adm-cifar10")
+    (line,) = accept_changes(constant, constant.updated({"train": {"total_images": 100_000}}), directory="runs/x")
+    assert line == "train.total_images changed from 64000000 to 100000"
 
 
 def test_weights_and_checkpoints_are_chosen_by_name(trained):

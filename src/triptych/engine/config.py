@@ -120,6 +120,7 @@ class OptimConfig(Config):
             "decay_factor",
             "decay_unit",
             "warmup_images",
+            "warmup_share",
             "clip_norm",
         )
     )
@@ -150,6 +151,8 @@ class OptimConfig(Config):
     "What decay_start, decay_end and decay_every count: images seen, or passes over the training images."
     warmup_images: int = 0
     "Images over which the learning rate rises linearly from 0."
+    warmup_share: float | None = None
+    "Largest share of train.total_images that the warm-up takes, whatever warmup_images says; None: warmup_images alone counts."
     clip_norm: float | None = None
     "Largest norm of the whole gradient; None: it is not clipped."
 
@@ -166,7 +169,12 @@ class OptimConfig(Config):
         self.require(self.decay_every is not None or self.schedule != "step", "decay_every", "a number of images with schedule step")
         self.require(0 < self.decay_factor <= 1, "decay_factor", "above 0 and at most 1")
         self.require(self.warmup_images >= 0, "warmup_images", "0 or more")
+        self.require(self.warmup_share is None or 0 < self.warmup_share <= 1, "warmup_share", "above 0 and at most 1, or nothing")
         self.require(self.clip_norm is None or self.clip_norm > 0, "clip_norm", "a positive number, or nothing")
+
+    def warmup(self, total_images: int) -> float:
+        """Images of the warm-up in a run of that length."""
+        return self.warmup_images if self.warmup_share is None else min(self.warmup_images, self.warmup_share * total_images)
 
     def in_images(self, epoch: int) -> OptimConfig:
         """The same with all counts in images, of which an epoch has so many."""

@@ -96,8 +96,9 @@ def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
 def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, total_images: int) -> float:
     """The rate of the step that starts at `images_seen`.
 
-    Warm-up: proportional to the images seen when the step is done. Then constant; or a line or half a cosine from 1 at decay_start to
-    decay_to at decay_end (`total_images` where that is None); or decay_factor to the power of the whole decay_every that are over.
+    Warm-up: proportional to the images seen when the step is done, over `settings.warmup` images. Then constant; or a line or half a
+    cosine from 1 at decay_start to decay_to at decay_end (`total_images` where that is None); or decay_factor to the
+    power of the whole decay_every that are over.
     """
     rate = settings.learning_rate
     if settings.schedule == "step":
@@ -108,8 +109,9 @@ def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, 
         done = min(max(images_seen - start, 0) / max(end - start, 1), 1.0)
         left = 1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
         rate *= settings.decay_to + (1 - settings.decay_to) * left
-    if settings.warmup_images:
-        rate *= min((images_seen + step_images) / settings.warmup_images, 1.0)
+    warmup = settings.warmup(total_images)
+    if warmup:
+        rate *= min((images_seen + step_images) / warmup, 1.0)
     return rate
 
 

@@ -34,7 +34,7 @@ def classifier_digits() -> RunConfig:
             checkpoint_every=16_000,
             validate_every=16_000,
         ),
-        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_images=3_200, schedule="linear"),
+        optim=OptimConfig(learning_rate=1e-3, weight_decay=0.05, warmup_images=3_200, warmup_share=0.1, schedule="linear"),
         log=LogConfig(every=3_200),
     )
 

@@ -42,7 +42,7 @@ def adm_digits() -> RunConfig:
             sample_every=10_000,
             validate_every=10_000,
         ),
-        optim=OptimConfig(learning_rate=1e-3, warmup_images=6_400, schedule="cosine"),
+        optim=OptimConfig(learning_rate=1e-3, warmup_images=6_400, warmup_share=0.1, schedule="cosine"),
         log=LogConfig(every=3_200),
     )
 
@@ -68,7 +68,7 @@ def adm_mnist() -> RunConfig:
         ),
         data=DataConfig(image_size=28, flip=False),
         train=TrainConfig(total_images=3_000_000, batch_size=128, ema_rates=(0.999, 0.9999)),
-        optim=OptimConfig(learning_rate=3e-4, warmup_images=64_000),
+        optim=OptimConfig(learning_rate=3e-4, warmup_images=64_000, warmup_share=0.1),
     )
 
 
@@ -198,7 +198,7 @@ def adm_photos64() -> RunConfig:
         ),
         data=DataConfig(image_size=64, labels="none", decode="reduced"),
         train=TrainConfig(total_images=10_000_000, batch_size=64, precision="bf16"),
-        optim=OptimConfig(learning_rate=1e-4, warmup_images=64_000),
+        optim=OptimConfig(learning_rate=1e-4, warmup_images=64_000, warmup_share=0.1),
         log=LogConfig(every=6_400),
     )
 

@@ -36,7 +36,7 @@ def glow_digits() -> RunConfig:
             sample_every=20_000,
             validate_every=20_000,
         ),
-        optim=OptimConfig(name="adamax-glow", learning_rate=1e-3, warmup_images=12_800, betas=(0.9, 0.99)),
+        optim=OptimConfig(name="adamax-glow", learning_rate=1e-3, warmup_images=12_800, warmup_share=0.1, betas=(0.9, 0.99)),
         log=LogConfig(every=3_200),
     )
 
@@ -60,7 +60,7 @@ def glow_mnist() -> RunConfig:
             validate_every=100_000,
             validate_images=10_000,
         ),
-        optim=OptimConfig(name="adamax-glow", learning_rate=1e-3, warmup_images=64_000, betas=(0.9, 0.99)),
+        optim=OptimConfig(name="adamax-glow", learning_rate=1e-3, warmup_images=64_000, warmup_share=0.1, betas=(0.9, 0.99)),
         log=LogConfig(every=6_400),
     )
 

@@ -65,8 +65,21 @@ def accept_changes(old: RunConfig, new: RunConfig, *, directory: str) -> list[st
                 f"got {_show(after)}, but the run in {directory} was started with {_show(before)}; give that, or another --run "
                 "(with --init-from, to begin with this run's weights)",
             )
-        lines.append(f"{name} changed from {_show(before)} to {_show(after)}")
+        lines.append(f"{name} changed from {_show(before)} to {_show(after)}{_stretched(name, old, new)}")
     return lines
+
+
+def _stretched(name: str, old: RunConfig, new: RunConfig) -> str:
+    """What another length of the run does to its learning rate."""
+    if name != "train.total_images":
+        return ""
+    rates = (old.optim, old.train.total_images), (new.optim, new.train.total_images)
+    parts = []
+    if new.optim.schedule in ("linear", "cosine") and new.optim.decay_end is None:
+        parts.append(f"the {new.optim.schedule} fall of the learning rate is stretched to the new length")
+    if len({optim.warmup(total) for optim, total in rates}) > 1:
+        parts.append(f"its warm-up is now {round(new.optim.warmup(new.train.total_images)):,} images")
+    return f"; {', and '.join(parts)}" if parts else ""
 
 
 def _show(value: Any) -> str:

@@ -43,6 +43,9 @@ from triptych.runs.translating import translated_grids
 from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
 
+_LONG_WARMUP = 0.1
+"""A warm-up that takes more of a run than this is warned of."""
+
 
 @dataclass
 class _Start:
@@ -290,6 +293,21 @@ def _opening(
         f"{len(data.train):,} training images ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
+    yield from _long_warmup(document.config)
+
+
+def _long_warmup(config: RunConfig) -> Iterator[str]:
+    """A warning where the learning rate is still rising after a tenth of the run."""
+    total, optim = config.train.total_images, config.optim
+    warmup = optim.warmup(total)
+    if warmup > _LONG_WARMUP * total:
+        reached = (
+            "" if warmup <= total else f" and ends at {optim.learning_rate * total / warmup:.2g} in place of {optim.learning_rate:.2g}"
+        )
+        yield (
+            f"warning: the learning rate rises over {round(warmup):,} of the run's {total:,} images{reached}: "
+            f"train longer, or set --optim.warmup-images {max(1, round(_LONG_WARMUP * total))}"
+        )
 
 
 def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Any:
