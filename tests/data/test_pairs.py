@@ -252,8 +252,8 @@ def as_fractions(width: int, height: int) -> bytes:
         (as_fractions(24, 16), r"fractions \(F\) as a map: save one number for each pixel"),
         (encoded(picture(24, 16, channels=1), "JPEG"), "a JPEG, which alters numbers, as a map: save maps as PNG"),
         (as_map(picture(24, 16)[..., 0])[:150], "repair or remove the file"),
-        (b"no picture", "not an image that Pillow can read"),
-        (b"", "not an image that Pillow can read"),
+        (b"no picture", "not an image that can be read"),
+        (b"", "not an image that can be read"),
     ],
 )
 @pytest.mark.parametrize("folder", ["labels", "objects"])
@@ -356,7 +356,7 @@ def test_workers_resume_ranks_and_batch_size_change_nothing(tmp_path):
 def test_a_map_that_breaks_during_training_is_named(tmp_path, workers):
     images = opened(write_pairs(tmp_path)).train
     (tmp_path / "labels" / "drive" / "3.png").write_bytes(b"gone")
-    with pytest.raises(DataError, match=r"labels/drive/3.png: not an image that Pillow can read; repair or remove the file") as caught:
+    with pytest.raises(DataError, match=r"labels/drive/3.png: not an image that can be read .*; repair or remove the file") as caught:
         taken(images, workers=workers)
     assert "\n" not in str(caught.value)
 

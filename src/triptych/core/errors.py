@@ -6,7 +6,11 @@ The command line prints a `UserError` as one line and exits with code 2; a `RunE
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, ends of lines, characters that turn the direction of text, and bytes of file names that are not UTF-8."""
 
 
 class UserError(Exception):
@@ -45,3 +49,17 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint `; did you mean "x"?`, or an empty string when nothing is near."""
     matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return f'; did you mean "{matches[0]}"?' if matches else ""
+
+
+def printable(text: str) -> str:
+    """The text as one line that a terminal and a log show as it is: control characters are written as escapes (\\x1b, \\n).
+
+    Whatever is shown goes through here at the last moment, since any name in a message may come from a stranger's file.
+    """
+    return _UNPRINTABLE.sub(lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # how Python keeps a byte of a name that is not UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import zipfile
+import math
 import zlib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
 from triptych.core.errors import DataError
+from triptych.core.npz import DamagedArchive, Header, map_npy, open_npz
+from triptych.core.reading import open_regular
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in 3 dimensions and in 1
 _CIFAR_SIDE = 32
@@ -19,6 +22,7 @@ _CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DIGIT_LEVELS = 16
 _MOST_CLASSES = 2**20
+_BLOCK = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -73,19 +77,30 @@ def mnist(folder: Path, split: str) -> Arrays | None:
 
 
 def _idx(path: Path, *, magic: int) -> np.ndarray:
+    dimensions = magic % 256
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with open(open_regular(path), "rb") as file, cast(IO[bytes], gzip.open(file)) if path.suffix == ".gz" else file as content:
+            head = content.read(4 + 4 * dimensions)
+            found = int.from_bytes(head[:4])
+            if found != magic:
+                kind = "images" if magic == _IDX_IMAGES else "labels"
+                raise DataError(f"{path}: not an idx file of {kind} (magic {found}, expected {magic})")
+            shape = tuple(int.from_bytes(head[4 * k + 4 : 4 * k + 8]) for k in range(dimensions))
+            data = _read_up_to(content, math.prod(shape) + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    found = int.from_bytes(data[:4])
-    if found != magic:
-        raise DataError(f"{path}: not an idx file of {'images' if magic == _IDX_IMAGES else 'labels'} (magic {found}, expected {magic})")
-    dimensions = magic % 256
-    shape = tuple(int.from_bytes(data[4 * k + 4 : 4 * k + 8]) for k in range(dimensions))
-    values = np.frombuffer(data, dtype=np.uint8, offset=min(len(data), 4 + 4 * dimensions))
-    if len(values) != np.prod(shape):
-        raise DataError(f"{path}: {len(values)} bytes of data where its header says {'x'.join(map(str, shape))}")
-    return values.reshape(shape)
+    if len(data) != math.prod(shape):
+        count = f"{len(data)} bytes" if len(data) < math.prod(shape) else "more bytes"
+        raise DataError(f"{path}: {count} of data where its header says {'x'.join(map(str, shape))}")
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+def _read_up_to(content: IO[bytes], most: int) -> bytes:
+    """The rest of a file, or its first `most` bytes, without taking memory for bytes that are not there."""
+    data = bytearray()
+    while len(data) < most and (block := content.read(min(most - len(data), _BLOCK))):
+        data += block
+    return bytes(data)
 
 
 def cifar10_files(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -103,7 +118,11 @@ def cifar10(files: list[Path]) -> Arrays | None:
 
 
 def _cifar_records(path: Path) -> np.ndarray:
-    data = np.fromfile(path, dtype=np.uint8)
+    try:
+        with open(open_regular(path), "rb") as file:
+            data = np.fromfile(file, dtype=np.uint8)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) == 0 or len(data) % _CIFAR_RECORD:
         raise DataError(
             f"{path}: {len(data)} bytes, expected a multiple of {_CIFAR_RECORD}; it is cut short or not CIFAR-10's binary version"
@@ -118,28 +137,33 @@ def array_file(path: Path) -> Arrays:
     """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1."""
     try:
         if path.suffix.lower() == ".npy":
-            return Arrays(path.name, _as_images(np.load(path, mmap_mode="r", allow_pickle=False), str(path)), None, None)
-        with np.load(path, allow_pickle=False) as file:
-            images, classes = ("images", "labels") if "arr_0" not in file else ("arr_0", "arr_1")
-            if images not in file:
-                held = ", ".join(file) or "nothing"
+            mapped = map_npy(path)
+            _check_images(str(path), Header(mapped.shape, mapped.dtype))
+            return Arrays(path.name, _with_channels(mapped), None, None)
+        with open_npz(path) as file:
+            images, classes = ("images", "labels") if "arr_0" not in file.names else ("arr_0", "arr_1")
+            if images not in file.names:
+                held = ", ".join(file.names) or "nothing"
                 raise DataError(f"{path}: holds {held}, expected images as arr_0 (and labels as arr_1), or as images (and labels)")
-            pixels = _as_images(file[images], f"{path}: {images}")
-            labels = _as_labels(file[classes], len(pixels), f"{path}: {classes}") if classes in file else None
-    # A zip that is encrypted or of a strange method is a RuntimeError, an array that claims to be huge a MemoryError.
-    except (OSError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+            _check_images(f"{path}: {images}", file.header(images))  # before anything is unpacked
+            pixels = _with_channels(file.array(images))
+            labels = _as_labels(file.array(classes), len(pixels), f"{path}: {classes}") if classes in file.names else None
+    except (OSError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
-    except ValueError as error:
-        detail = "arrays of Python objects (images of mixed sizes?) are not loaded" if "allow_pickle" in str(error) else str(error)
-        raise DataError(f"{path}: {' '.join(detail.split())}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
+    except DamagedArchive as error:
+        hint = " (images of mixed sizes?)" if "Python objects" in str(error) else ""
+        raise DataError(f"{path}: {error}{hint}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
     return Arrays(path.name, pixels, labels, None if labels is None else numerals(labels, str(path)))
 
 
-def _as_images(array: np.ndarray, where: str) -> np.ndarray:
-    images = array[..., None] if array.ndim == 3 else array
-    if images.ndim != 4 or images.shape[-1] not in (1, 3) or images.dtype != np.uint8:
-        raise DataError(f"{where}: {array.dtype} of shape {array.shape}, expected uint8 of shape (n, height, width, 1 or 3)")
-    return images
+def _with_channels(array: np.ndarray) -> np.ndarray:
+    return array[..., None] if array.ndim == 3 else array
+
+
+def _check_images(where: str, header: Header) -> None:
+    shape = (*header.shape, 1) if len(header.shape) == 3 else header.shape
+    if len(shape) != 4 or shape[-1] not in (1, 3) or header.dtype != np.uint8:
+        raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected uint8 of shape (n, height, width, 1 or 3)")
 
 
 def _as_labels(array: np.ndarray, count: int, where: str) -> np.ndarray:

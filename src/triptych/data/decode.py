@@ -3,23 +3,37 @@
 Every mode of an image becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency is
 dropped (the colours beneath it show, as in guided-diffusion). Animations give their first frame. Turned photographs (EXIF
 orientation) are turned upright. Of maps, whose pixels are numbers, those numbers are read as they are.
+
+Files may be hostile: `open_image` is the only way in. It knows the formats that Pillow decodes by itself, and no others, since for some
+Pillow would start another program (for EPS, Ghostscript).
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from triptych.data.transforms import Plan, Size, apply, padded, plan
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
+_STDERR = 2
 _TRANSPOSED = range(5, 9)  # orientations that swap width and height
 _SIXTEEN_BITS = 2**16
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+"""Pillow's names of the formats that are read."""
+_PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Jpeg2K", "Mpo", "Png", "Ppm", "Tiff", "WebP")
+MOST_PIXELS = 178_956_970
+"""Of a decoded image; a small file may say that it has any number. Pillow's own limit: 512 MiB in RGB."""
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
@@ -40,7 +54,7 @@ def image_square(
 
     Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         orientation = _orientation(image)
         limits = {"image_size": image_size, "enlarge": enlarge, "pad": pad, "resize": resize, "width": width}
         original = check_size(_upright(image.size, orientation), **limits)
@@ -55,12 +69,49 @@ def image_square(
     return square.reshape(image_size, width or image_size, channels)
 
 
+@contextmanager
+def open_image(data: bytes) -> Iterator[ImageFile.ImageFile]:
+    """An encoded image, of which the header is read. Raises ValueError for too many pixels, and whatever Pillow raises."""
+    try:
+        image = Image.open(io.BytesIO(data), formats=_formats())
+    except Image.DecompressionBombError:
+        raise ValueError(f"more than {MOST_PIXELS:,} pixels") from None
+    with image, _silent_tiff(image):
+        yield image
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    """Those of FORMATS that this version of Pillow has."""
+    for name in _PLUGINS:  # not by Image.init(), which imports all there are and takes a tenth of a second
+        with suppress(ImportError):
+            importlib.import_module(f"PIL.{name}ImagePlugin")
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+@contextmanager
+def _silent_tiff(image: Image.Image) -> Iterator[None]:
+    """Within it what libtiff says of damage is not on the terminal: it writes to the descriptor of stderr, past Python."""
+    if image.format != "TIFF" or sys.stderr is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept, nothing = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, _STDERR)
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nothing)
+
+
 def number_map(data: bytes) -> np.ndarray:
     """The numbers of the pixels of an encoded map, upright: int64 (h, w). Of a palette it is the place, not the colour.
 
     Raises ValueError for a picture that is no map, and whatever Pillow raises when the file cannot be read.
     """
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         if image.format in ("JPEG", "MPO"):
             raise ValueError("a JPEG, which alters numbers, as a map: save maps as PNG")
         orientation, raw = _orientation(image), image.tile[0][3] if image.tile else None
@@ -83,13 +134,13 @@ def _numbers(image: Image.Image) -> np.ndarray:
 
 def header_size(data: bytes) -> Size:
     """Upright width and height, from the header alone."""
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         return _upright(image.size, _orientation(image))
 
 
 def header_channels(data: bytes) -> int:
     """1 for a grey image, 3 for one in colour, from the header alone."""
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         return 1 if image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I") else 3
 
 
@@ -112,7 +163,7 @@ def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0, resi
 def reason(error: Exception) -> str:
     """What is wrong with an image file, in one line."""
     if isinstance(error, Image.UnidentifiedImageError):
-        return "not an image that Pillow can read"
+        return f"not an image that can be read ({', '.join(FORMATS)})"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return " ".join(str(error).split()) or type(error).__name__

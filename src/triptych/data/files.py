@@ -3,28 +3,42 @@
 An archive is indexed once, when it is opened; its members are then read by their offset through one file descriptor, which
 loader processes inherit. A compressed tar has no offsets to read from, so its images are unpacked once into an unnamed
 temporary file (which the system removes by itself), never into memory.
+
+What is read may be hostile: only regular files are opened, and nothing is unpacked beyond the size that its own header states.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
+import lzma
 import os
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from triptych.core.errors import DataError
+from triptych.core.reading import open_regular, read_regular
 
 _EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
 _COPY_BYTES = 2**20
+MOST_BYTES = 2**28
+"""Of an encoded image: 256 MiB. A photograph has about 10 MB."""
 _LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
 _ENCRYPTED = 1
+_COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+"""What opens a compressed file, by its first bytes."""
+_DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, OverflowError, RecursionError)
+"""What damaged archives raise."""
 
 
 class Names:
@@ -62,29 +76,52 @@ class Folder(Files):
     """The image files under a folder."""
 
     def read(self, k: int) -> bytes:
-        return (self.place / self.names[k]).read_bytes()
+        return read_regular(self.place / self.names[k], most=MOST_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Where a file of an archive lies."""
+
+    name: str
+    offset: int
+    length: int
+    "Bytes that it takes in the archive."
+    size: int
+    "Bytes that it has, unpacked."
+    deflated: bool = False
 
 
 class Archive(Files):
     """The image files of an archive."""
 
-    def __init__(self, place: Path, file: IO[bytes], members: list[tuple[str, int, int, bool]]) -> None:
-        """`members`: name, offset and length in `file`, and whether it is deflated there."""
-        members = sorted(members, key=lambda member: member[0].split("/"))
-        super().__init__(place, [name for name, *_ in members])
+    def __init__(self, place: Path, file: IO[bytes], members: list[Member]) -> None:
+        """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
+        members = sorted(members, key=lambda member: member.name.split("/"))
+        super().__init__(place, [member.name for member in members])
         self._file = file
-        self._offsets = np.array([offset for _, offset, _, _ in members], dtype=np.int64)
-        self._lengths = np.array([length for _, _, length, _ in members], dtype=np.int64)
-        self._deflated = np.array([deflated for *_, deflated in members], dtype=bool)
+        end = os.fstat(file.fileno()).st_size
+        for member in members:
+            if max(member.length, member.size) > MOST_BYTES:
+                raise DataError(f"{place}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
+            if member.offset + member.length > end:
+                raise DataError(f"{place}: the archive is cut short; copy or make it again")
+        self._offsets = np.array([member.offset for member in members], dtype=np.int64)
+        self._lengths = np.array([member.length for member in members], dtype=np.int64)
+        self._sizes = np.array([member.size for member in members], dtype=np.int64)
+        self._deflated = np.array([member.deflated for member in members], dtype=bool)
 
     def read(self, k: int) -> bytes:
         data = os.pread(self._file.fileno(), int(self._lengths[k]), int(self._offsets[k]))
-        if not self._deflated[k]:
-            return data
-        try:
-            return zlib.decompress(data, -zlib.MAX_WBITS)
-        except zlib.error:
-            raise DataError(f"{self.describe(k)}: damaged in the archive; make the archive again") from None
+        if self._deflated[k]:
+            try:
+                # One byte more than there should be shows that there is more, without unpacking it.
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, int(self._sizes[k]) + 1)
+            except zlib.error:
+                data = b""
+        if len(data) != self._sizes[k]:
+            raise DataError(f"{self.describe(k)}: damaged in the archive; make the archive again")
+        return data
 
 
 def is_image(name: str) -> bool:
@@ -101,68 +138,132 @@ def listed(folder: Path) -> list[str]:
         raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
 
 
+def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.DirEntry[str]]]]:
+    """A folder and all folders below it, links followed: its path from `root` ("" for that), its folders and its other entries, in order.
+
+    A caller may remove folders from the list, which are then not entered; one that a link leads back to has none. Raises DataError for
+    one that cannot be looked into.
+    """
+    visited: set[tuple[int, int]] = set()
+    waiting = [""]
+    while waiting:
+        relative = waiting.pop()
+        folder = root / relative
+        folders: list[os.DirEntry[str]] = []
+        others: list[os.DirEntry[str]] = []
+        try:
+            found = folder.stat()
+            if (found.st_dev, found.st_ino) not in visited:
+                with os.scandir(folder) as entries:
+                    for entry in sorted(entries, key=lambda entry: entry.name):
+                        (folders if entry.is_dir() else others).append(entry)
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
+        visited.add((found.st_dev, found.st_ino))
+        yield relative, folders, others
+        waiting += [f"{relative}/{entry.name}" if relative else entry.name for entry in reversed(folders)]
+
+
 def open_folder(root: Path) -> tuple[Folder, list[str]]:
-    """The images of a folder and all folders below it, links followed, and its sub-folders that hold none."""
-    names, empty, visited = [], [], set()
-    for folder, subfolders, files in os.walk(root, followlinks=True, onerror=_unreadable):
-        real = os.path.realpath(folder)
-        subfolders[:] = [] if real in visited else sorted(name for name in subfolders if not name.startswith("."))
-        images = [] if real in visited else [name for name in files if is_image(name)]
-        visited.add(real)
-        relative = Path(folder).relative_to(root)
-        names += [(relative / name).as_posix() for name in images]
-        if not images and not subfolders and relative.parts:
-            empty.append(relative.as_posix())
+    """The images of a folder and all folders below it, links followed, and its sub-folders that hold none.
+
+    Raises DataError for a pipe or device that is named like an image: reading it could wait or go on for ever.
+    """
+    names, empty = [], []
+    for relative, folders, others in walked(root):
+        folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
+        images = [entry for entry in others if is_image(entry.name)]
+        for entry in images:
+            if not entry.is_file() and os.path.exists(entry.path):
+                raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
+        names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
+        if not images and not folders and relative:
+            empty.append(relative)
     return Folder(root, sorted(names, key=lambda name: name.split("/"))), empty
 
 
-def _unreadable(error: OSError) -> None:
-    raise DataError(f"{error.filename}: cannot be listed ({error.strerror})")
+class _TarStream(io.RawIOBase):
+    """A tar, unpacked as it is read. Raises ReadError where its headers between two members take more than `left` bytes."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.left = _COPY_BYTES
+        self.last = b""
+
+    def read(self, size: int = -1) -> bytes:
+        self.left -= size
+        if size < 0 or self.left < 0:
+            raise tarfile.ReadError(f"headers of more than {_COPY_BYTES:,} bytes")
+        self.last = self._source.read(size)
+        return self.last
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._source.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._source.tell()
 
 
 def open_tar(path: Path) -> Archive:
     """The images of a tar, compressed or not. Raises DataError when it is damaged."""
     try:
-        try:
-            with tarfile.open(path, "r:") as tar:
-                members = [(m.name, m.offset_data, m.size, False) for m in tar if m.isreg() and is_image(m.name)]
-            file = path.open("rb")
-            if any(offset + length > path.stat().st_size for _, offset, length, _ in members):
-                raise DataError(f"{path}: the archive is cut short; copy or make it again")
-            return Archive(path, file, members)
-        except tarfile.ReadError:
-            return _unpacked(path)
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
+        first = file.read(6)
+        file.seek(0)
+        unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
+        if unpack is None:
+            return Archive(path, file, list(_tar_members(path, file, None)))
+        spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
+        with file, unpack(file) as source:
+            members = list(_tar_members(path, source, spool))
+        spool.flush()
+        return Archive(path, spool, members)
+    except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read as a tar archive ({' '.join(str(error).split())})") from error
 
 
-def _unpacked(path: Path) -> Archive:
-    spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (the archive keeps it open)
-    members = []
-    with tarfile.open(path, "r|*") as tar:
+def _tar_members(path: Path, source: IO[bytes], spool: IO[bytes] | None) -> Iterator[Member]:
+    """The images of a tar, where they lie in it, or in `spool`, into which they are copied."""
+    stream = _TarStream(source)
+    with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[arg-type]
         for member in tar:
-            source = tar.extractfile(member) if member.isreg() and is_image(member.name) else None
-            if source is None:
-                continue
-            members.append((member.name, spool.tell(), member.size, False))
-            while block := source.read(_COPY_BYTES):
-                spool.write(block)
-    spool.flush()
-    return Archive(path, spool, members)
+            if member.isreg() and is_image(member.name):
+                if member.issparse():
+                    raise DataError(f"{path}/{member.name}: stored as a sparse file; make the archive again without --sparse")
+                yield Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
+                if spool is not None:
+                    _copy(path, source, member, spool)
+            tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
+            stream.left = _COPY_BYTES
+    if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end
+        raise tarfile.ReadError("a damaged header within it")
+
+
+def _copy(path: Path, source: IO[bytes], member: tarfile.TarInfo, spool: IO[bytes]) -> None:
+    if member.size > MOST_BYTES:
+        raise DataError(f"{path}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
+    source.seek(member.offset_data)
+    left = member.size
+    while left:
+        block = source.read(min(left, _COPY_BYTES))
+        if not block:
+            raise DataError(f"{path}: the archive is cut short; copy or make it again")
+        spool.write(block)
+        left -= len(block)
 
 
 def open_zip(path: Path) -> Archive:
     """The images of a zip, stored or deflated. Raises DataError when it is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir() and is_image(entry.filename)]
-        file = path.open("rb")
-        return Archive(path, file, [_zip_member(path, file, entry) for entry in entries])
-    except (zipfile.BadZipFile, OSError) as error:
-        raise DataError(f"{path}: cannot be read as a zip archive ({error})") from error
+        file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
+        entries = zipfile.ZipFile(file).infolist()
+        return Archive(path, file, [_zip_member(path, file, entry) for entry in entries if not entry.is_dir() and is_image(entry.filename)])
+    # NotImplementedError is what a zip of a later version raises.
+    except (*_DAMAGE, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be read as a zip archive ({' '.join(str(error).split())})") from error
 
 
-def _zip_member(path: Path, file: IO[bytes], entry: zipfile.ZipInfo) -> tuple[str, int, int, bool]:
+def _zip_member(path: Path, file: IO[bytes], entry: zipfile.ZipInfo) -> Member:
     if entry.flag_bits & _ENCRYPTED:
         raise DataError(f"{path}/{entry.filename}: encrypted; make the archive without a password")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -171,4 +272,5 @@ def _zip_member(path: Path, file: IO[bytes], entry: zipfile.ZipInfo) -> tuple[st
     if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
         raise DataError(f"{path}: the archive is damaged at {entry.filename}; copy or make it again")
     skipped = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
-    return entry.filename, entry.header_offset + _LOCAL_HEADER + skipped, entry.compress_size, entry.compress_type == zipfile.ZIP_DEFLATED
+    deflated = entry.compress_type == zipfile.ZIP_DEFLATED
+    return Member(entry.filename, entry.header_offset + _LOCAL_HEADER + skipped, entry.compress_size, entry.file_size, deflated)

@@ -24,6 +24,7 @@ import numpy as np
 
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import DataError
+from triptych.core.reading import open_regular
 from triptych.data.arrays import numerals
 
 _SPLITS = ("train", "validation")
@@ -230,7 +231,7 @@ def _walked(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Where the data of each record of a file begin, and how long they are: int64, both of shape (n,)."""
     offsets, lengths = array("q"), array("q")
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(open_regular(path), "rb", buffering=0) as file:
             descriptor, size, position = file.fileno(), os.fstat(file.fileno()).st_size, 0
             while position < size:
                 length = _length(os.pread(descriptor, _HEADER, position))

@@ -162,7 +162,7 @@ class _TensorBoard:
         import numpy as np
         from PIL import Image
 
-        with Image.open(path) as picture:
+        with Image.open(path, formats=("PNG",)) as picture:
             self._open().add_image("samples", np.array(picture.convert("RGB")), global_step=images, dataformats="HWC")
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
 from triptych.core.npz import DamagedArchive, read_npz
+from triptych.core.reading import read_regular
 
 _FOOTER, _MAGIC, _TRAILER = 48, 0xDB4775248B80FB57, 5
 _LARGEST_INDEX = 1 << 26  # bytes; that of 4,000 variables has 300,000
@@ -120,10 +121,7 @@ def find_bundle(path: str | Path) -> Path:
 def read_index(path: Path) -> tuple[int, dict[str, Entry]]:
     """The number of data files, and the entry of each variable by name."""
     try:
-        size = path.stat().st_size
-        if size > _LARGEST_INDEX:
-            _refuse(path, f"its {size} bytes are too many for an index, expected at most {_LARGEST_INDEX}")
-        data = path.read_bytes()
+        data = read_regular(path, most=_LARGEST_INDEX)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:

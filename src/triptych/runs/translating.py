@@ -295,7 +295,7 @@ class Written(Sequence[np.ndarray]):
 
 def _read(path: Path) -> np.ndarray:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=("PNG",)) as image:
             pixels = np.asarray(image)
     except Exception as error:
         raise failure(str(path), error) from error

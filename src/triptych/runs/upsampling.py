@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from triptych.core.model import Upsampler
 from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
+from triptych.data.files import walked
 from triptych.data.images import ArrayImages, ImageSet
 from triptych.data.source import Data, open_data, recognised
 from triptych.runs.sampling import Request, Samples, draw, label_list, write_grid
@@ -170,14 +170,9 @@ def stamp(path: Path) -> str:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    visited: set[str] = set()
-    for place, subfolders, files in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
-        if real in visited:
-            subfolders.clear()  # a link that leads back
-            continue
-        visited.add(real)
-        yield from (Path(place) / name for name in files)
+    for relative, folders, others in walked(folder):
+        folders[:] = [entry for entry in folders if not entry.name.startswith(".")]  # nothing in them is read
+        yield from (folder / relative / entry.name for entry in others)
 
 
 def renumbered(theirs: DataSpec, ours: DataSpec, *, name: str, some: bool = False) -> np.ndarray:

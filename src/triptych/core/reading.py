@@ -1,0 +1,54 @@
+"""Reading what strangers wrote: paths, files that may be no files, JSON.
+
+A mistake in them is a ValueError or an OSError with a reason of one line, whatever they hold; callers add the name.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import DataError
+
+
+def user_path(text: str | Path) -> Path:
+    """The path that a user wrote, with ~ replaced. Raises DataError where it cannot be one."""
+    if "\0" in str(text):
+        raise DataError(f"{text}: no path has a zero byte in it")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise DataError(f"{text}: there is no home folder of that user; write the path out") from None
+
+
+def open_regular(path: str | Path) -> int:
+    """A descriptor for reading a regular file. Raises OSError for anything else: a pipe would be waited for, a device may have no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file but a pipe or a device, or a link to one", str(path))
+
+
+def read_regular(path: str | Path, *, most: int) -> bytes:
+    """The bytes of a regular file. Raises OSError for anything else, and for more than `most` bytes."""
+    with open(open_regular(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        return file.read(size)  # no more than that, should it grow meanwhile
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """What a text of JSON says. Raises ValueError with one line, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -1,0 +1,333 @@
+"""Data made to do harm: other programs' formats, pipes and devices, archives that unpack to far more than they are."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, features
+
+from tests.data.pictures import encoded, picture, write_folder
+from triptych.core.errors import DataError
+from triptych.data import decode
+from triptych.data.arrays import array_file
+from triptych.data.config import DataConfig
+from triptych.data.files import MOST_BYTES, open_folder, open_tar, open_zip
+from triptych.data.source import open_data
+
+SOURCE = Path(decode.__file__).parents[1]
+
+
+def load(path: Path, **settings) -> np.ndarray:
+    images = open_data(DataConfig(path=str(path), image_size=16, validation_fraction=0.0, **settings)).train
+    return images.load(np.arange(len(images)))
+
+
+# Formats
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 32 32
+%%EndComments
+0 0 32 32 rectfill showpage
+%%EOF
+"""
+
+
+def test_no_image_starts_a_program(tmp_path, monkeypatch):
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    programs, called = tmp_path / "bin", tmp_path / "called"
+    programs.mkdir()
+    for name in ("gs", "gswin32c", "gswin64c", "ffmpeg", "convert"):
+        (programs / name).write_text(f"#!/bin/sh\ntouch {called}\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.png").write_bytes(EPS)
+    with pytest.raises(DataError, match=r"a\.png: not an image that can be read \(AVIF, BMP, GIF, JPEG"):
+        load(tmp_path / "data")
+    for read in (decode.header_size, decode.header_channels, decode.number_map):
+        with pytest.raises(Image.UnidentifiedImageError):
+            read(EPS)
+    assert not called.exists()
+
+
+def test_every_image_is_opened_with_a_list_of_formats():
+    calls = [
+        (path.name, call)
+        for path in SOURCE.rglob("*.py")
+        if "Image.open" in path.read_text("utf-8")
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Image.open"
+    ]
+    assert len(calls) >= 3
+    assert [name for name, call in calls if "formats" not in [keyword.arg for keyword in call.keywords]] == []
+
+
+@pytest.mark.parametrize("file_format", ["AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP"])
+def test_formats_that_are_read(tmp_path, file_format):
+    if file_format == "AVIF" and not features.check("avif"):  # not in every version
+        pytest.skip("this build of Pillow has no AVIF")
+    (tmp_path / "a.png").write_bytes(encoded(picture(16, 16), file_format))
+    assert load(tmp_path).shape == (1, 16, 16, 3)
+
+
+def test_an_image_of_too_many_pixels(tmp_path):
+    picture = Image.new("1", (20_000, 10_000))
+    picture.save(tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size < 2**16
+    with pytest.raises(DataError, match=r"a\.png: more than 178,956,970 pixels; repair or remove the file$"):
+        load(tmp_path)
+
+
+def test_what_libtiff_says_is_not_on_the_terminal(tmp_path, capfd):
+    buffer = io.BytesIO()
+    Image.fromarray(picture(64, 64)).save(buffer, "TIFF", compression="tiff_adobe_deflate")
+    damaged = bytearray(buffer.getvalue())
+    damaged[40:60] = b"\xff" * 20
+    (tmp_path / "a.tif").write_bytes(damaged)
+    with pytest.raises(DataError, match=r"a\.tif: .*; repair or remove the file$"):
+        load(tmp_path)
+    os.write(2, b"still there\n")
+    assert capfd.readouterr().err == "still there\n"
+
+
+# Files that are none
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a pipe"])
+def test_only_regular_files_are_read(tmp_path, kind):
+    write_folder(tmp_path, ["a.png"])
+    path = tmp_path / "b.png"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe" if kind == "link to a pipe" else path)
+    if kind == "link to a pipe":
+        path.symlink_to(tmp_path / "pipe")
+    with pytest.raises(DataError, match=r"b\.png: not a regular file but a pipe or a device, or a link to one; remove it$"):
+        load(tmp_path)
+    files, _ = open_folder(write_folder(tmp_path / "later", ["a.png"]))
+    (tmp_path / "later" / "a.png").unlink()
+    path.rename(tmp_path / "later" / "a.png")
+    with pytest.raises(OSError, match="not a regular file"):
+        files.read(0)
+
+
+@pytest.mark.parametrize("name", ["train/train-r04-s-0000-of-0001.tfrecords", "data_batch_1.bin", "x.tar", "x.zip", "x.npz", "x.npy"])
+def test_a_pipe_is_not_waited_for(tmp_path, name):
+    pipe = tmp_path / "d" / name
+    pipe.parent.mkdir(parents=True)
+    os.mkfifo(pipe)
+    folder = pipe.suffix in (".tfrecords", ".bin")
+    source = {".tfrecords": "tfrecord", ".bin": "cifar10"}.get(pipe.suffix, "auto")
+    with pytest.raises(DataError, match="not a regular file|not a file"):
+        load(tmp_path / "d" if folder else pipe, source=source)
+    for read in (open_tar, open_zip, array_file):
+        if not folder:
+            with pytest.raises(DataError, match="not a regular file"):
+                read(pipe)
+
+
+def test_an_encoded_image_beyond_the_limit(tmp_path):
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)  # a hole: it takes no room on the disk
+    with pytest.raises(DataError, match=r"a\.png: larger than 268,435,456 bytes; repair or remove the file"):
+        load(tmp_path)
+
+
+def test_many_nested_folders(tmp_path):
+    depth = 1500
+    start = os.getcwd()
+    try:
+        os.chdir(tmp_path)
+        for _ in range(depth):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("a.png").write_bytes(encoded(picture(16, 16)))
+    finally:
+        os.chdir(start)
+    assert load(tmp_path).shape == (1, 16, 16, 3)
+
+
+# Bombs
+
+ZEROS = 1_200_000_000
+
+
+def deflated_zeros(head: bytes = b"") -> bytes:
+    """`head`, then 1.2 GB of zeros, deflated to 1.2 MB without being made."""
+    squeezer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    first = squeezer.compress(head) + squeezer.flush(zlib.Z_FULL_FLUSH)
+    block = squeezer.compress(bytes(10**6)) + squeezer.flush(zlib.Z_FULL_FLUSH)
+    return first + block * (ZEROS // 10**6) + squeezer.flush()
+
+
+def gzipped(head: bytes = b"") -> bytes:
+    return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + deflated_zeros(head) + bytes(4) + (len(head) + ZEROS).to_bytes(8, "little")[:4]
+
+
+def zip_bomb(path: Path, name: str, head: bytes = b"", *, stated: int | None = None) -> Path:
+    """A zip with one member of `head` and the zeros; `stated`: the size that it says the member has."""
+    data = deflated_zeros(head)
+    size = len(head) + ZEROS if stated is None else stated
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), data)
+    content = bytearray(path.read_bytes())
+    for signature, place in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        start = content.index(signature)
+        content[start + place : start + place + 2] = (8).to_bytes(2, "little")
+        content[start + place + 14 : start + place + 18] = size.to_bytes(4, "little")
+    path.write_bytes(content)
+    return path
+
+
+def npy_header(shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def tar_header(name: str, kind: bytes) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = ZEROS, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def bombs(folder: Path) -> dict[str, str]:
+    """Files of about 1.2 MB that unpack to 1.2 GB, and what is said of each, or "read"."""
+    zip_bomb(folder / "member.zip", "a.png")
+    zip_bomb(folder / "lying.zip", "a.png", stated=1000)
+    zip_bomb(folder / "small.npz", "arr_0.npy", npy_header((2, 16, 16, 3)))
+    zip_bomb(folder / "flat.npz", "arr_0.npy", npy_header((ZEROS,)))
+    zip_bomb(folder / "header.npz", "arr_0.npy", b"\x93NUMPY\x02\0" + (10**9).to_bytes(4, "little"))
+    (folder / "member.tar.gz").write_bytes(gzipped(tar_header("a.png", tarfile.REGTYPE)))
+    (folder / "name.tar.gz").write_bytes(gzipped(tar_header("a.png", tarfile.GNUTYPE_LONGNAME)))
+    (folder / "pax.tar.gz").write_bytes(gzipped(tar_header("a.png", tarfile.XHDTYPE)))
+    (folder / "mnist").mkdir()
+    (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(
+        gzipped((2051).to_bytes(4) + b"".join(n.to_bytes(4) for n in (5, 28, 28)))
+    )
+    return {
+        "member.zip": "larger than 268,435,456 bytes",
+        "lying.zip": "damaged in the archive",
+        "small.npz": "read",
+        "flat.npz": "expected uint8 of shape",
+        "header.npz": "the header of arr_0 has more than 10,000 bytes",
+        "member.tar.gz": "larger than 268,435,456 bytes",
+        "name.tar.gz": "headers of more than 1,048,576 bytes",
+        "pax.tar.gz": "headers of more than 1,048,576 bytes",
+        "mnist": "more bytes of data where its header says 5x28x28",
+    }
+
+
+READ = """
+import json, resource, sys
+from pathlib import Path
+from triptych.core.errors import DataError
+from triptych.data.arrays import array_file, mnist
+from triptych.data.files import open_tar, open_zip
+
+said = {}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for name in sys.argv[2:]:
+    path = Path(sys.argv[1]) / name
+    try:
+        if path.is_dir():
+            mnist(path, "train")
+        elif path.suffix == ".npz":
+            array_file(path)
+        else:
+            (open_zip if path.suffix == ".zip" else open_tar)(path).read(0)
+        said[name] = "read"
+    except DataError as error:
+        said[name] = str(error)
+said["grown"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * (1 if sys.platform == "darwin" else 1024)
+print(json.dumps(said))
+"""
+
+
+def test_bombs_take_no_more_memory_than_their_headers_state(tmp_path):
+    expected = bombs(tmp_path)
+    assert all(path.stat().st_size < 2_000_000 for path in tmp_path.rglob("*.*z*"))
+    done = subprocess.run([sys.executable, "-c", READ, str(tmp_path), *expected], capture_output=True, text=True, check=True)
+    said = json.loads(done.stdout)
+    grown = said.pop("grown")
+    for name, reason in expected.items():
+        assert reason in said[name] and "\n" not in said[name], (name, said[name])
+    assert grown < 100_000_000
+
+
+def test_a_sparse_file_in_a_tar(tmp_path):
+    member = tarfile.TarInfo("a.png")
+    member.type = tarfile.GNUTYPE_SPARSE
+    (tmp_path / "x.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(DataError, match="a.png: stored as a sparse file; make the archive again without --sparse"):
+        open_tar(tmp_path / "x.tar")
+
+
+def test_a_damaged_header_within_a_tar_is_not_its_end(tmp_path):
+    """tarfile takes it for the end, and the images behind it would be missing without a word."""
+    path = tmp_path / "x.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(write_folder(tmp_path / "f", ["a.png", "b.png", "c.png"]), arcname="f")
+    data = bytearray(path.read_bytes())
+    start = data.index(b"f/b.png")
+    data[start : start + 100] = b"x" * 100
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"x\.tar: cannot be read as a tar archive \(a damaged header within it\)"):
+        open_tar(path)
+
+
+# Numbers and names in headers
+
+
+def test_sizes_of_an_idx_file_beyond_64_bits(tmp_path):
+    """2^32 - 1 images of 2^31 x 2 pixels: as numbers of 64 bits their product is negative, or small."""
+    for shape in ((2**31, 2**31, 4), (2**32 - 1, 2**31, 2)):
+        (tmp_path / "train-images-idx3-ubyte").write_bytes((2051).to_bytes(4) + b"".join(n.to_bytes(4) for n in shape))
+        with pytest.raises(DataError, match=rf"0 bytes of data where its header says {'x'.join(map(str, shape))}"):
+            load(tmp_path, source="mnist")
+
+
+@pytest.mark.parametrize(
+    "text", ["{'descr': '|u1', 'fortran_order': False, 'shape': ((((((", "(" * 5000, "{'shape': 'x'", "[" * 5000 + "]" * 5000]
+)
+@pytest.mark.parametrize("archive", [False, True])
+def test_the_header_of_an_array_that_is_not_closed(tmp_path, text, archive):
+    data = b"\x93NUMPY\x01\0" + min(len(text), 9000).to_bytes(2, "little") + text.encode()[:9000]
+    path = tmp_path / ("x.npz" if archive else "x.npy")
+    if archive:
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("arr_0.npy", data)
+    else:
+        path.write_bytes(data)
+    with pytest.raises(DataError, match=r"x\.np[yz]: ") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_archive_of_arrays_that_is_named_npy(tmp_path):
+    np.savez(tmp_path / "x.npz", np.zeros((2, 16, 16, 3), np.uint8))
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    with pytest.raises(DataError, match=r"x\.npy: "):
+        load(tmp_path / "x.npy")
+
+
+def test_compressed_idx_files_are_read_as_before(tmp_path):
+    values = np.arange(5 * 28 * 28, dtype=np.uint64).astype(np.uint8).reshape(5, 28, 28)
+    header = (2051).to_bytes(4) + b"".join(n.to_bytes(4) for n in values.shape)
+    (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + values.tobytes()))
+    (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress((2049).to_bytes(4) + (5).to_bytes(4) + bytes(5)))
+    images = open_data(DataConfig(path=str(tmp_path), image_size=28, validation_fraction=0.0)).train
+    np.testing.assert_array_equal(images.load(np.arange(5))[..., 0], values)
