@@ -114,6 +114,11 @@ def script_takes(rest: list[str]) -> None:
     guided_diffusion.read(rest[0], rest[1:])
 
 
+def runs_takes(rest: list[str]) -> None:
+    Path("runs").mkdir()
+    assert main(["runs", *rest]) == 0
+
+
 def glow_takes(rest: list[str]) -> None:
     glow.read(rest)
 
@@ -131,6 +136,7 @@ TAKEN = {
     "encode": encode_takes,
     "import": import_takes,
     "export": export_takes,
+    "runs": runs_takes,
     "guided-diffusion": script_takes,
     "glow": glow_takes,
     "imaginaire": imaginaire_takes,

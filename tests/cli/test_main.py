@@ -19,7 +19,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "triptych", *arguments], capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["recipes"], ["train", "--help"], ["sample", "--help"], ["trian"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["recipes"], ["runs", "."], ["train", "--help"], ["sample", "--help"], ["trian"]]
+)
 def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
     code = (
         "import sys; from triptych.cli.main import main; main(sys.argv[1:]); "

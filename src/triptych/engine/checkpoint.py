@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -28,12 +27,12 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain, replace_folder, sync, whole, write_text
+from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
 
 FORMAT = 1
 STATE = "state.json"
 _SUFFIX = ".safetensors"
 _TEMPORARY = ".tmp-"
-_REPLACED = ".old-"
 _SUPERSEDED = "superseded-"
 _RESERVED = ("format", "images_seen", "files")
 
@@ -49,21 +48,6 @@ class Checkpoint:
     files: dict[str, dict[str, Tensor]]
     info: dict[str, Any]
     hashes: dict[str, str]
-
-
-def checkpoint_path(folder: Path, images_seen: int) -> Path:
-    """Where the checkpoint made after `images_seen` images is, or will be."""
-    path = folder / f"{images_seen:09d}"
-    aside = folder / f"{_REPLACED}{path.name}"
-    return aside if not path.exists() and aside.exists() else path
-
-
-def list_checkpoints(folder: Path) -> list[int]:
-    """Images seen of every finished checkpoint, ascending; empty where there is no such folder."""
-    if not folder.is_dir():
-        return []
-    names = (path.name.removeprefix(_REPLACED) for path in folder.iterdir() if path.is_dir())
-    return sorted({int(name) for name in names if re.fullmatch(r"\d{9,}", name)})
 
 
 def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mapping[str, Tensor]], info: Mapping[str, Any]) -> Path:
@@ -87,7 +71,7 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
         state = {"format": FORMAT, "images_seen": images_seen, "files": hashes, **info}
         write_text(temporary / STATE, json.dumps(state, indent=1))
         sync(temporary)
-        replace_folder(temporary, target, aside=folder / f"{_REPLACED}{target.name}")
+        replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
             _supersede(checkpoint_path(folder, newer))
     except (OSError, SafetensorError) as error:
@@ -147,11 +131,11 @@ def sweep(folder: Path) -> None:
     """Removes what interrupted writes and removals left. Only for the process that holds the lock of the run."""
     if not folder.is_dir():
         return
-    for aside in folder.glob(_REPLACED + "*"):
-        target = folder / aside.name.removeprefix(_REPLACED)
+    for aside in folder.glob(REPLACED + "*"):
+        target = folder / aside.name.removeprefix(REPLACED)
         if not target.exists():
             os.rename(aside, target)
-    for pattern in (_TEMPORARY, _REPLACED):
+    for pattern in (_TEMPORARY, REPLACED):
         for leftover in folder.glob(pattern + "*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -182,7 +166,7 @@ def _digest(path: Path) -> str:
 
 
 def _supersede(path: Path) -> None:
-    aside = path.with_name(_SUPERSEDED + path.name.removeprefix(_REPLACED))
+    aside = path.with_name(_SUPERSEDED + path.name.removeprefix(REPLACED))
     shutil.rmtree(aside, ignore_errors=True)
     os.rename(path, aside)
 

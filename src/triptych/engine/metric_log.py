@@ -24,12 +24,18 @@ from triptych.engine.run_directory import RunDirectory
 _NOT_FINITE = ("nan", "inf", "-inf")
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out."""
+def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out.
+
+    `last_bytes`: of the end of the file alone, for the newest figures of a long run.
+    """
     if not path.exists():
         return []
+    with path.open("rb") as file:
+        file.seek(0 if last_bytes is None else max(0, path.stat().st_size - last_bytes))
+        text = file.read().decode(errors="replace")
     kept: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in text.splitlines():
         try:
             values = json.loads(line)
         except ValueError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from triptych.core.files import explain, remove, sweep, sync, write_text
 from triptych.core.locks import Held, Lock
 
 FORMAT = 1
+REPLACED = ".old-"
+"""Before the name of a checkpoint that is about to be replaced by another of its number."""
 _OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
@@ -135,6 +138,21 @@ class RunDirectory:
     def _siblings(self) -> list[str]:
         parent = self.root.parent
         return [path.name for path in parent.iterdir() if RunDirectory(path).exists()] if parent.is_dir() else []
+
+
+def checkpoint_path(folder: Path, images_seen: int) -> Path:
+    """Where the checkpoint made after `images_seen` images is, or will be."""
+    path = folder / f"{images_seen:09d}"
+    aside = folder / f"{REPLACED}{path.name}"
+    return aside if not path.exists() and aside.exists() else path
+
+
+def list_checkpoints(folder: Path) -> list[int]:
+    """Images seen of every finished checkpoint, ascending; empty where there is no such folder."""
+    if not folder.is_dir():
+        return []
+    names = (path.name.removeprefix(REPLACED) for path in folder.iterdir() if path.is_dir())
+    return sorted({int(name) for name in names if re.fullmatch(r"\d{9,}", name)})
 
 
 def _belongs(path: Path) -> bool:

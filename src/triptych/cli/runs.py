@@ -1,0 +1,100 @@
+"""`triptych runs`: the runs in a folder, or what one run has."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triptych.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triptych.report.listing import Listed
+
+USAGE = """usage: triptych runs [DIR]
+       triptych runs RUN
+
+Lists the runs in a folder (runs, unless another is named) and in the folders below it: the recipe, images seen of how many, the newest
+losses in training and on held-out images, what they take on the disk, and when they were last written. Of a single run it lists the
+checkpoints and the pictures."""
+
+_MOST_PICTURES = 12
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the table of runs, or the page of one."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(USAGE)
+        return 0
+    if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
+        raise ConfigError("", f"got {' '.join(arguments)!r}, expected one folder of runs, one run, or nothing")
+    folder = Path(arguments[0] if arguments else "runs")
+    if not folder.is_dir():
+        raise ConfigError("", f"there is no folder {folder}{'' if arguments else ': name the folder of your runs'}")
+    from triptych.engine.run_directory import RunDirectory
+    from triptych.report.listing import find_runs, listed
+
+    if RunDirectory(folder).exists():
+        print(page(listed(folder)))
+        return 0
+    found = [listed(root) for root in find_runs(folder)]
+    print(table(found, folder) if found else f"no runs in {folder}: a run is a folder with a config.json (triptych train makes it)")
+    return 0
+
+
+def table(found: list[Listed], folder: Path) -> str:
+    """The runs, a line for each."""
+    heads = ("run", "recipe", "images seen", "newest losses", "disk", "last written")
+    rows = [
+        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in found
+    ]
+    widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [heads, *rows]]
+    return "\n".join([*lines, "", "triptych runs RUN   shows the checkpoints and pictures of one"])
+
+
+def page(run: Listed) -> str:
+    """All that is to be said of one run."""
+    from triptych.report.listing import checkpoints, pictures
+
+    lines = [f"{run.root}: {run.recipe}, {_images(run)} images seen, {_size(run.size_bytes)}, last written {_date(run.written)}"]
+    lines += [run.fault] if run.fault else []
+    lines += [f"  {name}  {value:.4g}" for name, value in run.figures.items()]
+    stored, drawn = checkpoints(run.root), pictures(run.root)
+    lines += ["", "checkpoints" if stored else "no checkpoints"]
+    lines += [
+        f"  {one.images_seen:>12,} images  {_size(one.size_bytes):>8}  {_date(one.written)}{'  best' if one.is_best else ''}"
+        for one in stored
+    ]
+    left_out = max(0, len(drawn) - _MOST_PICTURES)
+    lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
+    lines += [f"  {path}" for path in drawn[left_out:]]
+    return "\n".join([*lines, "", f"triptych train {shlex.quote(str(run.root))}   goes on with it"])
+
+
+def _images(run: Listed) -> str:
+    if not run.total_images:
+        return f"{run.images_seen:,}"
+    return f"{run.images_seen:,} of {run.total_images:,} ({100 * run.images_seen // run.total_images} %)"
+
+
+def _figures(run: Listed) -> str:
+    """The losses, without the name of the phase: loss 0.031, validation 0.034."""
+    parts = [
+        f"{'validation' if name.startswith('validation/') else name.rpartition('/')[2]} {value:.4g}" for name, value in run.figures.items()
+    ]
+    return ", ".join(parts) or "none yet"
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.3g} GB"
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,158 @@
+"""What runs there are and how far they are, read from their files alone: without PyTorch, and whatever state they are in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import CheckpointError
+from triptych.engine.metric_log import read_metrics
+from triptych.engine.run_directory import RunDirectory, checkpoint_path, list_checkpoints
+
+_DEPTH = 3  # folders below the one that is given in which runs are looked for
+_TAIL_BYTES = 2**18
+_PICTURES = (".png", ".jpg", ".webp")
+_NO_FIGURES = ("gradient_norm", "learning_rate", "loss_scale", "standard_error", "images_per_second", "images", "time")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run, as far as its files say."""
+
+    root: Path
+    recipe: str
+    "The recipe, or the class of the model where there is none."
+    images_seen: int
+    total_images: int | None
+    figures: dict[str, float]
+    "The newest loss of the training and the newest one of a validation, by their names in metrics.jsonl."
+    size_bytes: int
+    written: float
+    "When a file of the run was last written, in seconds since the epoch."
+    fault: str | None
+    "Why config.json cannot be read; None: it can."
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """A checkpoint of a run."""
+
+    images_seen: int
+    size_bytes: int
+    written: float
+    is_best: bool
+
+
+def find_runs(folder: Path, *, depth: int = _DEPTH) -> Iterator[Path]:
+    """The runs in a folder and the folders below it, by name; those inside a run are not looked for."""
+    try:
+        places = sorted(entry.path for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        return
+    for place in map(Path, places):
+        if RunDirectory(place).exists():
+            yield place
+        elif depth > 1:
+            yield from find_runs(place, depth=depth - 1)
+
+
+def listed(root: Path) -> Listed:
+    """What is known of a run; what cannot be read is left out."""
+    directory = RunDirectory(root)
+    document, fault = {}, None
+    try:
+        document = directory.read_config()
+    except (CheckpointError, RecursionError) as error:
+        fault = str(error).removeprefix(f"{directory.config_path} ") or type(error).__name__
+    lines = _metrics(directory)
+    seen = [*list_checkpoints(directory.checkpoints), *(line["images"] for line in lines)]
+    size_bytes, written = _measured(root)
+    total = _inside(document, "train", "total_images")
+    return Listed(
+        root=root,
+        recipe=_recipe(document),
+        images_seen=max(seen, default=0),
+        total_images=total if isinstance(total, int) else None,
+        figures=_headlines(lines),
+        size_bytes=size_bytes,
+        written=written,
+        fault=fault,
+    )
+
+
+def checkpoints(root: Path) -> list[ListedCheckpoint]:
+    """The checkpoints of a run, the oldest first."""
+    folder = RunDirectory(root).checkpoints
+    numbers = list_checkpoints(folder)
+    best = None
+    for number in numbers:  # the newest one that can be read has the last word
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            best = _inside(json.loads((checkpoint_path(folder, number) / "state.json").read_text("utf-8")), "best", "images")
+    return [ListedCheckpoint(number, *_measured(checkpoint_path(folder, number)), is_best=number == best) for number in numbers]
+
+
+def pictures(root: Path) -> list[Path]:
+    """The pictures of a run, the oldest first."""
+    found = [path for path in (*root.glob("*"), *RunDirectory(root).samples.glob("*")) if path.suffix.lower() in _PICTURES]
+    dated = [(_status(path), path) for path in found if not path.name.startswith(".")]
+    return [path for _, path in sorted((status.st_mtime, path) for status, path in dated if status is not None)]
+
+
+def _recipe(document: dict[str, Any]) -> str:
+    recipe, kind = document.get("recipe"), _inside(document, "model", "kind")
+    if isinstance(recipe, str):
+        return recipe
+    return kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
+
+
+def _metrics(directory: RunDirectory) -> list[dict[str, Any]]:
+    try:
+        lines = read_metrics(directory.metrics_path, last_bytes=_TAIL_BYTES)
+    except (OSError, TypeError, KeyError, RecursionError):
+        return []
+    return [line for line in lines if isinstance(line["images"], int)]
+
+
+def _headlines(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """The newest first loss of training and of validation: others are parts of it, or of other phases."""
+    found: dict[str, float] = {}
+    for validation in (False, True):
+        for line in reversed(lines):
+            names = [name for name in line if name.startswith("validation/") == validation and _is_loss(name, line[name])]
+            if names:
+                found[names[0]] = line[names[0]]
+                break
+    return found
+
+
+def _is_loss(name: str, value: Any) -> bool:
+    by_group = name[-2:-1] == "q" and name[-1:].isdecimal()
+    return isinstance(value, int | float) and not by_group and not name.endswith(_NO_FIGURES)
+
+
+def _measured(folder: Path) -> tuple[int, float]:
+    """Bytes of all files below a folder, and when the last one was written; links are not followed."""
+    statuses = [_status(Path(place) / name) for place, _, names in os.walk(folder) for name in names]
+    files = [status for status in (*statuses, _status(folder)) if status is not None and stat.S_ISREG(status.st_mode)]
+    own = _status(folder)
+    return sum(file.st_size for file in files), max((file.st_mtime for file in files), default=own.st_mtime if own else 0.0)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:  # removed a moment ago, or not to be looked at
+        return None
+
+
+def _inside(document: Any, *names: str) -> Any:
+    """What a document has under these names, one in another; None where it has not."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
