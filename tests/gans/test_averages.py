@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from triptych.core.rng import Rng
 from triptych.engine.ema import Average
 from triptych.gans.layers import BlockOptions, ConvBlock
 from triptych.gans.weight_norms import effective_weights, normalised_weight, power_iteration, settle_average, spectral_layers
+
+pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
 
 
 class Normed(Model):

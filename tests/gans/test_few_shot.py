@@ -26,6 +26,8 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 
+pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
+
 SIZE, CLASSES, COUNT = 16, 5, 4
 SMALL: dict[str, Any] = {
     "num_filters": 4,

@@ -30,6 +30,8 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
 from triptych.nn.batch_norm import batch_norms
 
+pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
+
 
 def phase_of(model: Toy, name: str) -> Phase:
     return next(phase for phase in model.phases if phase.name == name)

@@ -11,6 +11,8 @@ from triptych.core.errors import ConfigError
 from triptych.gans.losses import score_mean
 from triptych.gans.penalties import PenaltyConfig, gradient_penalty
 
+pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
+
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -29,6 +29,8 @@ from triptych.gans.unpaired import MUNIT, UNIT, MUNITConfig, MUNITTranslationCon
 from triptych.gans.unpaired_base import IMAGES_B, UNITTranslationConfig, UnpairedGAN
 from triptych.recipes.catalogue import load_recipe
 
+pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
+
 SIDE, COUNT = 16, 3
 PATCH = PatchDiscriminatorConfig(num_discriminators=2, num_filters=4, max_num_filters=8, num_layers=1)
 RESIDUAL = ResidualDiscriminatorConfig(num_filters=4, max_num_filters=8, num_layers=2)

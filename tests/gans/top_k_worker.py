@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tests.float64 import in_float64
 from tests.gans.toy_gan import Toy, images_of, toy
 from triptych.core.batch import Batch
 from triptych.core.rng import Rng
@@ -35,8 +36,10 @@ def terms_and_gradients(model: Toy, batch: Batch, rng: Rng) -> list[tuple[dict[s
 
 def main(folder: Path) -> None:
     world = open_world("cpu")
-    batch, share = images_of(COUNT), SHARES[world.rank]
-    found = terms_and_gradients(toy(**SETTINGS), batch[share], Rng(0, ("generator", 0), batch.index)[share])
+    share = SHARES[world.rank]
+    with in_float64():
+        batch = images_of(COUNT)
+        found = terms_and_gradients(toy(**SETTINGS), batch[share], Rng(0, ("generator", 0), batch.index)[share])
     torch.save(found, folder / f"{world.rank}.pt")
     close_world()
 

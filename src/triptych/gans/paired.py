@@ -43,6 +43,7 @@ from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
 from triptych.nn.collectives import gathered
+from triptych.nn.precision import widened
 
 _PERCEPTUAL = "perceptual"
 
@@ -385,7 +386,7 @@ class Pix2PixHD(PairedGAN):
             features = self._features(batch.images, batch.inputs)
             found.append(looks_of(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
         features, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
-        everywhere = gathered(features.float().flatten()).view(-1, features.shape[1])
+        everywhere = gathered(widened(features).flatten()).view(-1, features.shape[1])
         self.generator.encoder.keep(Looks(everywhere, gathered(classes)))
 
     @torch.no_grad()
@@ -408,7 +409,7 @@ class Pix2PixHD(PairedGAN):
             classes = self.labels.first_classes(inputs)
             choices = rng.integers("look", self.num_looks, classes.shape[1])
             features = self.generator.encoder.kept(classes, choices=choices)
-        return self.generator(label=label, features=features).float()
+        return widened(self.generator(label=label, features=features))
 
     def _features_of_styles(self, images: Tensor, inputs: Mapping[str, Tensor], *, size: torch.Size) -> Tensor:
         flat, k = images.flatten(0, 1), images.shape[1]
