@@ -301,7 +301,15 @@ def test_pieces(tmp_path: Path) -> None:
     assert list(pieces.missing(range(3))) == [range(3)] and list(pieces.missing(range(4, 6))) == []
     for items in (*pieces.missing(range(3, 12)),):
         pieces.save(items, {"x": np.arange(items.start, items.stop)})
-    assert np.concatenate([arrays["x"] for _, arrays in pieces.read()]).tolist() == list(range(3, 12))
+    with pytest.raises(RunError, match=r"the pieces 0 to 2 of 12 are gone; the same command goes on"):
+        next(pieces.read(12))
+    pieces.save(range(3), {"x": np.arange(3)})
+    assert np.concatenate([arrays["x"] for _, arrays in pieces.read(12)]).tolist() == list(range(12))
+    (damaged,) = pieces.folder.glob("*-000000009.npz")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(RunError, match=r"-000000009.npz is damaged, and was removed; the same command goes on"):
+        list(pieces.read(12))
+    assert list(pieces.missing(range(12))) == [range(8, 9)]
     assert Pieces.of(tmp_path / "a.json", identity={"seed": 2}).folder != pieces.folder
     pieces.remove()
     assert not list(tmp_path.iterdir())

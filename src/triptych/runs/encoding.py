@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.runs.attributes import attribute_groups, class_groups
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
-from triptych.runs.files import check_kept
+from triptych.runs.files import check_kept, writing
 from triptych.runs.latents import Latents, check_name, read_latents, write_latents
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
 from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
@@ -67,10 +68,11 @@ class Coder:
             made = self._encoder.encode(batch.images, labels=self._told(chosen, indices), rng=rng, settings=self.settings)
             return [latent.float().cpu().numpy() for latent in made]
 
-        levels = zip(*self._shared(count, part), strict=True)
-        latents = Latents(tuple(np.concatenate(level) for level in levels), chosen)
-        if out is not None and self._world.is_main:
-            write_latents(out, latents)
+        with self._writing(out):
+            levels = zip(*self._shared(count, part), strict=True)
+            latents = Latents(tuple(np.concatenate(level) for level in levels), chosen)
+            if out is not None and self._world.is_main:
+                write_latents(out, latents)
         return latents
 
     def directions(
@@ -99,10 +101,11 @@ class Coder:
             groups = class_groups(pictures, self.spec, count=count)
         else:
             groups = attribute_groups(Path(attributes).expanduser(), pictures, count=count)
-        latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
-        made = directions_of(latents, groups)
-        if out is not None and self._world.is_main:
-            write_directions(out, made)
+        with self._writing(out):
+            latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
+            made = directions_of(latents, groups)
+            if out is not None and self._world.is_main:
+                write_directions(out, made)
         return made, latents
 
     def edit(
@@ -134,9 +137,10 @@ class Coder:
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
         if out is not None:
             check_output(out, count=len(made))
-        samples = self.decode(made)
-        if out is not None and self._world.is_main:
-            write_samples(out, samples, columns=edit.columns)
+        with self._writing(out):
+            samples = self.decode(made)
+            if out is not None and self._world.is_main:
+                write_samples(out, samples, columns=edit.columns)
         return samples
 
     def decode(
@@ -157,9 +161,10 @@ class Coder:
             check_output(out, count=count)
         latents = latents.first(count)
         chosen = self._labels(latents, labels)
-        samples = Samples(nearest_uint8(self._decoded(latents, chosen)).numpy(), chosen)
-        if out is not None and self._world.is_main:
-            write_samples(out, samples)
+        with self._writing(out):
+            samples = Samples(nearest_uint8(self._decoded(latents, chosen)).numpy(), chosen)
+            if out is not None and self._world.is_main:
+                write_samples(out, samples)
         return samples
 
     def error(self, images: str | Path | np.ndarray | Pictures, latents: Latents) -> float:
@@ -199,6 +204,10 @@ class Coder:
         if labels is None or self._num_classes is None:
             return None
         return torch.from_numpy(labels[indices.start : indices.stop]).to(self._world.device)
+
+    def _writing(self, out: Path | None) -> AbstractContextManager[None]:
+        """The block in which `out`, where there is one, is this command's."""
+        return nullcontext() if out is None else writing(out, world=self._world)
 
     def _shared(self, count: int, part: Callable[[range], T]) -> list[T]:
         """What `part` gives for each batch of `count` images, in order; each process does its share."""

@@ -30,7 +30,7 @@ from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
-from triptych.runs.files import check_place, explained, save_npz
+from triptych.runs.files import check_place, save_npz, writing
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.upsampling import renumbered
 
@@ -170,7 +170,7 @@ def evaluate(
         out = directory / "evaluations" / f"{'+'.join(metrics)}-{origin['images']:09d}-{digest_of(document)[:6]}.json"
     check_place(out)
     started = time.monotonic()
-    with explained(out, done="measured"):
+    with writing(out, world=world, kept="measured"):
         pieces = Pieces.of(out, identity=document)
         own = share(len(images.chosen), rank=world.rank, world_size=world.size)
         missing = list(pieces.missing(own))
@@ -183,7 +183,7 @@ def evaluate(
                 done += len(items)
                 progress(done, len(own))
         world.barrier()
-        findings = {name: metric.conclude(_collected(pieces, name)) for name, metric in metrics.items()}
+        findings = {name: metric.conclude(_collected(pieces, len(images.chosen), name)) for name, metric in metrics.items()}
         world.barrier()
         took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
         result = _result(document, findings, images.chosen.numbers, took, out)
@@ -240,12 +240,12 @@ def _flat(measured: Mapping[str, Measured]) -> dict[str, np.ndarray]:
     }
 
 
-def _collected(pieces: Pieces, metric: str) -> Collected:
+def _collected(pieces: Pieces, count: int, metric: str) -> Collected:
     """What the pieces hold of a metric: the values of all images in order, the sums added up."""
     each: dict[str, list[np.ndarray]] = {}
     summed: dict[str, np.ndarray] = {}
     same: dict[str, np.ndarray] = {}
-    for _, arrays in pieces.read():
+    for _, arrays in pieces.read(count):
         for key, values in arrays.items():
             of, kind, name = key.split("/")
             if of != metric:

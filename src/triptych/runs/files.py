@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.core.files import explain, whole
+from triptych.core.files import explain, sweep, whole
+from triptych.core.locks import Held, Lock
+from triptych.engine.distributed import World
 
 
 def check_place(out: Path) -> None:
@@ -38,9 +41,48 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 @contextmanager
-def explained(out: Path, *, done: str) -> Iterator[None]:
-    """Within it an error of the disk is a DataError; `done` says what of the work is kept all the same ("drawn")."""
+def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[None]:
+    """The block in which this command alone writes `out`, a file or, of a name without an ending, a folder; for all processes.
+
+    What killed commands left there is removed first. An error of the disk becomes a DataError; `kept` says what of the work the same
+    command takes up again ("drawn"). Raises DataError where another command writes there.
+    """
+    place = out.parent if out.suffix else out
+    lock: Lock | None = None
+    was_there = place.exists()
+
+    def begin() -> None:
+        nonlocal lock
+        place.mkdir(parents=True, exist_ok=True)
+        lock = _locked(out, place)
+        for folder in _swept(out):
+            sweep(folder)
+
     try:
+        world.on_main(begin)
         yield
     except OSError as error:
-        raise DataError(f"cannot write {out}: {explain(error)}; what was {done} is kept, and the same command goes on") from error
+        goes_on = f"; what was {kept} is kept, and the same command goes on" if kept is not None else ""
+        raise DataError(f"cannot write {out}: {explain(error)}{goes_on}") from error
+    finally:
+        if lock is not None:
+            lock.release(remove=True)
+            if not was_there:
+                with suppress(OSError):  # what was written is in it
+                    place.rmdir()
+
+
+def _locked(out: Path, place: Path) -> Lock:
+    """The lock on an output: in a folder, beside a file."""
+    try:
+        return Lock(place / (f".{out.name}.lock" if out.suffix else ".lock"))
+    except Held as holder:
+        raise DataError(f"another command ({holder}) writes {out}: wait until it ends, or choose another --out") from None
+
+
+def _swept(out: Path) -> Iterator[Path]:
+    """The folders where writers of an output leave temporary files."""
+    yield out.parent
+    yield from out.parent.glob(f".{glob.escape(out.name)}.partial-*")
+    if not out.suffix:
+        yield from (Path(place) for place, _, _ in os.walk(out))

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from triptych.core.errors import RunError
+from triptych.core.npz import DamagedArchive, read_npz
 from triptych.runs.files import save_npz
 
 
@@ -51,11 +53,21 @@ class Pieces:
         """Writes a piece."""
         save_npz(self._path(items), arrays)
 
-    def read(self) -> Iterator[tuple[range, dict[str, np.ndarray]]]:
-        """Every piece with its items, in order; no item comes twice."""
+    def read(self, count: int) -> Iterator[tuple[range, dict[str, np.ndarray]]]:
+        """Every piece with its items, in order; each of `count` items comes once.
+
+        Raises RunError where pieces are missing, which somebody removed, or damaged, which are removed; the same command makes them anew.
+        """
+        missing = next(self.missing(range(count)), None)
+        if missing is not None:
+            raise RunError(f"{self.folder}: the pieces {missing.start} to {missing.stop - 1} of {count} are gone; the same command goes on")
         for items in self._there():
-            with np.load(self._path(items), allow_pickle=False) as arrays:
-                yield items, dict(arrays)
+            path = self._path(items)
+            try:
+                yield items, read_npz(path)
+            except (DamagedArchive, OSError) as error:
+                path.unlink(missing_ok=True)
+                raise RunError(f"{path} is damaged, and was removed; the same command goes on ({error})") from error
 
     def remove(self) -> None:
         """Deletes the pieces."""

@@ -21,7 +21,7 @@ from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
-from triptych.runs.files import check_place, explained, save_npz
+from triptych.runs.files import check_place, save_npz, writing
 from triptych.runs.pieces import Pieces
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
@@ -136,7 +136,7 @@ def sample_to(
     check_output(out, count=request.count)
     labels = None if request.labels is None else request.labels.tolist()
     asked = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
-    with explained(out, done="drawn"):
+    with writing(out, world=world, kept="drawn"):
         pieces = Pieces.of(out, identity=asked)
         own = share(request.count, rank=world.rank, world_size=world.size)
         missing = list(pieces.missing(own))
@@ -155,9 +155,9 @@ def sample_to(
 
 
 def assembled(pieces: Pieces, count: int) -> np.ndarray:
-    """The images of all pieces in order; a piece at a time, for they may fill half of the memory."""
+    """The images of all pieces in order; a piece at a time, for they may fill half of the memory. Raises RunError where one is missing."""
     images: np.ndarray | None = None
-    for items, arrays in pieces.read():
+    for items, arrays in pieces.read(count):
         piece = arrays["images"]
         if images is None:
             images = np.empty((count, *piece.shape[1:]), dtype=np.uint8)

@@ -28,7 +28,7 @@ from triptych.data.images import failure
 from triptych.data.source import Data
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
-from triptych.runs.files import check_kept, check_place, explained, save_npz
+from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.sampling import assembled
 from triptych.runs.translation_grid import rows, write_rows
@@ -193,7 +193,7 @@ def translate_to(
     styles = None if wanted.styles is None else wanted.styles.origin
     asked = [wanted.inputs.origin, wanted.inputs.names, styles, wanted.answers, wanted.seed, wanted.settings.to_dict(), wanted.precision]
     digest = digest_of([*asked, origin])
-    with explained(out, done="made"):
+    with writing(out, world=world, kept="made"):
         if out.suffix == ".npz":
             return _to_arrays(out, model, wanted, digest=digest, fits=fits, world=world, progress=progress)
         if out.suffix == ".png":

@@ -1,0 +1,179 @@
+"""What a command writes when another one writes the same, and when it is killed: whole, or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.runs.glow import moved_run, pixels
+from tests.runs.translators import mirror_run, opened, plain_data, write_images
+from triptych.core.errors import DataError, RunError
+from triptych.runs import Run
+
+Progress = Callable[..., None]
+
+
+@dataclass
+class Case:
+    """A command: what it is called with, and what it writes into a folder."""
+
+    out: str
+    act: Callable[[Path, Progress], Any]
+
+
+@pytest.fixture(scope="module")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return moved_run(tmp_path_factory.mktemp("flow") / "run")
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return mirror_run(tmp_path_factory.mktemp("mirror") / "run", plain_data())
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("given")
+    write_images(folder, ["a.png", "deep/b.png", "c.png"], size=(16, 16), channels=1)
+    return folder
+
+
+@pytest.fixture(params=["sample .npz", "sample folder", "evaluate", "translate .npz", "translate folder", "encode", "decode"])
+def case(request: pytest.FixtureRequest, flow: Run, translator: Run, given: Path) -> Case:
+    def encode(out: Path, progress: Progress) -> None:
+        flow.coder(batch_size=2, device="cpu", progress=progress).encode(pixels(4), out=out)
+
+    def decode(out: Path, progress: Progress) -> None:
+        latents = flow.encode(pixels(4), device="cpu")
+        flow.coder(batch_size=2, device="cpu", progress=progress).decode(latents, out=out)
+
+    def sample(out: Path, progress: Progress) -> None:
+        flow.sample(4, batch_size=2, device="cpu", out=out, progress=progress)
+
+    def evaluate(out: Path, progress: Progress) -> None:
+        flow.evaluate(count=4, batch_size=2, device="cpu", out=out, progress=progress)
+
+    def translate(out: Path, progress: Progress) -> None:
+        translator.translate(given, batch_size=2, device="cpu", out=out, progress=progress)
+
+    cases = {
+        "sample .npz": Case("a.npz", sample),
+        "sample folder": Case("a", sample),
+        "evaluate": Case("a.json", evaluate),
+        "translate .npz": Case("a.npz", translate),
+        "translate folder": Case("a", translate),
+        "encode": Case("a.npz", encode),
+        "decode": Case("a.npz", decode),
+    }
+    return cases[request.param]
+
+
+def nothing(*given: object) -> None:
+    pass
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """What all files in a folder hold, by name; raises for one that is not whole."""
+    return {str(path.relative_to(folder)): content(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def content(path: Path) -> Any:
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return {name: array.tolist() for name, array in arrays.items()}
+    if path.suffix == ".png":
+        return opened(path).tolist()
+    document = json.loads(path.read_text())
+    document.pop("seconds", None)
+    return document
+
+
+def test_of_two_commands_with_one_output_the_second_is_refused(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "both").mkdir()
+    refused: list[str] = []
+
+    def meanwhile(*done: int) -> None:
+        if not refused and done[0]:
+            with pytest.raises(DataError) as caught:
+                case.act(tmp_path / "both" / case.out, nothing)
+            refused.append(str(caught.value))
+
+    case.act(tmp_path / "both" / case.out, meanwhile)
+    (line,) = refused
+    assert line.startswith(f"another command (process {os.getpid()} on ") and "\n" not in line
+    assert line.endswith(f") writes {tmp_path / 'both' / case.out}: wait until it ends, or choose another --out")
+    case.act(tmp_path / "alone" / case.out, nothing)
+    assert contents(tmp_path / "both") == contents(tmp_path / "alone")
+
+
+def test_pieces_that_vanish_are_an_error_and_no_image_of_chance(flow: Run, tmp_path: Path) -> None:
+    def removed(drawn: int) -> None:
+        for piece in tmp_path.glob(".a.npz.partial-*/000000002-*.npz"):
+            piece.unlink()
+
+    with pytest.raises(RunError, match=r"the pieces 2 to 3 of 4 are gone; the same command goes on"):
+        flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=removed)
+    assert not (tmp_path / "a.npz").exists()
+    again: list[int] = []
+    flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
+    assert again == [2, 2] and [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")
+
+
+def killed_at(operation: int, act: Callable[[], object], folder: Path) -> bool:
+    """Whether a process that does `act` was killed at an operation on the files of a folder, or had fewer."""
+    child = os.fork()
+    if child == 0:
+        left = operation
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal left
+            if event in OPERATIONS and isinstance(arguments[0], str | os.PathLike) and str(folder) in os.fspath(arguments[0]):
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), code
+    return code != 0
+
+
+def visible(folder: Path) -> Iterator[Path]:
+    """The files that are for the user."""
+    return (
+        path for path in folder.rglob("*") if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def test_killed_at_any_moment_what_is_there_is_whole_and_the_same_command_goes_on(case: Case, tmp_path: Path) -> None:
+    case.act(tmp_path / "unbroken" / case.out, nothing)
+    expected = contents(tmp_path / "unbroken")
+    operation = 0
+    while True:
+        folder = tmp_path / f"killed{operation}"
+        was_killed = killed_at(operation, lambda folder=folder: case.act(folder / case.out, nothing), folder)
+        for path in visible(folder):
+            assert content(path) == expected[str(path.relative_to(folder))], (operation, path)
+        if not was_killed:
+            break
+        case.act(folder / case.out, nothing)
+        assert contents(folder) == expected, operation
+        operation += 3 if operation > 6 else 1
+    assert operation > 4
