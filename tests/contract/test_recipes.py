@@ -18,6 +18,7 @@ from tests.contract.shrink import BATCH, KINDS, RECIPES, able, shrunk
 from tests.contract.small_data import SIDE, full_spec
 from tests.float64 import in_float64, widened
 from triptych.core.batch import Batch
+from triptych.core.config import modules_that_name
 from triptych.core.errors import ConfigError
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
@@ -60,7 +61,9 @@ def test_json_round_trip(name):
     recipe = load_recipe(name)
     document = json.loads(json.dumps(recipe.to_dict()))
     assert RunConfig.from_dict(document) == recipe
-    assert "kind" in document["model"]
+    kind = document["model"]["kind"]
+    assert ":" not in kind, "give the configuration a kind_name: files keep it, wherever the class moves"
+    assert type(recipe.model).__module__ in modules_that_name(kind), "a run is opened before anything imports the model"
 
 
 @every_recipe

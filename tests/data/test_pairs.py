@@ -330,7 +330,7 @@ class NoOptions(Config):
 def test_a_run_keeps_the_kind_of_its_data():
     run = dataclasses.replace(load_recipe("adm-digits"), data=settings(Path("somewhere"), crop="random", scale=0.2))
     assert RunConfig.from_dict(run.to_dict()) == run
-    assert run.to_dict()["data"]["kind"] == "triptych.data.pairs_config:PairedDataConfig"
+    assert run.to_dict()["data"]["kind"] == "paired"
     flags = ["--data.maps", "labels", "parts", "--data.num-classes", "12", "3", "--data.width", "None", "--data.jitter", "0.1"]
     _, changed = parse(flags, prog="", description="", options=NoOptions(), settings=run)
     wanted = dataclasses.replace(run.data, maps=("labels", "parts"), num_classes=(12, 3), width=None, jitter=0.1)

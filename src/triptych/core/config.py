@@ -8,8 +8,9 @@
             self.require(self.learning_rate > 0, "learning_rate", "a positive number")
 
 A field annotated with a base class (`model: ModelConfig`) may hold any subclass; its dictionary then names it under
-"kind", as "package.module:Class". A kind is found among the modules of Triptych and the classes already imported; nothing
-else is ever imported on the word of a file. Where a class has a setting called "kind", the word means that, and no subclass.
+"kind", by the `kind_name` that the class gives itself ("adm"). Files keep that name, wherever the class moves. A kind is found
+among the classes already imported and the modules of Triptych; nothing else is ever imported on the word of a file. Where a
+class has a setting called "kind", the word means that, and no subclass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import importlib
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 from triptych.core.errors import ConfigError, nearest
@@ -42,6 +44,8 @@ def config(cls: type[T]) -> type[T]:
 class Config:
     """Base of every configuration: `to_dict`, `from_dict`, `updated` and `require`."""
 
+    kind_name: ClassVar = ""
+    "What files call this class where one of several may stand; it never changes. Each such class has its own."
     changeable: ClassVar[frozenset[str]] = frozenset()
     "Names of the settings that may change when a run goes on; the others are refused."
 
@@ -77,8 +81,8 @@ def field_types(cls: type[Config]) -> dict[str, Any]:
 
 
 def kind_of(cls: type[Config]) -> str:
-    """The name under which a dictionary refers to a configuration class."""
-    return f"{cls.__module__}:{cls.__qualname__}"
+    """The name under which a dictionary refers to a configuration class; one without a name of its own is called by its module."""
+    return cls.__dict__.get("kind_name") or f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _without_kind(cls: type[Config], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,21 +196,30 @@ def _convert_section(value: Any, annotation: type[Config], current: Any) -> Conf
 
 
 def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
-    module = str(kind).partition(":")[0]
-    if module.startswith(_PACKAGE + "."):
-        try:
+    if kind not in _kinds(base):
+        for module in modules_that_name(str(kind)):
             importlib.import_module(module)
-        except ModuleNotFoundError:
-            raise ConfigError("kind", f"unknown {kind!r}: this version of Triptych has no module {module}") from None
     known = _kinds(base)
     if kind not in known:
         raise ConfigError("kind", f"unknown {kind!r}{nearest(str(kind), known)}")
+    return known[kind]
+
+
+def _kinds(cls: type[Config]) -> dict[str, type[Config]]:
+    """The class and its subclasses that are imported, by their kind."""
     # By name: making a dataclass slotted replaces the class, and the replaced one is still listed as a subclass.
-    return getattr(sys.modules[module], str(kind).partition(":")[2])
+    found = {kind_of(cls): getattr(sys.modules[cls.__module__], cls.__qualname__, cls)}
+    for subclass in cls.__subclasses__():
+        found |= _kinds(subclass)
+    return found
 
 
-def _kinds(cls: type[Config]) -> set[str]:
-    return {kind_of(cls)}.union(*(_kinds(sub) for sub in cls.__subclasses__()))
+def modules_that_name(kind: str) -> Iterator[str]:
+    """The modules of Triptych in whose source a class gives itself this name."""
+    root = Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        if f'kind_name: ClassVar = "{kind}"\n' in path.read_text("utf-8"):
+            yield ".".join((_PACKAGE, *path.relative_to(root).with_suffix("").parts))
 
 
 def _plain(value: Any, annotation: Any = None) -> Any:

@@ -14,6 +14,7 @@ Augment = Literal["none", "shift", "affine"]
 class DataConfig(Config):
     """The images that a run learns."""
 
+    kind_name: ClassVar = "images"
     changeable: ClassVar = frozenset(("source", "path", "decode", "workers"))
 
     source: Source = "auto"

@@ -12,6 +12,8 @@ from triptych.data.config import DataConfig
 class PairedDataConfig(DataConfig):
     """Images and what they are to be made from, file by file: PATH/train/TYPE/..., PATH/val/TYPE/..., or PATH/TYPE/... without a split."""
 
+    kind_name: ClassVar = "paired"
+
     width: int | None = None
     "Width of the images, where it is not image_size, which is then their height alone."
     target: str = "images"
@@ -48,6 +50,7 @@ class PairedDataConfig(DataConfig):
 class UnpairedDataConfig(DataConfig):
     """Images of two domains, of which none belongs to another."""
 
+    kind_name: ClassVar = "unpaired"
     changeable: ClassVar = DataConfig.changeable | {"a", "b"}
 
     a: str = "images_a"
@@ -66,6 +69,8 @@ class UnpairedDataConfig(DataConfig):
 @config
 class FewShotDataConfig(DataConfig):
     """Images by class: the content of one, in the style of another class."""
+
+    kind_name: ClassVar = "few-shot"
 
     class_folder: Literal["first", "deepest"] = "first"
     "Which folder is the class: the first below `path`, or every one that holds images, under its whole name (Greek/character01)."

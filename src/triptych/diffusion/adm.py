@@ -7,6 +7,7 @@ models of "Improved Denoising Diffusion Probabilistic Models", Nichol and Dhariw
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,8 @@ _ENCODING_STEPS = 250  # a digit comes back from them with a mean error of 0.5 l
 @config
 class ADMConfig(DiffusionConfig):
     """A diffusion model of images, by class or not."""
+
+    kind_name: ClassVar = "adm"
 
     def build(self, spec: DataSpec) -> ADM:
         """The model for the images of `spec`; raises ConfigError when they are unlabelled, or of a size that the network cannot take."""

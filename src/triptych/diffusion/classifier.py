@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +36,8 @@ def _published_encoder() -> EncoderConfig:
 @config
 class ClassifierConfig(ModelConfig):
     """A classifier of noisy images."""
+
+    kind_name: ClassVar = "classifier"
 
     network: EncoderConfig = dataclasses.field(default_factory=_published_encoder)
     "The encoder; attention pooling has heads of num_head_channels."

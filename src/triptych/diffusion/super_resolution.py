@@ -8,6 +8,8 @@ DDIM are there as in every model of the family.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -23,6 +25,8 @@ from triptych.diffusion.unet import UNet, UNetConfig
 @config
 class SuperResolutionConfig(DiffusionConfig):
     """A diffusion model that makes large images of small ones."""
+
+    kind_name: ClassVar = "super-resolution"
 
     small_size: int
     "Height and width of the small images, in pixels; the large ones have data.image_size."

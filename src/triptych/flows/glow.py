@@ -73,6 +73,7 @@ class GlowLikelihoodConfig(Config):
 class GlowConfig(ModelConfig):
     """Glow."""
 
+    kind_name: ClassVar = "glow"
     changeable: ClassVar = frozenset(("memory", "sampling", "grid_temperatures"))
 
     levels: int = 3

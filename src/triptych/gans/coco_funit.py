@@ -6,6 +6,8 @@ counts, so that the pose of a style image leaks less into the translation.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,8 @@ from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig, FUNITTrans
 @config
 class COCOFUNITGeneratorConfig(FUNITGeneratorConfig):
     """FUNIT's, with the universal style bias."""
+
+    kind_name: ClassVar = "coco-funit"
 
     style_bias_dims: int = 1024
     "Numbers of the style that all images share."

@@ -8,7 +8,7 @@ with the projection of Miyato and Koyama 2018 (arXiv 1802.05637).
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,8 @@ class Scores(NamedTuple):
 @config
 class PatchDiscriminatorConfig(Config):
     """Patch discriminators at one or several scales."""
+
+    kind_name: ClassVar = "patch"
 
     num_discriminators: int = 2
     "Scales; each halves the size."
@@ -59,6 +61,8 @@ class PatchDiscriminatorConfig(Config):
 @config
 class ResidualDiscriminatorConfig(Config):
     """A residual network that gives each image one score."""
+
+    kind_name: ClassVar = "residual"
 
     num_filters: int = 32
     "Channels of the first layer; they double from block to block."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,6 +39,8 @@ class FUNITTranslationConfig(Config):
 @config
 class FUNITConfig(GANConfig):
     """FUNIT, or COCO-FUNIT with that generator."""
+
+    kind_name: ClassVar = "funit"
 
     generator: FUNITGeneratorConfig = FUNITGeneratorConfig()
     "The generator."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -21,6 +21,8 @@ from triptych.gans.weight_norms import WeightNorm
 @config
 class FUNITGeneratorConfig(Config):
     """Encoders of content and style, and the decoder."""
+
+    kind_name: ClassVar = "funit"
 
     num_filters: int = 64
     "Channels of the first convolution; they double at each step down."

@@ -7,7 +7,7 @@ has the content of one image and a style of the other domain: an encoded one, or
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -21,6 +21,8 @@ from triptych.gans.weight_norms import WeightNorm
 @config
 class MUNITGeneratorConfig(Config):
     """The two auto-encoders."""
+
+    kind_name: ClassVar = "munit"
 
     num_filters: int = 64
     "Channels of the first convolution; they double at each step down."

@@ -210,6 +210,7 @@ class SPADETranslationConfig(Config):
 class SPADEConfig(PairedGANConfig):
     """SPADE."""
 
+    kind_name: ClassVar = "spade"
     changeable: ClassVar = frozenset(("translation",))
 
     generator: SPADEGeneratorConfig = SPADEGeneratorConfig()
@@ -300,6 +301,7 @@ class Pix2PixHDTranslationConfig(Config):
 class Pix2PixHDConfig(PairedGANConfig):
     """pix2pixHD."""
 
+    kind_name: ClassVar = "pix2pixhd"
     changeable: ClassVar = frozenset(("translation",))
 
     generator: Pix2PixHDGeneratorConfig = Pix2PixHDGeneratorConfig()

@@ -6,7 +6,7 @@ Two auto-encoders, one for each domain, whose contents are exchanged: an image o
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 
@@ -20,6 +20,8 @@ from triptych.gans.weight_norms import WeightNorm
 @config
 class UNITGeneratorConfig(Config):
     """The two auto-encoders."""
+
+    kind_name: ClassVar = "unit"
 
     num_filters: int = 48
     "Channels of the first convolution; they double at each step down."

@@ -7,7 +7,7 @@ papers: UNIT has no variational terms, and MUNIT has terms that theirs has not, 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class MUNITTranslationConfig(UNITTranslationConfig):
 class UNITConfig(UnpairedConfig):
     """UNIT."""
 
+    kind_name: ClassVar = "unit"
+
     generator: UNITGeneratorConfig = UNITGeneratorConfig()
     "The two auto-encoders."
 
@@ -52,6 +54,8 @@ class UNITConfig(UnpairedConfig):
 @config
 class MUNITConfig(UnpairedConfig):
     """MUNIT."""
+
+    kind_name: ClassVar = "munit"
 
     generator: MUNITGeneratorConfig = MUNITGeneratorConfig()
     "The two auto-encoders."

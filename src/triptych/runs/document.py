@@ -13,6 +13,29 @@ from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.recipes.config import RunConfig
 
+EARLIER_KINDS = {
+    "triptych.diffusion.adm:ADMConfig": "adm",
+    "triptych.diffusion.classifier:ClassifierConfig": "classifier",
+    "triptych.diffusion.super_resolution:SuperResolutionConfig": "super-resolution",
+    "triptych.flows.glow:GlowConfig": "glow",
+    "triptych.gans.paired:SPADEConfig": "spade",
+    "triptych.gans.paired:Pix2PixHDConfig": "pix2pixhd",
+    "triptych.gans.unpaired:UNITConfig": "unit",
+    "triptych.gans.unpaired:MUNITConfig": "munit",
+    "triptych.gans.unit:UNITGeneratorConfig": "unit",
+    "triptych.gans.munit:MUNITGeneratorConfig": "munit",
+    "triptych.gans.few_shot:FUNITConfig": "funit",
+    "triptych.gans.funit:FUNITGeneratorConfig": "funit",
+    "triptych.gans.coco_funit:COCOFUNITGeneratorConfig": "coco-funit",
+    "triptych.gans.discriminators:PatchDiscriminatorConfig": "patch",
+    "triptych.gans.discriminators:ResidualDiscriminatorConfig": "residual",
+    "triptych.data.config:DataConfig": "images",
+    "triptych.data.pairs_config:PairedDataConfig": "paired",
+    "triptych.data.pairs_config:UnpairedDataConfig": "unpaired",
+    "triptych.data.pairs_config:FewShotDataConfig": "few-shot",
+}
+"""Kinds in the config.json of versions up to 0.1.0, which named them by module, and what they are called since."""
+
 
 @dataclass(frozen=True)
 class RunDocument:
@@ -32,13 +55,22 @@ class RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
         settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec")}
         try:
-            config = RunConfig.from_dict(settings)
+            config = RunConfig.from_dict(_with_kinds_of_now(settings))
             return RunDocument(config, DataSpec.from_dict(document["spec"]), document.get("recipe"))
         except KeyError as error:
             raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
         except ConfigError as error:
             written = document.get("triptych", "an unknown version")
             raise CheckpointError(f"config.json (written by Triptych {written}): {error}") from None
+
+
+def _with_kinds_of_now(values: Any) -> Any:
+    """The same with today's names of the kinds, in all sections."""
+    if not isinstance(values, dict):
+        return values
+    sections = {name: _with_kinds_of_now(value) for name, value in values.items()}
+    kind = sections.get("kind")
+    return sections | {"kind": EARLIER_KINDS[kind]} if isinstance(kind, str) and kind in EARLIER_KINDS else sections
 
 
 def differences(old: Config, new: Config, prefix: str = "") -> Iterator[tuple[str, Any, Any, bool]]:
