@@ -1,14 +1,19 @@
-"""Run by torchrun: trains the toy model and writes its gradients, weights and what each process saw. Arguments: folder, microbatch."""
+"""Run by torchrun: trains the toy model and writes its gradients, weights and what each process saw. Arguments: folder, microbatch.
+
+A third argument: also keeps the others waiting.
+"""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import torch
 
 from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
-from triptych.engine.distributed import close_world, open_world
+from triptych.engine.distributed import close_world, failing_together, open_world
+from triptych.engine.peers import PeerError
 
 
 def train_toys(folder: Path, microbatch: int | None) -> None:
@@ -35,6 +40,24 @@ def train_toys(folder: Path, microbatch: int | None) -> None:
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
 
 
+def keep_waiting(folder: Path) -> None:
+    """The second of two processes is late, where that is allowed and where it is not; what each is told is written to a file."""
+    world = open_world("cpu")
+    world.limit(1 / 60)
+    with world.patience("writing a checkpoint"):
+        time.sleep(2.5 * world.rank)
+    world.doing("loading images")
+    time.sleep(2.5 * world.rank)
+    world.doing("taking a step")
+    try:
+        with failing_together():
+            world.sum(torch.ones(1))
+    except PeerError as error:
+        (folder / f"late-{world.rank}.txt").write_text(str(error), encoding="utf-8")
+
+
 if __name__ == "__main__":
     train_toys(Path(sys.argv[1]), int(sys.argv[2]) or None)
+    if len(sys.argv) > 3:
+        keep_waiting(Path(sys.argv[1]))
     close_world()

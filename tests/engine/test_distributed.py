@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -13,8 +15,13 @@ from triptych.engine.distributed import Agreement, World, open_world
 @pytest.mark.parametrize("microbatch", [0, 3])
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
     for processes, size in ((1, 0), (2, microbatch)):
-        done = run_torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size))
+        waiting = ["wait"] if processes == 2 and not microbatch else []
+        done = run_torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size), *waiting)
         assert done.returncode == 0, done.stderr[-3000:]
+    for told in (tmp_path / "2").glob("late-*"):  # nobody was late in its patience, or there would be a traceback
+        expected = r"rank 1 \(process \d+ on .*\) did not arrive within 0.0166667 minutes .*: it is loading images; .*"
+        assert re.fullmatch(expected, told.read_text(encoding="utf-8"))
+    assert len(list((tmp_path / "2").glob("late-*"))) == (0 if microbatch else 2)
     for kind in ("Denoiser", "Pair"):
         gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")
         parts = [torch.load(tmp_path / f"2/{kind}-2-{rank}.pt") for rank in (0, 1)]

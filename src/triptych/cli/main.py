@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from triptych import __version__
+from triptych.cli.processes import is_launched
 from triptych.core.errors import ConfigError, RunError, UserError, nearest
 
 EXIT_FAILED = 1
@@ -59,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda message, *_, **__: print(f"triptych: warning: {message}", file=sys.stderr)
     try:
         try:
-            code = _dispatch(given)
+            with _failing_together():
+                code = _dispatch(given)
         except SystemExit as leaving:  # tyro has printed a page of help
             code = int(leaving.code or 0)
         sys.stdout.flush()
@@ -82,6 +86,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_FAILED, debug=debug)
 
 
+@contextmanager
+def _failing_together() -> Iterator[None]:
+    """Within it the error of one of several processes ends all of them, with its words. Without torchrun it does nothing."""
+    if not is_launched():
+        yield
+        return
+    from triptych.core.parent import end_with
+
+    end_with(os.getppid())  # before PyTorch is imported, which takes seconds
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, as soon as one has ended: this one ends too, with a code of its own
+        if "triptych.engine.distributed" not in sys.modules:
+            raise
+        from triptych.engine.distributed import failing_together
+
+        with failing_together():
+            raise
+
+
 def _dispatch(given: list[str]) -> int:
     if not given:
         print(_help(), file=sys.stderr)
@@ -102,6 +127,8 @@ def _dispatch(given: list[str]) -> int:
 def _fail(error: Exception, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
+    if not getattr(error, "first", True):  # another process has said it already
+        return code
     line = " ".join(str(error).split()) or type(error).__name__
     print(f"triptych: error: {line}", file=sys.stderr)
     return code

@@ -13,3 +13,8 @@ def is_first_process() -> bool:
 def num_processes() -> int:
     """How many processes work together."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process; without it torch.distributed is not used."""
+    return "TORCHELASTIC_RUN_ID" in os.environ

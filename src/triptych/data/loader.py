@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from triptych.core.batch import RawBatch, share
 from triptych.core.errors import DataError, RunError
+from triptych.core.parent import end_with
 from triptych.core.rng import permutation
 from triptych.data.images import ImageSet
 
@@ -146,7 +147,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
             batch_sampler=indices,  # pyright: ignore[reportArgumentType]  (arrays of numbers instead of lists)
             num_workers=workers,
             collate_fn=_unchanged,
-            worker_init_fn=_start_worker,
+            worker_init_fn=functools.partial(_start_worker, parent=os.getpid()),
             prefetch_factor=_PREFETCHED,
             pin_memory=torch.cuda.is_available(),
             # Workers inherit open archives and arrays in memory, which other methods would copy.
@@ -174,8 +175,12 @@ def _unchanged(loaded: Any) -> Any:
     return loaded
 
 
-def _start_worker(_: int) -> None:
-    """Leaves signals to the training process: Ctrl-C, and what a cluster sends to every process of a job, must not end workers first."""
+def _start_worker(_: int, *, parent: int) -> None:
+    """Ends with the training process, even one that is killed, and not before it.
+
+    Ctrl-C, and what a cluster sends to every process of a job, must not end workers first: signals are left to the training process.
+    """
+    end_with(parent)
     os.setpgid(0, 0)
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(name, signal.SIG_IGN)

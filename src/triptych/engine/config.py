@@ -36,6 +36,7 @@ class TrainConfig(Config):
             "validate_every",
             "validate_images",
             "profile_steps",
+            "timeout_minutes",
         )
     )
 
@@ -85,6 +86,8 @@ class TrainConfig(Config):
     "Held-out images of a validation (fewer where there are fewer); 0: no validation."
     profile_steps: int = 0
     "Steps to profile after the third step of this start; writes profile/trace.json and profile/table.txt."
+    timeout_minutes: float = 5.0
+    "Of several processes: how long one may give no sign of life, or keep the others waiting in a step, before the run ends and names it."
 
     def __post_init__(self) -> None:
         for name in ("total_images", "batch_size", "keep_last"):
@@ -94,6 +97,7 @@ class TrainConfig(Config):
         for name in ("sample_count", "validate_images", "profile_steps", "ema_start", "statistics_batches"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
+        self.require(0 < self.timeout_minutes <= 24 * 60, "timeout_minutes", "a positive number, at most 1440")
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
         self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
         self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")

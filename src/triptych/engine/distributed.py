@@ -5,21 +5,30 @@ Under torchrun the processes form a group (NCCL on CUDA, gloo on CPU); without i
 
 from __future__ import annotations
 
-import datetime
+import atexit
+import functools
 import gc
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout  # the one way to change it, which torchtitan uses too
 
 from triptych.core.errors import ConfigError, UserError
+from triptych.core.parent import end_with
+from triptych.engine.peers import Peers, meet
 
 T = TypeVar("T")
 
-_TIMEOUT = datetime.timedelta(minutes=30)  # the longest that one process may write a checkpoint while the others wait
+_MEETING = timedelta(minutes=30)  # until all processes have started
+_PATIENCE = timedelta(hours=12)  # a process that is silent for long ends the others earlier
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,7 @@ class World:
     size: int
     device: torch.device
     control: Any = None
+    peers: Peers | None = None
 
     @property
     def is_main(self) -> bool:
@@ -82,6 +92,66 @@ class World:
         if self.size > 1:
             dist.barrier(group=self.control)
 
+    # Waiting ---------------------------------------------------------------------------------------------------------
+
+    def doing(self, what: str) -> None:
+        """Notes what this process begins, for the message of those that wait for it; all begin the same in the same order."""
+        if self.peers is not None:
+            self.peers.doing(what)
+
+    def limit(self, minutes: float | None) -> None:
+        """Sets how long the processes wait for one another from now on; None: as long as all of them live."""
+        if self.peers is None or self.peers.minutes == minutes:
+            return
+        self.peers.minutes = minutes
+        for group in {None, self.control}:
+            _set_pg_timeout(_PATIENCE if minutes is None else timedelta(minutes=minutes), group)
+
+    @contextmanager
+    def patience(self, doing: str) -> Iterator[None]:
+        """Within it there is no limit: some processes have more to do than others, such as write what all have made."""
+        if self.peers is None:
+            yield
+            return
+        minutes = self.peers.minutes
+        self.doing(doing)
+        self.limit(None)
+        yield
+        self.barrier()
+        self.limit(minutes)
+
+    def watch(self, *, limit_minutes: float, log_path: Path) -> None:
+        """Sets how long a process may give no sign of life, and the log of the run, where the others say so if process 0 cannot."""
+        if self.peers is not None:
+            self.peers.limit_seconds, self.peers.log_path = 60 * limit_minutes, log_path
+
+
+def patiently(doing: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Decorates a method of what has a `world`: the whole call is done within its `patience`."""
+
+    def decorate(method: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(method)
+        def patient(self: Any, *arguments: Any) -> T:
+            with self.world.patience(doing):
+                return method(self, *arguments)
+
+        return patient
+
+    return decorate
+
+
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """Within it the error of one process ends all: the others raise PeerError, which names it."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        peers = _join(dist.get_backend())[1] if dist.is_initialized() and dist.is_torchelastic_launched() else None
+        explained = error if peers is None else peers.explained(error)
+        if explained is error:
+            raise
+        raise explained from None
+
 
 def open_world(device: str | None = None) -> World:
     """This process's place in the run; joins the group that torchrun prepared. `device`: None for CUDA where there is one.
@@ -94,17 +164,38 @@ def open_world(device: str | None = None) -> World:
     chosen = _device(name, local_rank)
     if not launched:
         return World(0, 1, chosen)
-    if not dist.is_initialized():
-        if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_TIMEOUT)
-    control = dist.new_group(backend="gloo", timeout=_TIMEOUT) if chosen.type == "cuda" else None  # NCCL carries no host values
-    return World(dist.get_rank(), dist.get_world_size(), chosen, control)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    control, peers = _join("nccl" if chosen.type == "cuda" else "gloo")
+    return World(dist.get_rank(), dist.get_world_size(), chosen, control, peers)
+
+
+@functools.cache
+def _join(backend: str) -> tuple[Any, Peers | None]:
+    """The group for host values (see `World`) and the other processes; this process has joined them when this returns."""
+    if dist.is_initialized():  # by the program that uses this library
+        return dist.new_group(backend="gloo") if backend == "nccl" else None, None
+    end_with(os.getppid())
+    found, rank, size = next(dist.rendezvous("env://", timeout=_MEETING))
+    store = dist.PrefixStore(meet(found, rank=rank, size=size), found)
+    peers = Peers(dist.PrefixStore("peers", store.clone()), rank=rank, size=size)  # a connection of its own: a wait on one blocks it
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
+    control = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
+    for group in {None, control}:
+        _set_pg_timeout(_PATIENCE, group)
+    dist.barrier(group=control)
+    peers.watch()
+    atexit.register(peers.leave)
+    return control, peers
 
 
 def close_world() -> None:
     """Leaves the group of processes, where this is one of several; call it once, at the normal end of the program."""
     if dist.is_initialized():
+        peers = _join(dist.get_backend())[1]
+        if peers is not None:
+            peers.leave()
+        _join.cache_clear()
         dist.destroy_process_group()
         # The threads of a gloo group end with its last reference. One that still lets go of a tensor while Python shuts down aborts it.
         gc.collect()

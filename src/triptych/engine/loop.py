@@ -22,7 +22,7 @@ from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
-from triptych.engine.distributed import Agreement, World
+from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import MetricLog
@@ -117,6 +117,7 @@ class Loop:
             load_optimizer_state(updater.optimizer, updater.parameters, own)
             updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
 
+    @patiently("writing a checkpoint")
     def save(self) -> None:
         """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""
         self._check()
@@ -155,6 +156,7 @@ class Loop:
             while self.images_seen < self.train.total_images and not stopped:
                 before = self.images_seen
                 self._iteration(batches)
+                self.world.limit(self.train.timeout_minutes)  # from the second on: the first one may compile
                 minutes = (time.monotonic() - saved_time) / 60
                 overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
                 agreed = agreement.vote({"stop": stop.name is not None, "overdue": overdue and self.world.is_main})
@@ -163,12 +165,15 @@ class Loop:
                     saved_time = time.monotonic()
                 profiler.step()
         agreement.close()
+        self.world.limit(None)
         self.save()
         return self.images_seen >= self.train.total_images
 
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
         iteration = self.images_seen // self.drawn
+        self.world.doing("loading images")
         slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
+        self.world.doing("taking a step")
         rate = learning_rate(self.optim, images_seen=self.images_seen, step_images=self.drawn, total_images=self.train.total_images)
         for phase in self.model.phases:
             if iteration % phase.every == 0:
@@ -229,6 +234,7 @@ class Loop:
             self._sample(self.callables.sample)
         return saved
 
+    @patiently("drawing samples")
     def _sample(self, sample: Callable[[Path], None]) -> None:
         self._check()
         path = self.directory.samples / f"{self.images_seen:09d}.png"
@@ -256,6 +262,7 @@ class Loop:
             estimate_statistics(self.model, lambda: (raw.to(self.world.device) for raw in calibrate()), seed=self.train.seed)
         self._estimated[average.rate] = self.images_seen
 
+    @patiently("validating")
     def _validate(self) -> bool:
         """Validates and logs; whether the score is the best so far."""
         assert self.callables.validate is not None

@@ -25,7 +25,7 @@ from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.source import Data, open_data
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
-from triptych.engine.distributed import World, open_world
+from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Callables, Loop, Reporting, refuse_impossible
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress
@@ -76,7 +76,8 @@ def train(
     keep_freed_memory()
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
-    with ExitStack() as stack, stop_on_signals() as stop:
+    with failing_together(), stop_on_signals() as stop, ExitStack() as stack:
+        world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
         start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, stack))
         data = open_data(start.config.data)
         if start.stored is not None:
@@ -243,7 +244,8 @@ def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack,
 def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None]) -> None:
     started = time.monotonic()
     try:
-        finished = loop.run(stop)
+        with failing_together():
+            finished = loop.run(stop)
     except Exception as error:
         say(f"failed at {loop.images_seen} images: {error}")
         raise

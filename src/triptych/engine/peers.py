@@ -1,0 +1,229 @@
+"""What the processes of a run know of one another: which of them live, what each is doing, and why one failed.
+
+They tell it through the store by which torchrun lets them meet. The error of a broken connection says nothing of that, and a
+process that waits for others on a GPU gets no error at all. So a thread of each process gives a sign of life every second, reads
+those of the others, and ends its process when another one has failed or is silent for too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from triptych.core.errors import RunError
+
+SIGN_SECONDS = 1.0
+"""Between two signs of life."""
+_SILENT_SIGNS = 4  # so many missed after a broken connection: it has ended
+_GRACE_SECONDS = 10.0  # for a process to end by itself when another one has failed; less than the 30 of torchrun
+_LOOKS_PER_SECOND = 64  # of signs that a process reads: more than so many processes are read less often
+_GO_ON = "the same command goes on from the newest checkpoint"
+
+
+class PeerError(RunError):
+    """Another process of the run failed or is gone; the message names it. `first`: whether no other process has said so yet."""
+
+    def __init__(self, message: str, *, first: bool) -> None:
+        super().__init__(message)
+        self.first = first
+
+
+def meet(store: Any, *, rank: int, size: int) -> str:
+    """A name for this start of all processes, the same in each, that no other start on the same store has.
+
+    torchrun keeps one store through its restarts, and its count of them differs between machines: without a name of its own, a
+    restarted process finds the addresses of ended ones, and waits for those. Every process shows a number of its own; when all
+    have seen the same numbers, theirs among them, those are the processes of this start.
+    """
+    own = secrets.token_hex(8)
+    store.set(f"start/{rank}", own)
+    while True:
+        present = [value.decode() for value in store.multi_get([f"start/{each}" for each in range(size)])]
+        name = hashlib.sha256(" ".join(present).encode()).hexdigest()[:16]
+        if present[rank] == own:
+            store.set(f"start/{name}/{rank}", "seen")
+        if store.check([f"start/{name}/{each}" for each in range(size)]):
+            return name
+        time.sleep(0.05)
+
+
+@dataclass
+class _Sign:
+    """The last sign of life of a process: JSON of its number, of how many things it has begun, and of the last of these."""
+
+    value: bytes = b'[0, 0, "starting"]'
+    missed: int = 0
+    "How often this process has looked since and found no other one."
+
+    @property
+    def begun(self) -> int:
+        return json.loads(self.value)[1]
+
+    @property
+    def doing(self) -> str:
+        """Empty when it has left."""
+        return json.loads(self.value)[2]
+
+
+class Peers:
+    """This process among `size`. `store` must have keys of its own for each start, and be used by nobody else."""
+
+    def __init__(self, store: Any, *, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.limit_seconds = 300.0
+        "The longest silence of a process that lives."
+        self.minutes: float | None = None
+        "The limit of the waits that is in force; kept here for `World.patience`."
+        self.log_path: Path | None = None
+        "The log of the run, for what no process 0 is left to write there."
+        self._store = store
+        self._number = self._begun = 0
+        self._doing = "starting"
+        self._signs = [_Sign() for _ in range(size)]
+        self._explained = False
+        self._left = threading.Event()
+        store.set(f"name/{rank}", f"rank {rank} (process {os.getpid()} on {socket.gethostname()})")
+        self._give_sign()
+
+    def watch(self) -> None:
+        """Starts the thread; all processes must have been made."""
+        threading.Thread(target=self._watch, name="peers", daemon=True).start()
+
+    def leave(self) -> None:
+        """Tells the others that this process ends as it should."""
+        if self._left.is_set():
+            return
+        self._left.set()
+        self._doing = ""
+        with contextlib.suppress(dist.DistError):  # the process that keeps the store has ended first
+            self._give_sign()
+
+    def doing(self, what: str) -> None:
+        """Notes what this process begins; all begin the same things in the same order."""
+        self._begun, self._doing = self._begun + 1, what
+
+    def look(self) -> str | None:
+        """Gives a sign of life and looks for those of the others. What has failed: another process, by its own words or by silence."""
+        self._give_sign()
+        every = max(1, self.size // _LOOKS_PER_SECOND)
+        if self._number % every == 0:
+            for sign, value in zip(self._signs, self._values(), strict=True):
+                # Counted in looks and not by a clock: a job that is stopped as a whole and goes on has missed nothing.
+                sign.missed = sign.missed + 1 if value == sign.value else 0
+                sign.value = value
+        silent = self._silent(max(_SILENT_SIGNS, round(self.limit_seconds / SIGN_SECONDS / every)))
+        if silent:
+            limit = spelled_minutes(self.limit_seconds / 60)
+            what = f"has given no sign of life for {limit}: it was stopped or killed, or its machine is gone; {_GO_ON}"
+            self._tell(silent[0], what, own=False)
+        return self._told()
+
+    def explained(self, error: BaseException) -> BaseException:
+        """The error to raise for `error`: itself, after the others were told of it, or what another process did that it comes from."""
+        self._explained = True
+        if isinstance(error, PeerError):
+            return error
+        line = " ".join(str(error).split()) or type(error).__name__
+        try:
+            if not _broken_connection(error):
+                self._tell(self.rank, f"failed: {line}", own=True)
+                return error
+            behind = self._behind()  # as of now: they may arrive yet, too late
+            if self._told() is None and self._wait_for_word() is None:
+                self._judge(line, behind)
+            message = self._told()
+            assert message is not None
+            return PeerError(message, first=self._report(message, forced=False))
+        except dist.DistError:  # the store has ended with the process that kept it
+            return PeerError(f"the other processes cannot be reached any more: {line}; {_GO_ON}", first=True)
+
+    def _wait_for_word(self) -> str | None:
+        """What another process says of the failure, if it does so before one is seen to be silent."""
+        for _ in range(_SILENT_SIGNS + 1):
+            if (told := self._told()) is not None or self._silent(_SILENT_SIGNS):
+                return told
+            time.sleep(SIGN_SECONDS)
+        return None
+
+    def _behind(self) -> list[tuple[int, str]]:
+        """The processes that have not begun what this one has, and what each is doing."""
+        signs = [_Sign(value) for value in self._values()]
+        return [(rank, sign.doing) for rank, sign in enumerate(signs) if sign.begun < self._begun and sign.doing]
+
+    def _judge(self, line: str, behind: list[tuple[int, str]]) -> None:
+        """Tells which process it must have been."""
+        silent = self._silent(_SILENT_SIGNS)
+        if silent:
+            self._tell(silent[0], f"gives no sign of life: it was killed (for want of memory?) or stopped; {_GO_ON}", own=False)
+        elif behind:
+            limit = "" if self.minutes is None else f" within {spelled_minutes(self.minutes)} (train.timeout_minutes)"
+            rank, doing = behind[0]
+            self._tell(rank, f"did not arrive{limit}: it is {doing}; {_GO_ON}", own=False)
+        else:
+            self._tell(self.rank, f"lost the connection to the others, which live: {line}; {_GO_ON}", own=False)
+
+    def _silent(self, signs: int) -> list[int]:
+        return [rank for rank, sign in enumerate(self._signs) if sign.missed >= signs and rank != self.rank and sign.doing]
+
+    def _values(self) -> list[bytes]:
+        return self._store.multi_get([f"sign/{rank}" for rank in range(self.size)])
+
+    def _give_sign(self) -> None:
+        self._number += 1
+        self._store.set(f"sign/{self.rank}", json.dumps([self._number, self._begun, self._doing]))
+
+    def _tell(self, rank: int, what: str, *, own: bool) -> None:
+        """The first word counts: what follows is most often a consequence."""
+        name = self._store.get(f"name/{rank}").decode()
+        self._store.compare_set("failed", "", json.dumps([rank, own, f"{name} {what}"]))
+
+    def _told(self) -> str | None:
+        return json.loads(self._store.get("failed"))[2] if self._store.check(["failed"]) else None
+
+    def _report(self, message: str, *, forced: bool) -> bool:
+        """Whether nobody has reported it yet. What process 0 cannot write to the log is written there."""
+        rank, own, _ = json.loads(self._store.get("failed"))
+        first = self._store.add("reports", 1) == 1
+        silent = rank == 0 and not own
+        if self.log_path is not None and ((forced and self.rank == 0) or (first and silent and self.rank != 0)):
+            with contextlib.suppress(OSError), self.log_path.open("a", encoding="utf-8") as file:
+                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} failed: {message}\n")
+        return first
+
+    def _watch(self) -> None:
+        with contextlib.suppress(dist.DistError):  # the store has ended: a process that still waits for others gets an error of its own
+            while not self._left.wait(SIGN_SECONDS):
+                message = self.look()
+                if message is not None and not self._explained:
+                    self._left.wait(_GRACE_SECONDS)
+                    if not self._explained and not self._left.is_set():
+                        self._end(message)
+
+    def _end(self, message: str) -> None:
+        """Ends this process, whose main thread waits for one that will not come."""
+        if self._report(message, forced=True):
+            sys.stderr.write(f"triptych: error: {message}\n")
+            sys.stderr.flush()
+        os._exit(1)
+
+
+def _broken_connection(error: BaseException) -> bool:
+    """Whether it is what a process gets when another one has gone."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+
+
+def spelled_minutes(minutes: float) -> str:
+    """A limit as users set it."""
+    return f"{minutes:g} minute{'' if minutes == 1 else 's'}"

@@ -1,0 +1,161 @@
+"""Which process failed, told through a store; no process but this one is started."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch.distributed as dist
+
+from triptych.core.errors import DataError
+from triptych.engine import peers
+from triptych.engine.peers import PeerError, Peers, meet
+
+BROKEN = RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(peers, "SIGN_SECONDS", 0.001)
+
+
+def company(size: int) -> list[Peers]:
+    """The processes of a run, each as its own thread would see them."""
+    store = dist.HashStore()
+    return [Peers(store, rank=rank, size=size) for rank in range(size)]
+
+
+def look(*those: Peers, times: int = 1) -> None:
+    for _ in range(times):
+        for one in those:
+            one.look()
+
+
+def test_an_error_is_known_to_the_others_with_its_rank_and_words():
+    one, other = company(2)
+    error = DataError("photos/7.png cannot be decoded")
+    assert other.explained(error) is error
+    explained = one.explained(BROKEN)
+    assert isinstance(explained, PeerError) and explained.first
+    assert str(explained).startswith("rank 1 (process ") and str(explained).endswith("failed: photos/7.png cannot be decoded")
+
+
+def test_the_first_word_counts_and_is_said_once():
+    first, second, third = company(3)
+    first.explained(DataError("the cause"))
+    second.explained(DataError("a consequence"))
+    said = third.explained(BROKEN)
+    assert "the cause" in str(said) and "consequence" not in str(said)
+    again = Peers.explained(second, BROKEN)
+    assert isinstance(said, PeerError) and isinstance(again, PeerError)
+    assert (said.first, again.first) == (True, False)
+
+
+def test_one_that_was_killed_is_named_by_those_whose_connection_broke():
+    one, killed, other = company(3)
+    look(one, killed, other, times=3)
+    look(one, other, times=6)
+    message = str(one.explained(BROKEN))
+    assert message.startswith("rank 1 (process ") and "gives no sign of life" in message
+    assert str(other.explained(BROKEN)) == message
+
+
+def test_one_that_does_not_arrive_is_named_with_what_it_does():
+    one, late = company(2)
+    one.minutes = 5.0
+    for peer in (one, late):
+        peer.doing("loading images")
+    one.doing("taking a step")
+    look(one, late, times=2)
+    stop = threading.Event()
+    living = threading.Thread(target=lambda: [look(one, late) for _ in iter(lambda: stop.wait(0.0005), True)])
+    living.start()
+    try:
+        message = str(one.explained(RuntimeError("gloo: Timed out waiting 300000ms for recv operation to complete")))
+    finally:
+        stop.set()
+        living.join()
+    assert message.startswith("rank 1 (process ") and "did not arrive within 5 minutes" in message and "it is loading images" in message
+
+
+def test_one_that_stands_still_is_named_when_the_limit_is_reached_and_not_before():
+    one, stopped = company(2)
+    one.limit_seconds = 20 * peers.SIGN_SECONDS
+    look(one, stopped, times=3)
+    assert [one.look() for _ in range(20)][-1] is None
+    message = one.look()
+    assert message is not None and message.startswith("rank 1 (process ") and "no sign of life" in message
+
+
+def test_one_that_has_left_is_not_missed():
+    one, gone = company(2)
+    one.limit_seconds = 10 * peers.SIGN_SECONDS
+    gone.leave()
+    assert [one.look() for _ in range(50)][-1] is None
+
+
+def test_what_process_0_cannot_write_is_written_to_its_log(tmp_path):
+    killed, one, other = company(3)
+    for peer in (one, other):
+        peer.log_path = tmp_path / "log.txt"
+    look(killed, one, other, times=2)
+    look(one, other, times=6)
+    said = [str(peer.explained(BROKEN)) for peer in (one, other)]
+    (line,) = (tmp_path / "log.txt").read_text().splitlines()
+    assert line.endswith(f"failed: {said[0]}") and "rank 0" in line
+
+
+def test_a_process_that_waits_for_one_that_failed_is_ended(monkeypatch, capsys):
+    one, other = company(2)
+    ended = threading.Event()
+    codes: list[int] = []
+    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(peers.os, "_exit", lambda code: (codes.append(code), one._left.set(), ended.set()))
+    one.watch()
+    other.explained(DataError("photos/7.png cannot be decoded"))
+    assert ended.wait(10) and codes == [1]
+    assert capsys.readouterr().err.endswith("failed: photos/7.png cannot be decoded\n")
+
+
+def test_a_process_that_ends_by_itself_is_not_ended(monkeypatch):
+    one, other = company(2)
+    codes: list[int] = []
+    monkeypatch.setattr(peers, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(peers.os, "_exit", codes.append)
+    other.explained(DataError("x"))
+    one.explained(BROKEN)
+    one.watch()
+    threading.Event().wait(0.2)
+    one.leave()
+    assert codes == []
+
+
+def starts(store: dist.Store, size: int) -> list[str]:
+    """The names that the processes of a start agree on."""
+    names = [""] * size
+
+    def start(rank: int) -> None:
+        names[rank] = meet(store, rank=rank, size=size)
+
+    threads = [threading.Thread(target=start, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return names
+
+
+def test_each_start_has_a_name_of_its_own_on_one_store():
+    store = dist.HashStore()
+    first, second = starts(store, 3), starts(store, 3)
+    assert len(set(first)) == len(set(second)) == 1
+    assert first[0] and second[0] and first[0] != second[0]
+
+
+def test_what_a_start_that_was_cut_short_left_is_not_taken_for_one_of_now():
+    store = dist.HashStore()
+    starts(store, 3)
+    for rank in (0, 2):  # they showed a number and were killed
+        store.set(f"start/{rank}", "0" * 16)
+    names = starts(store, 3)
+    assert len(set(names)) == 1 and names[0]
