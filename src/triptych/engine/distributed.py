@@ -19,7 +19,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout  # the one way to change it, which torchtitan uses too
+from torch.distributed.distributed_c10d import (
+    PrefixStore,
+    _set_pg_timeout,
+)  # the latter is the one way to change it; torchtitan uses it too
+from torch.distributed.rendezvous import rendezvous
 
 from triptych.core.errors import ConfigError, UserError
 from triptych.core.parent import end_with
@@ -176,11 +180,13 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
     if dist.is_initialized():  # by the program that uses this library
         return dist.new_group(backend="gloo") if backend == "nccl" else None, None
     end_with(os.getppid())
-    found, rank, size = next(dist.rendezvous("env://", timeout=_MEETING))
-    store = dist.PrefixStore(meet(found, rank=rank, size=size), found)
-    peers = Peers(dist.PrefixStore("peers", store.clone()), rank=rank, size=size)  # a connection of its own: a wait on one blocks it
+    found, rank, size = next(rendezvous("env://", timeout=_MEETING))
+    store = PrefixStore(meet(found, rank=rank, size=size), found)
+    # A connection of its own: whoever waits on one keeps the others from it.
+    apart = PrefixStore("peers", store.clone())  # pyright: ignore[reportAttributeAccessIssue]
+    peers = Peers(apart, rank=rank, size=size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
-    control = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
+    control: Any = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
     for group in {None, control}:
         _set_pg_timeout(_PATIENCE, group)
     dist.barrier(group=control)
