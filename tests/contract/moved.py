@@ -14,7 +14,7 @@ from triptych.data.source import open_data
 from triptych.gans.weight_norms import settle_spectral_norm
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
-from triptych.runs.run import build
+from triptych.runs.stored import build
 
 
 def moved_model(config: RunConfig) -> Model:

@@ -14,7 +14,7 @@ from tests.float64 import in_float64
 from tests.processes import run_torchrun
 from triptych.engine.metric_log import read_metrics
 from triptych.runs import open_run
-from triptych.runs.run import build
+from triptych.runs.stored import build
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})

@@ -36,7 +36,7 @@ class AttentionPool(nn.Module):
     def __init__(self, channels: int, *, size: int, head_channels: int, out_channels: int) -> None:
         super().__init__()
         self.heads = channels // head_channels
-        self.positional_embedding = nn.Parameter(torch.randn(channels, size**2 + 1) / channels**0.5)
+        self.positional_embedding = nn.Parameter(torch.randn(channels, size**2 + 1).div_(channels**0.5))
         self.qkv_proj = nn.Conv1d(channels, 3 * channels, 1)
         self.c_proj = nn.Conv1d(channels, out_channels, 1)
 

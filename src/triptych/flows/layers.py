@@ -219,7 +219,8 @@ def make_mixing(name: MixingName, channels: int) -> Mixing:
 
 
 def _random_rotation(channels: int) -> Tensor:
-    return torch.linalg.qr(torch.randn(channels, channels)).Q
+    drawn = torch.randn(channels, channels)
+    return drawn.t() if drawn.is_meta else torch.linalg.qr(drawn).Q  # whose columns come first in memory
 
 
 # Convolutions --------------------------------------------------------------------------------------------------------

@@ -43,9 +43,10 @@ def trace(
 
     def take(name: str, shape: tuple[int, ...]) -> Tensor:
         shapes[name] = shape
-        return torch.empty(shape, device="meta")
+        return torch.empty(shape, device="cpu")
 
-    found = run_network(network, layers, torch.empty(1, 3, height, width, device="meta"), take)
+    # No images rather than the meta device, some of whose operations import PyTorch's compiler.
+    found = run_network(network, layers, torch.empty(0, 3, height, width, device="cpu"), take)
     return shapes, tuple(found)
 
 

@@ -126,7 +126,8 @@ class FeatureNetwork(nn.Module):
         self.layers = layers
         self.preprocessing = preprocessing or NETWORKS[name].preprocessing
         self.loaded = False
-        scale, shift = _normalization(self.preprocessing)
+        with torch.device("cpu"):  # not saved, so never without values
+            scale, shift = _normalization(self.preprocessing)
         self.register_buffer("scale", scale, persistent=False)
         self.register_buffer("shift", shift, persistent=False)
 

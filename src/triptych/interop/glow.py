@@ -18,6 +18,7 @@ from torch import Tensor
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.core.outline import without_weights
 from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop.glow_flags import COUPLINGS, FLAGS, IMAGE_SIZES, PERMUTATIONS, check_choices
 
@@ -47,7 +48,7 @@ def from_variables(weights: Variables, flags: Mapping[str, Any]) -> Glow:
     config, spec = _config(values), _spec(values, variables)
     for level, step in itertools.product(range(values["n_levels"]), range(values["depth"])):  # before a model of any size is made
         _found(variables, f"model/{level}/{step}/actnorm_center/b")
-    with torch.device("meta"):  # fresh weights would be thrown away
+    with without_weights():
         model = config.build(spec)
     state = model.state_dict()
     sources = {name: variable_name(name) for name in state if not (name.endswith(".order") and values["flow_permutation"] == 0)}

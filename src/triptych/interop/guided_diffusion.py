@@ -21,6 +21,7 @@ from torch import Tensor
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, ModelConfig
+from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
@@ -86,7 +87,7 @@ def filled_model(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tens
 
     Raises CheckpointError that names the first tensor that does not fit.
     """
-    with torch.device("meta"):  # fresh weights would be thrown away
+    with without_weights():
         model = config.build(spec)
     model.to_empty(device="cpu")
     for buffer in model.buffers():
@@ -128,7 +129,7 @@ def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program
     spec = DataSpec(image_size=size, channels=shape.channels, num_classes=shape.num_classes)
     try:
         config = configuration_of(shape, full, size)
-        with torch.device("meta"):
+        with without_weights():
             config.build(spec)
     except ConfigError as error:
         name = error.setting.rpartition(".")[2]

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
+from triptych.core.outline import without_weights
 from triptych.interop.imaginaire_calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
 from triptych.interop.imaginaire_reading import ModelType, Weights, model_types
 from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
@@ -90,7 +90,7 @@ def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
 
 
 def _filled(described: Described, state: Mapping[str, Tensor]) -> nn.Module:
-    with torch.device("meta"):  # fresh weights would be thrown away
+    with without_weights():
         network = described.build()
     own = network.state_dict()
     check_fit(own, state)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
+from triptych.core.outline import without_weights
 from triptych.gans.weight_norms import fold_spectral_norm, settle_average
 from triptych.interop.imaginaire import check_fit, unwrapped
 from triptych.interop.imaginaire_reading import Weights
@@ -72,7 +73,7 @@ def run_weights(path: str | Path, plan: Plan, file: YamlFile) -> RunWeights:
     if _is_coarse(plan, live[_GENERATOR]):
         return _enlarged(plan, live[_GENERATOR], notes)
     plan = _borne_out(plan, live, file)
-    with torch.device("meta"):
+    with without_weights():
         own = dict(_fresh(plan))  # names and shapes alone
     model: State = {}
     for name, state in live.items():

@@ -8,16 +8,22 @@ samples = open_run("runs/digits").sample(64, seed=0, labels=[3, 7])
 samples.images  # uint8, (64, 16, 16, 1)
 """
 
-from triptych.engine.distributed import close_world
-from triptych.runs.directions import Directions
-from triptych.runs.encoding import Coder
-from triptych.runs.evaluation import Evaluation
-from triptych.runs.interchange import Exported, export_run, import_run
-from triptych.runs.latents import Latents, between
-from triptych.runs.run import Run, open_run
-from triptych.runs.sampling import Samples
-from triptych.runs.training import train
-from triptych.runs.translating import Translations
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from triptych.engine.distributed import close_world
+    from triptych.runs.directions import Directions
+    from triptych.runs.encoding import Coder
+    from triptych.runs.evaluation import Evaluation
+    from triptych.runs.interchange import Exported, export_run, import_run
+    from triptych.runs.latents import Latents, between
+    from triptych.runs.run import Run, open_run
+    from triptych.runs.sampling import Samples
+    from triptych.runs.training import train
+    from triptych.runs.translating import Translations
 
 __all__ = [
     "Coder",
@@ -35,3 +41,24 @@ __all__ = [
     "open_run",
     "train",
 ]
+
+_MODULES = {
+    "triptych.engine.distributed": ("close_world",),
+    "triptych.runs.directions": ("Directions",),
+    "triptych.runs.encoding": ("Coder",),
+    "triptych.runs.evaluation": ("Evaluation",),
+    "triptych.runs.interchange": ("Exported", "export_run", "import_run"),
+    "triptych.runs.latents": ("Latents", "between"),
+    "triptych.runs.run": ("Run", "open_run"),
+    "triptych.runs.sampling": ("Samples",),
+    "triptych.runs.training": ("train",),
+    "triptych.runs.translating": ("Translations",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for: sampling does not wait for the importers of other programs' weights."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.sampling import Request, label_list, require_sampler
-from triptych.runs.stored import StoredRun, build
+from triptych.runs.stored import StoredRun
 from triptych.runs.upsampling import BASE_COUNT, Drawn, Pictures, open_pictures, require_fitting_base, require_upsampler
 
 
@@ -40,16 +39,13 @@ def open_inputs(images: str | Path | np.ndarray, *, run: StoredRun) -> Inputs:
 
     Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
     """
-    with torch.device("meta"):
-        model = build(run.config, run.spec)
+    model = run.outline
     size = require_upsampler(model).input_size
     if isinstance(images, np.ndarray) or not RunDirectory(Path(images)).exists():
         return Inputs(open_pictures(images, size=size, channels=run.spec.channels))
     base = StoredRun(RunDirectory(Path(images)))
-    with torch.device("meta"):
-        drawer = build(base.config, base.spec)
-    require_sampler(drawer)
-    require_fitting_base(str(images), drawer, base.spec, model=model, ours=run.spec)
+    require_sampler(base.outline)
+    require_fitting_base(str(images), base.outline, base.spec, model=model, ours=run.spec)
     return Inputs(base)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
@@ -23,7 +22,7 @@ from triptych.runs.guidance import led
 from triptych.runs.inputs import Inputs, drawn_by, open_inputs
 from triptych.runs.latents import Latents, PathName
 from triptych.runs.sampling import Request, Samples, gather, label_list, require_sampler, sample_to
-from triptych.runs.stored import StoredRun, build
+from triptych.runs.stored import StoredRun
 from triptych.runs.translating import (
     GRID_ROWS,
     Translation,
@@ -181,9 +180,8 @@ class Run(StoredRun):
         return translate_to(Path(out), model, wanted, origin=origin, grid_rows=grid, fits=fits, world=world, progress=report)
 
     def _translator(self) -> Translator:
-        """The model without its weights."""
-        with torch.device("meta"):
-            return require_translator(build(self.config, self.spec))
+        """What the model translates, without its weights."""
+        return require_translator(self.outline)
 
     def evaluate(
         self,
@@ -237,8 +235,7 @@ class Run(StoredRun):
     @property
     def encoding(self) -> Config:
         """The default settings of `coder`. Raises ConfigError where the model encodes no images."""
-        with torch.device("meta"):
-            return require_encoder(build(self.config, self.spec)).encoding
+        return require_encoder(self.outline).encoding
 
     def coder(
         self,

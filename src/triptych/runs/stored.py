@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.model import Model, seeded_build
+from triptych.core.outline import without_weights
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
@@ -30,6 +32,11 @@ class StoredRun:
         self.config: RunConfig = document.config
         self.spec: DataSpec = document.spec
         self.recipe: str | None = document.recipe
+
+    @functools.cached_property
+    def outline(self) -> Model:
+        """The model without its weights: what it can do. Raises ConfigError where this version cannot build it."""
+        return outline(self.config, self.spec)
 
     @property
     def directory(self) -> Path:
@@ -90,7 +97,7 @@ class StoredRun:
     def loaded(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
         """What `load` gives, on the device of `world`, and where its weights are from: images seen, which ones, their SHA-256."""
         tensors, origin = self._read(which, weights)
-        model = build(self.config, self.spec)
+        model = outline(self.config, self.spec)
         load_weights(model, tensors)
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin
@@ -115,3 +122,9 @@ def build(config: RunConfig, spec: DataSpec) -> Model:
         return seeded_build(config.model, spec, seed=config.train.seed)
     except ConfigError as error:
         raise error.inside("model") from None
+
+
+def outline(config: RunConfig, spec: DataSpec) -> Model:
+    """The run's model for `load_weights`: all that a checkpoint holds is on the meta device. Raises as `build` does."""
+    with without_weights():
+        return build(config, spec)

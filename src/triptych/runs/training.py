@@ -38,7 +38,7 @@ from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import settings_alone, untrained_import
 from triptych.runs.run import Run, open_run
 from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
-from triptych.runs.stored import build
+from triptych.runs.stored import build, outline
 from triptych.runs.translating import translated_grids
 from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
@@ -82,8 +82,8 @@ def train(
         data = open_data(start.config.data)
         if start.stored is not None:
             _require_same_images(start.stored.spec, data.spec)
-        model = build(start.config, data.spec)
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
+        model = (build if checkpoint is None else outline)(start.config, data.spec)
         if checkpoint is not None:
             load_weights(model, checkpoint.files["model"])
             start.notes += [] if init_from is None else ["--init-from is not used: the run goes on from its own checkpoint"]

@@ -12,7 +12,10 @@ from triptych.core.model import Model
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
-    """Loads all of the model's state. Raises CheckpointError, naming the first tensor that does not fit."""
+    """Copies of all of the model's state in place of what it has, which may be an outline alone.
+
+    Raises CheckpointError, naming the first tensor that does not fit.
+    """
     state = model.state_dict()
     for name in state:
         if name not in tensors:
@@ -24,7 +27,9 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
     for name in tensors:
         if name not in state:
             raise CheckpointError(f"the checkpoint is of another model: it has {name}, which this one lacks")
-    model.load_state_dict(dict(tensors))
+    # Copies, in the model's own order of memory: the tensors of a checkpoint lie in its file, which may go away.
+    room = {name: torch.empty_strided(own.shape, own.stride(), dtype=own.dtype) for name, own in state.items()}
+    model.load_state_dict({name: tensor.copy_(tensors[name]) for name, tensor in room.items()}, assign=True)
 
 
 @torch.no_grad()
