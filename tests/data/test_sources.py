@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, features
 
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
-from triptych.data.naming import held_out
+from triptych.data.naming import held_out, pairs_warning
 from triptych.data.source import Data, open_data, recognised
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -159,6 +160,78 @@ def test_the_split_does_not_depend_on_where_the_folder_lies(tmp_path):
     one, other = (opened(write_folder(tmp_path / name, names), validation_fraction=0.3) for name in ("one", "other"))
     keys = [[Path(data.validation.key(k)).name for k in range(len(data.validation))] for data in (one, other)]
     assert keys[0] == keys[1] and keys[0]
+
+
+# What the log says of the files
+
+
+@pytest.mark.parametrize("kind", ["folder", "tar", "tar.gz", "zip"])
+def test_files_that_are_passed_over_are_counted_by_their_ending(tmp_path, kind):
+    folder = write_folder(tmp_path / "files", ["a/1.png", "a/2.jpg"])
+    for name in ("notes.txt", "a/more.TXT", "film.mp4", "README", ".hidden", "a/.DS_Store"):
+        (folder / name).write_text("x")
+    path = {"folder": lambda: folder, "zip": lambda: write_zip(tmp_path / "x.zip", folder)}.get(
+        kind, lambda: write_tar(tmp_path / f"x.{kind}", folder)
+    )()
+    data = opened(path)
+    assert data.notes == (f"{path}: passed over 4 files that are no images: 2 .txt, 1 .mp4, 1 without an ending",) or data.notes == (
+        f"{path}: passed over 4 files that are no images: 2 .txt, 1 without an ending, 1 .mp4",
+    )
+    assert opened(write_folder(tmp_path / "clean", ["1.png"])).notes == ()
+
+
+def test_many_endings_are_summed_up(tmp_path):
+    folder = write_folder(tmp_path, ["1.png"])
+    for k in range(9):
+        (folder / f"x.{k}").write_text("x")
+    (note,) = opened(folder).notes
+    assert note.startswith(f"{folder}: passed over 9 files that are no images: 1 .") and note.endswith(", 3 others")
+
+
+@pytest.mark.parametrize(
+    ("ending", "file_format"),
+    [("avif", "AVIF"), ("jfif", "JPEG"), ("jp2", "JPEG2000"), ("pbm", "PPM"), ("pnm", "PPM"), ("JP2", "JPEG2000")],
+)
+def test_less_common_formats(tmp_path, ending, file_format):
+    if not features.check({"AVIF": "avif", "JPEG2000": "jpg_2000"}.get(file_format, "jpg")):
+        pytest.skip(f"this Pillow has no {file_format}")
+    pixels = picture(20, 16, channels=1 if ending == "pbm" else 3)
+    image = Image.fromarray(pixels.squeeze())
+    (image.convert("1") if ending == "pbm" else image).save(tmp_path / f"1.{ending}", file_format)
+    data = opened(tmp_path)
+    assert len(data.train) == 1 and everything(data.train).shape == (1, 16, 16, 3)
+    if ending != "pbm":
+        assert np.abs(everything(data.train)[0].astype(int) - pixels[:, 2:18]).mean() < 12
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["images/{}.jpg", "labels/{}.png"], "6 of 12 files look like the other halves of pairs (labels/0.png beside images/0.jpg)"),
+        (["x/photos/{}.jpg", "x/Seg_Maps/{}.png"], "(x/Seg_Maps/0.png beside x/photos/0.jpg)"),
+        (["{}.jpg", "{}_edges.png"], "(0_edges.png beside 0.jpg)"),
+        (["a {}.png", "a {}-Mask.png"], "(a 0-Mask.png beside a 0.png)"),
+        (["{}.png", "{}_L.png"], "(0_L.png beside 0.png)"),
+        (["d/{}.jpg", "d/{}.png"], "(d/0.png beside d/0.jpg)"),
+        (["cat/{}.png", "dog/{}.png"], None),
+        (["cat/{}.png", "dog/{}.jpg"], None),
+        (["labels/{}.png"], None),
+        (["drive/{}"], None),
+        (["v1.0/{}"], None),
+        (["photos/a{}.png", "labels/b{}.png"], None),
+        (["{}_cat.png", "{}_dog.png"], None),
+    ],
+)
+def test_the_other_halves_of_pairs_are_warned_of(names, found):
+    every = sorted((name.format(k) for name in names for k in range(6)), key=lambda name: name.split("/"))
+    warning = "".join(pairs_warning(every, "here"))
+    assert found in warning and warning.startswith("warning: here: ") if found else warning == ""
+
+
+def test_the_warning_of_pairs_comes_with_the_data(tmp_path):
+    write_folder(tmp_path, [f"{kind}/{k}.png" for kind in ("images", "labels") for k in range(4)])
+    (warning,) = opened(tmp_path).notes
+    assert "4 of 8 files look like" in warning
 
 
 # MNIST, CIFAR-10, arrays

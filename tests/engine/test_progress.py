@@ -30,7 +30,7 @@ def test_plain_lines_at_log_points_only() -> None:
         clock.now += 1
         progress.update(1_050)
         clock.now += 1
-        progress.update(1_100, {"loss": 0.123456, "learning_rate": 1e-4, "gradient_norm": 2.0})
+        progress.message(progress.measured(1_100, {"loss": 0.123456, "learning_rate": 1e-4, "gradient_norm": 2.0}))
     first, second = stream.getvalue().splitlines()
     assert first == "resumed at 1,000 images"
     assert re.fullmatch(
@@ -59,10 +59,11 @@ def test_a_terminal_gets_a_live_display_and_messages_as_they_are() -> None:
     stream, clock = Terminal(), Clock()
     with Progress(1_000, stream=stream, clock=clock) as progress:
         clock.now += 2
-        progress.update(500, {"loss": 0.5})
+        progress.message(progress.measured(500, {"loss": 0.5}))
         progress.message("saved [bold]checkpoint[/bold] " + "x" * 200)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert "saved [bold]checkpoint[/bold] " + "x" * 200 in shown
+    assert re.search(r"(?m)^500/1,000 images  250 images/s  loss 0.5  memory", shown), "a line of history above the bar"
     assert "500/1,000 images" in shown and "250 images/s  loss 0.5" in shown and "0:02 left" in shown
 
 
@@ -71,7 +72,7 @@ def test_rich_is_not_imported_without_a_terminal() -> None:
 import sys
 from triptych.engine.progress import Progress
 with Progress(10) as progress:
-    progress.update(5, {"loss": 1.0})
+    progress.message(progress.measured(5, {"loss": 1.0}))
 assert not [name for name in sys.modules if name.partition(".")[0] == "rich"]
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)

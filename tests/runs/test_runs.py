@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import threading
@@ -17,6 +18,7 @@ import torch
 from PIL import Image
 
 from tests.contract.shrink import BATCH, shrunk
+from tests.data.pictures import write_folder
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.metric_log import read_metrics
@@ -69,10 +71,23 @@ def test_a_run_holds_what_the_format_says(trained):
     assert sum("validation/denoise/loss" in line for line in lines) == 4
     log = (root / "log.txt").read_text()
     assert "finished: 24 images seen" in log
+    history = re.findall(r"\d (6|12|18|24)/24 images  [\d.]+ images/s  (validation/\w+/)?loss \d", log)
+    assert [images for images, _ in history] == ["6", "6", "12", "12", "18", "18", "24", "24"], "in training and held out"
     assert (
         "warning: the learning rate rises over 6,400 of the run's 24 images and ends at 3.8e-06 in place of 0.001: "
         "train longer, or set --optim.warmup-images 2\n" in log
     )
+
+
+def test_the_log_says_what_is_odd_about_the_images(tmp_path):
+    write_folder(tmp_path / "photos", [f"images/{k}.png" for k in range(12)] + [f"edges/{k}.png" for k in range(12)])
+    (tmp_path / "photos" / "notes.txt").write_text("x")
+    data = {"path": str(tmp_path / "photos"), "labels": "none", "channels": 1}
+    start = config(data=data, model={"class_conditional": False}, train={"total_images": BATCH})
+    lines = (train(start, tmp_path / "run", device="cpu").directory / "log.txt").read_text()
+    assert "passed over 1 files that are no images: 1 .txt\n" in lines
+    assert "12 of 24 files look like the other halves of pairs (images/" not in lines and "(edges/0.png beside images/0.png)" in lines
+    assert re.search(r"warning: [1-9]\d? images are held out, too few to choose the best checkpoint by", lines)
 
 
 def test_only_a_long_warmup_is_warned_of():

@@ -50,17 +50,16 @@ class UnpairedImages(ImageSet):
 def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Data]) -> Data:
     """Both domains; `open_one` opens images as they lie at a path. Raises ConfigError or DataError for what cannot be used."""
     a, b = (_domain(config, setting, config.channels, open_one) for setting in ("a", "b"))
-    if a[0].channels != b[0].channels:
+    if a.train.channels != b.train.channels:
         a, b = (_domain(config, setting, 3, open_one) for setting in ("a", "b"))
-    train = UnpairedImages(a[0], b[0])
-    validation = None if a[1] is None or b[1] is None else UnpairedImages(a[1], b[1])
+    train = UnpairedImages(a.train, b.train)
+    validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
     inputs = (InputSpec(name=OTHER, kind="image", channels=train.channels),)
-    return Data(train, validation, DataSpec(image_size=config.image_size, channels=train.channels, inputs=inputs))
+    spec = DataSpec(image_size=config.image_size, channels=train.channels, inputs=inputs)
+    return Data(train, validation, spec, (*a.notes, *b.notes))
 
 
-def _domain(
-    config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, open_one: Callable[[DataConfig], Data]
-) -> tuple[ImageSet, ImageSet | None]:
+def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, open_one: Callable[[DataConfig], Data]) -> Data:
     """The images of a domain for training and for validation."""
     root, name = Path(config.path or "").expanduser(), Path(getattr(config, setting)).expanduser()
     common: dict[str, Any] = {field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)}
@@ -77,11 +76,12 @@ def _domain(
                 raise DataError(f"{root}: does not exist (data.path)")
             there = [] if config.path is None else listed(root)
             raise DataError(f"{root / name}: does not exist (data.{setting}){nearest(str(name), there)}")
-        data = opened(root / name)
-        return data.train, data.validation
+        return opened(root / name)
     held = held_out_folder(folder for folder in listed(root) if (root / folder / name).exists())
     if held is None:
-        data = opened(root / TRAINING / name)
-        return data.train, data.validation
-    train = opened(root / TRAINING / name, validation_fraction=0.0).train
-    return train, opened(root / held / name, validation_fraction=0.0).train if config.validation_fraction > 0 else None
+        return opened(root / TRAINING / name)
+    data = opened(root / TRAINING / name, validation_fraction=0.0)
+    if config.validation_fraction == 0:
+        return data
+    rest = opened(root / held / name, validation_fraction=0.0)
+    return dataclasses.replace(data, validation=rest.train, notes=(*data.notes, *rest.notes))

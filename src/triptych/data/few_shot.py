@@ -13,7 +13,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
-from triptych.data.files import Files
+from triptych.data.files import KINDS, Files
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
 from triptych.data.pairs_config import FewShotDataConfig
@@ -86,7 +86,7 @@ def open_few_shot(config: FewShotDataConfig, files: Files) -> Data:
     """The images of some files by class. Raises ConfigError or DataError."""
     place = str(files.place)
     if not len(files.names):
-        raise DataError(f"{place}: no images to train on (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files in folders of classes)")
+        raise DataError(f"{place}: no images to train on ({KINDS} in folders of classes)")
     paths = parsed([files.names[k] for k in range(len(files.names))])
     of_file = _class_names(config, paths.parts, place)
     if any(split is not None for split in paths.split):
@@ -115,7 +115,7 @@ def open_few_shot(config: FewShotDataConfig, files: Files) -> Data:
         class_names=tuple(names),
         inputs=(*styles, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=len(names))),
     )
-    return Data(train, images(validation, "validation") if len(validation) else None, spec)
+    return Data(train, images(validation, "validation") if len(validation) else None, spec, files.notes)
 
 
 def _class_names(config: FewShotDataConfig, parts: list[list[str]], place: str) -> np.ndarray:

@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -29,7 +30,12 @@ import numpy as np
 from triptych.core.errors import DataError
 from triptych.core.reading import open_regular, read_regular
 
-_EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"})
+KINDS = "AVIF, BMP, GIF, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP files"
+"""What is looked for, in words."""
+_EXTENSIONS = frozenset(
+    (".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
+)
+_MOST_ENDINGS = 6
 _COPY_BYTES = 2**20
 MOST_BYTES = 2**28
 """Of an encoded image: 256 MiB. A photograph has about 10 MB."""
@@ -59,9 +65,22 @@ class Names:
 class Files(ABC):
     """Files of one place, in the order of their names."""
 
-    def __init__(self, place: Path, names: list[str]) -> None:
+    def __init__(self, place: Path, names: list[str], *, passed_over: Counter[str] | None = None) -> None:
+        """`passed_over`: how many files of each ending lie there beside the images."""
         self.place = place
         self.names = Names(names)
+        self._passed_over = passed_over or Counter()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the log says of the files: which were passed over."""
+        counted = self._passed_over.most_common()
+        if not counted:
+            return ()
+        shown = [f"{count:,} {ending or 'without an ending'}" for ending, count in counted[:_MOST_ENDINGS]]
+        rest = sum(count for _, count in counted[_MOST_ENDINGS:])
+        shown += [f"{rest:,} others"] if rest else []
+        return (f"{self.place}: passed over {sum(self._passed_over.values()):,} files that are no images: {', '.join(shown)}",)
 
     def describe(self, k: int) -> str:
         """The path of a file, for messages."""
@@ -95,10 +114,10 @@ class Member:
 class Archive(Files):
     """The image files of an archive."""
 
-    def __init__(self, place: Path, file: IO[bytes], members: list[Member]) -> None:
+    def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str]) -> None:
         """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
         members = sorted(members, key=lambda member: member.name.split("/"))
-        super().__init__(place, [member.name for member in members])
+        super().__init__(place, [member.name for member in members], passed_over=passed_over)
         self._file = file
         end = os.fstat(file.fileno()).st_size
         for member in members:
@@ -128,6 +147,16 @@ def is_image(name: str) -> bool:
     """Whether a file of this name is taken for an image; hidden files are not."""
     path = PurePosixPath(name)
     return path.suffix.lower() in _EXTENSIONS and not path.name.startswith(".")
+
+
+def _chosen(name: str, passed_over: Counter[str]) -> bool:
+    """Whether a file is taken for an image; one that is neither that nor hidden is counted by its ending."""
+    if is_image(name):
+        return True
+    path = PurePosixPath(name)
+    if not path.name.startswith("."):
+        passed_over[path.suffix.lower()] += 1
+    return False
 
 
 def listed(folder: Path) -> list[str]:
@@ -169,17 +198,17 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
 
     Raises DataError for a pipe or device that is named like an image: reading it could wait or go on for ever.
     """
-    names, empty = [], []
+    names, empty, passed_over = [], [], Counter[str]()
     for relative, folders, others in walked(root):
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
-        images = [entry for entry in others if is_image(entry.name)]
+        images = [entry for entry in others if _chosen(entry.name, passed_over)]
         for entry in images:
             if not entry.is_file() and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
         names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
         if not images and not folders and relative:
             empty.append(relative)
-    return Folder(root, sorted(names, key=lambda name: name.split("/"))), empty
+    return Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over), empty
 
 
 class _TarStream(io.RawIOBase):
@@ -206,28 +235,29 @@ class _TarStream(io.RawIOBase):
 
 def open_tar(path: Path) -> Archive:
     """The images of a tar, compressed or not. Raises DataError when it is damaged."""
+    passed_over = Counter[str]()
     try:
         file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
         first = file.read(6)
         file.seek(0)
         unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
         if unpack is None:
-            return Archive(path, file, list(_tar_members(path, file, None)))
+            return Archive(path, file, list(_tar_members(path, file, None, passed_over)), passed_over)
         spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
         with file, unpack(file) as source:
-            members = list(_tar_members(path, source, spool))
+            members = list(_tar_members(path, source, spool, passed_over))
         spool.flush()
-        return Archive(path, spool, members)
+        return Archive(path, spool, members, passed_over)
     except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read as a tar archive ({' '.join(str(error).split())})") from error
 
 
-def _tar_members(path: Path, source: IO[bytes], spool: IO[bytes] | None) -> Iterator[Member]:
+def _tar_members(path: Path, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str]) -> Iterator[Member]:
     """The images of a tar, where they lie in it, or in `spool`, into which they are copied."""
     stream = _TarStream(source)
     with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[arg-type]
         for member in tar:
-            if member.isreg() and is_image(member.name):
+            if member.isreg() and _chosen(member.name, passed_over):
                 if member.issparse():
                     raise DataError(f"{path}/{member.name}: stored as a sparse file; make the archive again without --sparse")
                 yield Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
@@ -256,8 +286,10 @@ def open_zip(path: Path) -> Archive:
     """The images of a zip, stored or deflated. Raises DataError when it is damaged."""
     try:
         file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
-        entries = zipfile.ZipFile(file).infolist()
-        return Archive(path, file, [_zip_member(path, file, entry) for entry in entries if not entry.is_dir() and is_image(entry.filename)])
+        entries = [entry for entry in zipfile.ZipFile(file).infolist() if not entry.is_dir()]
+        passed_over = Counter[str]()
+        images = [entry for entry in entries if _chosen(entry.filename, passed_over)]
+        return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:
         raise DataError(f"{path}: cannot be read as a zip archive ({' '.join(str(error).split())})") from error

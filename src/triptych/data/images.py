@@ -97,6 +97,8 @@ class Data:
     validation: ImageSet | None
     "Held-out images; None: there are none."
     spec: DataSpec
+    notes: tuple[str, ...] = ()
+    "What the log says of the files: those that were passed over, and what looks like a mistake."
 
 
 class FileImages(ImageSet):

@@ -14,6 +14,18 @@ from triptych.core.errors import DataError
 TRAINING = "train"
 _HELD_OUT = ("val", "valid", "validation", "test")  # the first that is there is used
 
+_FEW_HALVES = 3
+_LOOKED_AT = 2_000
+_SEPARATORS = str.maketrans("-. ", "___")
+_HALVES = frozenset(
+    (
+        *("edge", "edges", "canny", "hed", "sketch", "sketches", "depth", "normals", "gt", "l", "parsing", "annotation", "annotations"),
+        *("seg", "segs", "segment", "segments", "segmentation", "segmentations", "seg_maps", "semantic", "instance", "instances"),
+        *("mask", "masks", "label", "labels", "label_map", "label_maps", "labelmap", "labelmaps"),
+    )
+)
+"""What folders and ends of names are called that hold the other half of a pair (0001_L.png, labels/0001.png)."""
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -98,6 +110,47 @@ def classes_of(paths: Paths, place: str, *, scheme: Literal["auto", "folder", "p
         return None
     classes = _numbered([path[0] for path in paths.parts])
     return classes if scheme == "folder" or len(classes.names) > 1 else None
+
+
+def pairs_warning(names: list[str], place: str) -> tuple[str, ...]:
+    """A warning where many files look like the other halves of pairs (edges, segments, masks) beside the photos; else nothing."""
+    some = range(1, len(names), max(1, len(names) // _LOOKED_AT))
+    if not any(_half_of(names[k]) or _root(names[k]) == _root(names[k - 1]) for k in some):
+        return ()  # at once, for a million names take seconds
+    photos: dict[str, str] = {}
+    halves: list[tuple[str, str]] = []
+    for name in names:
+        stem = _half_of(name)
+        own = _root(name).rpartition("/")[2]
+        if stem is None and _root(photos.get(own, "")) == _root(name):
+            stem = own  # 0001.png beside 0001.jpg
+        if stem is None:
+            photos[own] = name
+        else:
+            halves.append((stem, name))
+    found = [(name, photos[stem]) for stem, name in halves if stem in photos]
+    if len(found) < max(_FEW_HALVES, 0.5 * len(halves), 0.1 * len(names)):
+        return ()
+    half, photo = found[0]
+    return (
+        f"warning: {place}: {len(found):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), which "
+        "would be learned as images too: give the folder of the photos alone, or train a recipe for pairs (triptych recipes)",
+    )
+
+
+def _root(name: str) -> str:
+    """The path without its ending; keys of an LMDB have none."""
+    root, _, ending = name.rpartition(".")
+    return name if "/" in ending or not root else root
+
+
+def _half_of(name: str) -> str | None:
+    """The stem of the photo to which a file seems to be the other half, by its folder or the end of its name; None: to none."""
+    folder, _, stem = _root(name).rpartition("/")
+    start, _, mark = stem.translate(_SEPARATORS).rpartition("_")
+    if start and mark.lower() in _HALVES:
+        return stem[: len(start)]
+    return None if _HALVES.isdisjoint(folder.lower().split("/")) else stem
 
 
 def _prefix(name: str, place: str) -> str:

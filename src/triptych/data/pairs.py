@@ -16,7 +16,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import DataError, nearest
 from triptych.data.database import is_database, open_database
 from triptych.data.decode import check_size, header_channels, header_size, image_square, number_map
-from triptych.data.files import Files, is_image, listed, open_folder
+from triptych.data.files import KINDS, Files, is_image, listed, open_folder
 from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure, limits, several_workers
 from triptych.data.naming import TRAINING, held_out, held_out_folder
 from triptych.data.pairs_config import PairedDataConfig
@@ -178,7 +178,7 @@ def open_pairs(config: PairedDataConfig, path: Path) -> Data:
             images.probe()
     width = None if config.width == config.image_size else config.width
     spec = DataSpec(image_size=config.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
-    return Data(train, validation, spec)
+    return Data(train, validation, spec, tuple(note for one in files.values() for note in one.notes))
 
 
 def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
@@ -215,7 +215,7 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
     by_stem = {name: stems(found) for name, found in files.items()}
     keys = list(by_stem[first])
     if not keys:
-        raise DataError(f"{root / first}: holds no images (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for)")
+        raise DataError(f"{root / first}: holds no images ({KINDS} are looked for)")
     for name in files:
         _require_all(by_stem, files, has=first, lacks=name, root=root)
         _require_all(by_stem, files, has=name, lacks=first, root=root)

@@ -16,9 +16,9 @@ from triptych.data.database import is_database, open_database
 from triptych.data.decode import TooSmall, check_size
 from triptych.data.domains import open_domains
 from triptych.data.few_shot import open_few_shot
-from triptych.data.files import Files, open_folder, open_tar, open_zip
+from triptych.data.files import KINDS, Files, open_folder, open_tar, open_zip
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, RecordImages, limits, prepared
-from triptych.data.naming import classes_of, divided, held_out, parsed
+from triptych.data.naming import classes_of, divided, held_out, pairs_warning, parsed
 from triptych.data.pairs import open_pairs
 from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
@@ -168,14 +168,13 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
         return opened
 
     spec = _spec(config, channels, None if classes is None else classes.names)
-    return Data(images(training), images(validation) if len(validation) else None, spec)
+    notes = (*files.notes, *pairs_warning(names, place))
+    return Data(images(training), images(validation) if len(validation) else None, spec, notes)
 
 
 def _check_count(count: int, place: str) -> None:
     if not count:
-        raise DataError(
-            f"{place}: no images to train on (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for, in sub-folders too)"
-        )
+        raise DataError(f"{place}: no images to train on ({KINDS} are looked for, in sub-folders too)")
 
 
 def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:

@@ -280,7 +280,7 @@ class Loop:
         if self.reporting is not None:
             speed = self.reporting.progress.images_per_second
             self.reporting.log.write(self.images_seen, values | {"images_per_second": speed})
-            self.reporting.progress.update(self.images_seen, self._headlines(values))
+            self._say(self.reporting.progress.measured(self.images_seen, self._headlines(values)))
 
     def _headlines(self, values: dict[str, float]) -> dict[str, float]:
         """What of the measurements the terminal shows: no groups or standard errors, and of several phases the losses alone."""

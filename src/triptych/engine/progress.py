@@ -71,17 +71,16 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def update(self, images: int, values: Mapping[str, float] | None = None) -> None:
-        """Notes that `images` were seen; cheap enough for every step.
-
-        `values` replace the measurements shown ("loss", "learning_rate", "gradient_norm"); each call with them is a plain line.
-        """
+    def update(self, images: int) -> None:
+        """Notes that `images` were seen; cheap enough for every step."""
         self._images = images
         self._rate.update(images)
-        if values is not None:
-            self._values = dict(values)
-            if self._live is None:
-                self._line("  ".join((f"{images:,}/{self._total:,} images", *self._details())))
+
+    def measured(self, images: int, values: Mapping[str, float]) -> str:
+        """The line of history for measurements ("loss", "learning_rate", "gradient_norm"), which are shown from now on."""
+        self.update(images)
+        self._values = dict(values)
+        return "  ".join((f"{images:,}/{self._total:,} images", *self._details()))
 
     def message(self, text: str) -> None:
         """Shows a line of text, above the live display where there is one."""

@@ -45,6 +45,7 @@ from triptych.runs.weights import load_fitting_weights, load_weights
 
 _LONG_WARMUP = 0.1
 """A warm-up that takes more of a run than this is warned of."""
+_FEW_HELD_OUT = 20
 
 
 @dataclass
@@ -295,6 +296,12 @@ def _opening(
         f"{len(data.train):,} training images ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
+    yield from data.notes
+    if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT:
+        yield (
+            f"warning: {held_out} images are held out, too few to choose the best checkpoint by: raise --data.validation-fraction, "
+            "or judge by the samples"
+        )
     yield from _long_warmup(document.config)
 
 

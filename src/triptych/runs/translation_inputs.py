@@ -17,7 +17,7 @@ from triptych.core.model import STYLE, Example, Translator
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.database import is_database, open_database
-from triptych.data.files import Files, Folder, is_image, listed, open_folder, open_tar, open_zip
+from triptych.data.files import KINDS, Files, Folder, is_image, listed, open_folder, open_tar, open_zip
 from triptych.data.images import ImageSet, evenly_spaced, failure
 from triptych.data.pairs import Member, matched, stems
 from triptych.data.pairs_config import PairedDataConfig, UnpairedDataConfig
@@ -290,7 +290,7 @@ def _one_kind(path: Path, spec: InputSpec) -> tuple[list[str], Source]:
     files = _files(path)
     by_stem = stems(files)
     if not by_stem:
-        raise DataError(f"{path}: holds no images (PNG, JPEG, WebP, GIF, BMP, TIFF and PNM files are looked for, in sub-folders too)")
+        raise DataError(f"{path}: holds no images ({KINDS} are looked for, in sub-folders too)")
     return [_safe(name, path) for name in by_stem], FileSource(Member(spec, files, np.fromiter(by_stem.values(), dtype=np.int64)))
 
 
