@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 # Before PyTorch is imported: two test processes with a thread per core each would wait for one another.
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 # A test that reaches for a display or for an account of Weights & Biases has to fail, not ask.
 os.environ.setdefault("MPLBACKEND", "Agg")

@@ -1,13 +1,69 @@
-"""Starting torchrun on this machine, for tests."""
+"""Processes of one world on this machine, for tests: forked ones, which start at once, and torchrun's own."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Forked from a process that has imported PyTorch once and has no threads; torchrun's processes would import it three times.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", "triptych.runs"])
+
+
+class Said(NamedTuple):
+    """What a process wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def run_together(count: int, function: Callable[..., int | None], *arguments: Any, timeout_seconds: float = 240) -> list[Said]:
+    """`function` in each of `count` processes of one world, of which it is told as by torchrun. Fails where one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "TORCHELASTIC_RUN_ID": "tests"}
+        environments = [told | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        processes = [
+            _SERVER.Process(target=_told, args=(environment, f"{folder}/{rank}", function, arguments))
+            for rank, environment in enumerate(environments)
+        ]
+        for process in processes:
+            process.start()
+        deadline = time.monotonic() + timeout_seconds
+        for process in processes:
+            process.join(max(0, deadline - time.monotonic()))
+        for process in processes:
+            process.kill()
+            process.join()
+        said = [Said(*(Path(f"{folder}/{rank}.{stream}").read_text() for stream in ("out", "err"))) for rank in range(count)]
+    assert all(process.exitcode == 0 for process in processes), "\n".join(part.stderr[-3000:] for part in said)
+    return said
+
+
+def _told(environment: dict[str, str], files: str, function: Callable[..., int | None], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(environment)
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{files}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+    from triptych.runs import close_world
+
+    code = function(*arguments)
+    close_world()
+    sys.exit(code)
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
 
 
 def torchrun(processes: int, *arguments: str) -> list[str]:
@@ -16,8 +72,8 @@ def torchrun(processes: int, *arguments: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """One thread for each process, the tests' own modules, and the source beside them."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    """The tests' own modules, and the source beside them."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
 
 
 def run_torchrun(processes: int, *arguments: str, timeout_seconds: float = 240) -> subprocess.CompletedProcess[str]:

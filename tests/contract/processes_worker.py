@@ -1,8 +1,7 @@
-"""Run by torchrun: trains every shrunk recipe in a folder, and samples from it. Argument: the folder."""
+"""What several processes do: train every shrunk recipe in a folder, and sample from it."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 from tests.contract.shrink import BATCH, KINDS, shrunk
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
-from triptych.runs import close_world, open_run, train
+from triptych.runs import open_run, train
 
 
 def main(folder: Path) -> None:
@@ -36,8 +35,3 @@ def sample(folder: Path, name: str) -> None:
         run.upsample(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=out)
     elif isinstance(model, Translator):
         run.translate(None, count=BATCH + 1, seed=2, batch_size=2, device="cpu", out=out)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    close_world()

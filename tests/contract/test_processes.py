@@ -11,7 +11,7 @@ import torch
 from tests.contract import processes_worker
 from tests.contract.shrink import BATCH, KINDS, able
 from tests.float64 import in_float64
-from tests.processes import run_torchrun
+from tests.processes import run_together
 from triptych.engine.metric_log import read_metrics
 from triptych.runs import open_run
 from triptych.runs.stored import build
@@ -23,8 +23,7 @@ MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    done = run_torchrun(2, "tests/contract/processes_worker.py", str(two))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_together(2, processes_worker.main, two)
     processes_worker.main(one)
     return one, two
 

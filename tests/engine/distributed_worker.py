@@ -1,21 +1,19 @@
-"""Run by torchrun: trains the toy model and writes its gradients, weights and what each process saw. Arguments: folder, microbatch.
-
-A third argument: also keeps the others waiting.
-"""
+"""What one or several processes do: train toy models and write their gradients, weights and what each saw; keep one another waiting."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import torch
 
 from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
-from triptych.engine.distributed import close_world, failing_together, open_world
+from tests.float64 import in_float64
+from triptych.engine.distributed import failing_together, open_world
 from triptych.engine.peers import PeerError
 
 
+@in_float64()
 def train_toys(folder: Path, microbatch: int | None) -> None:
     world = open_world("cpu")
     for kind in (Denoiser, Pair):
@@ -54,10 +52,3 @@ def keep_waiting(folder: Path) -> None:
             world.sum(torch.ones(1))
     except PeerError as error:
         (folder / f"late-{world.rank}.txt").write_text(str(error), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    train_toys(Path(sys.argv[1]), int(sys.argv[2]) or None)
-    if len(sys.argv) > 3:
-        keep_waiting(Path(sys.argv[1]))
-    close_world()

@@ -7,32 +7,34 @@ import re
 import pytest
 import torch
 
-from tests.processes import run_torchrun
+from tests.engine.distributed_worker import keep_waiting, train_toys
+from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import Agreement, World, open_world
 
 
-@pytest.mark.parametrize("microbatch", [0, 3])
+@pytest.mark.parametrize("microbatch", [None, 3])
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
-    for processes, size in ((1, 0), (2, microbatch)):
-        waiting = ["wait"] if processes == 2 and not microbatch else []
-        done = run_torchrun(processes, "tests/engine/distributed_worker.py", str(tmp_path / str(processes)), str(size), *waiting)
-        assert done.returncode == 0, done.stderr[-3000:]
-    for told in (tmp_path / "2").glob("late-*"):  # nobody was late in its patience, or there would be a traceback
-        expected = r"rank 1 \(process \d+ on .*\) did not arrive within 0.0166667 minutes .*: it is loading images; .*"
-        assert re.fullmatch(expected, told.read_text(encoding="utf-8"))
-    assert len(list((tmp_path / "2").glob("late-*"))) == (0 if microbatch else 2)
+    run_together(1, train_toys, tmp_path / "1", None)
+    run_together(2, train_toys, tmp_path / "2", microbatch)
     for kind in ("Denoiser", "Pair"):
         gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")
         parts = [torch.load(tmp_path / f"2/{kind}-2-{rank}.pt") for rank in (0, 1)]
         for rank, (theirs, _, their_state) in enumerate(parts):
             for own, other in zip(gradients, theirs, strict=True):
                 for name, gradient in own.items():
-                    assert (other[name] - gradient).norm() <= 1e-5 * gradient.norm(), (kind, rank, name)
-            assert all(torch.allclose(their_state[name], state[name], rtol=1e-4, atol=1e-6) for name in state), (kind, rank)
+                    assert (other[name] - gradient).norm() <= 1e-9 * gradient.norm(), (kind, rank, name)
+            assert all(torch.allclose(their_state[name], state[name], rtol=1e-9, atol=1e-9) for name in state), (kind, rank)
         for step, (index, images) in enumerate(seen):
             assert torch.equal(torch.cat([part[1][step][0] for part in parts]), index)
             assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
+
+
+def test_a_late_process_is_named_by_all(tmp_path):
+    run_together(2, keep_waiting, tmp_path)  # nobody was late in its patience, or there would be a traceback
+    for rank in (0, 1):
+        expected = r"rank 1 \(process \d+ on .*\) did not arrive within 0.0166667 minutes .*: it is loading images; .*"
+        assert re.fullmatch(expected, (tmp_path / f"late-{rank}.txt").read_text(encoding="utf-8"))
 
 
 def test_one_process_agrees_with_itself():

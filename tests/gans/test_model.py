@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.engine.toys import make_loop, run
+from tests.gans import top_k_worker
 from tests.gans.top_k_worker import COUNT, SETTINGS, terms_and_gradients
 from tests.gans.toy_gan import STRONG, Toy, images_of, toy
-from tests.processes import run_torchrun
+from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
@@ -290,8 +291,7 @@ def test_top_k_refuses_microbatches(tmp_path: Path) -> None:
 def test_two_processes_keep_what_one_keeps(tmp_path: Path) -> None:
     batch = images_of(COUNT)
     whole = terms_and_gradients(toy(**SETTINGS), batch, Rng(0, ("generator", 0), batch.index))
-    done = run_torchrun(2, "tests/gans/top_k_worker.py", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_together(2, top_k_worker.main, tmp_path)
     parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
     kept = []
     for (terms, gradients), *shares in zip(whole, *parts, strict=True):

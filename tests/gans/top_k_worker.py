@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tests.float64 import in_float64
 from tests.gans.toy_gan import Toy, images_of, toy
 from triptych.core.batch import Batch
 from triptych.core.rng import Rng
-from triptych.engine.distributed import close_world, open_world
+from triptych.engine.distributed import open_world
 from triptych.gans.model import TopKConfig
 
 COUNT, STEPS = 7, 3
@@ -41,8 +40,3 @@ def main(folder: Path) -> None:
         batch = images_of(COUNT)
         found = terms_and_gradients(toy(**SETTINGS), batch[share], Rng(0, ("generator", 0), batch.index)[share])
     torch.save(found, folder / f"{world.rank}.pt")
-    close_world()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

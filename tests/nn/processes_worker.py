@@ -1,14 +1,13 @@
-"""Run by torchrun: batch norm over all processes and sums over them, each process with a share of its own. Argument: a folder."""
+"""What several processes do: batch norm over all of them and sums over them, each with a share of its own."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from triptych.engine.distributed import close_world, open_world
+from triptych.engine.distributed import open_world
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d, frozen_statistics
 from triptych.nn.collectives import gathered, summed, world_size
 
@@ -95,8 +94,3 @@ def main(folder: Path) -> None:
     summed(turned).sum().backward()
     found["turned"] = turned.grad
     torch.save(found, folder / f"{world.rank}.pt")
-    close_world()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

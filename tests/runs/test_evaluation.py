@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 
 from tests.contract.shrink import BATCH, shrunk
-from tests.processes import run_torchrun
+from tests.processes import run_together
+from triptych.cli.main import main
 from triptych.core.batch import Batch
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.rng import Rng
@@ -280,9 +281,9 @@ def test_a_full_disk(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_two_processes_find_the_same(trained: Run, tmp_path: Path) -> None:
     out = tmp_path / "two.json"
     flags = ["--count", "5", "--batch-size", "2", "--steps", "4", "--device", "cpu", "--out", str(out)]
-    done = run_torchrun(2, "-m", "--", "triptych", "evaluate", str(trained.directory), *flags)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("bits_per_dim") == 1 and "on 5 of 90 images" in done.stdout
+    main_process, other = run_together(2, main, ["evaluate", str(trained.directory), *flags])
+    assert main_process.stdout.count("bits_per_dim") == 1 and "on 5 of 90 images" in main_process.stdout
+    assert not other.stdout
     one = measured(open_run(trained.directory), out=tmp_path / "one.json")
     document = json.loads(out.read_text())
     assert document["processes"] == 2

@@ -13,7 +13,8 @@ import torch
 
 from tests.data.pairs import write, write_pairs
 from tests.data.pictures import encoded, picture
-from tests.processes import run_torchrun
+from tests.processes import run_together
+from tests.runs.translating_worker import translate_together
 from tests.runs.translators import (
     ONE_MAP,
     MirrorTranslation,
@@ -321,9 +322,7 @@ def test_larger_images_come_in_smaller_batches(styled: Run, monkeypatch: pytest.
 @pytest.mark.xdist_group("torchrun")
 def test_processes_share_the_work(styled: Run, tmp_path: Path) -> None:
     write_images(tmp_path / "in", [f"{k}.png" for k in range(7)], size=(16, 16))
-    worker = "tests/runs/translating_worker.py"
-    done = run_torchrun(2, worker, str(styled.directory), str(tmp_path / "in"), str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_together(2, translate_together, styled.directory, tmp_path / "in", tmp_path / "out")
     alone = styled.translate(tmp_path / "in", style_count=2, **CPU)
     for k in range(7):
         for answer in range(2):
