@@ -223,7 +223,7 @@ class Slot:
         sys.path[0:0] = [str(self.folder / "src"), str(self.folder)]
         code = 1
         try:
-            code = pytest.main([*PYTEST, *mutant.tests])
+            code = pytest.main([*PYTEST, f"--basetemp={self.folder / 'tmp'}", *mutant.tests])
         finally:
             os._exit(code)  # even of a signal that a fault let through: what is below on the stack is the parent's
 
@@ -246,7 +246,9 @@ class Slot:
         if over:
             return "too slow"
         code = os.waitstatus_to_exitcode(status)
-        return {0: "survived", 5: "no tests"}.get(code, "noticed")  # of files that are not there the check before says so
+        return {0: "survived", 3: "pytest failed", 5: "no tests"}.get(
+            code, "noticed"
+        )  # of files that are not there the check before says so
 
 
 def run(mutants: list[Mutant], *, processes: int) -> Iterator[tuple[Mutant, str, float]]:

@@ -111,6 +111,21 @@ def test_weights_of_a_run_to_begin_with() -> None:
         ("imaginaire --config c.yaml --logdir r --checkpoint none.pt", "there is no checkpoint none.pt"),
         ("imaginaire --config none.yaml --logdir r", "there is no file none.yaml"),
         ("imaginaire python", "got 'python'; begin with the flags"),
+        (
+            "imaginaire inference.py --config c.yaml",
+            "got 'inference.py', expected train.py; for inference.py there is `triptych translate RUN",
+        ),
+        (
+            "imaginaire python a/evaluate.py --config c.yaml",
+            "got 'a/evaluate.py', expected train.py; for evaluate.py there is `triptych evaluate",
+        ),
+        ("imaginaire other.py --config c.yaml", "got 'other.py', expected train.py"),
+        (
+            "imaginaire --config c.yaml --logdir r",
+            "c.yaml has its data in photos/train, which is not here (data.train.roots); give the folder",
+        ),
+        ("imaginaire --config bare.yaml", "bare.yaml names no data (data.train.roots); give the folder as --data.path DIR"),
+        ("imaginaire --config bad.yaml", "bad.yaml: gen.type: got 'imaginaire.generators.vid2vid'"),
         ("imaginaire mpirun train.py", "got 'mpirun'; begin with the flags, for several processes so: torchrun --nproc-per-node N"),
         ("import imaginaire", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
         ("import imaginaire a b c --run r", "unexpected 'c'; usage: triptych import"),
@@ -133,8 +148,9 @@ def test_weights_of_a_run_to_begin_with() -> None:
 def test_mistakes(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     written(Path("c.yaml"), short())
     written(Path("bad.yaml"), changed(short(), {"gen": {"type": "imaginaire.generators.vid2vid"}}))
+    written(Path("bare.yaml"), changed(short(), {"data": {"train": {"roots": None}}}))
     assert failed(words, capsys).startswith(line)
-    assert not Path("r").exists()
+    assert not Path("r").exists() and not Path("logs").exists()
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

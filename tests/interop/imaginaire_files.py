@@ -265,6 +265,20 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 """By model; SPADE on COCO-Stuff, pix2pixHD on Cityscapes at 1024x512, UNIT winter2summer, MUNIT dog2cat, FUNIT and COCO-FUNIT."""
 
+ALONE: dict[str, Any] = {
+    "trainer": {"type": "imaginaire.trainers.spade", "model_average_config": {"enabled": True}},
+    "gen": {
+        **PUBLISHED["spade"]["gen"],
+        "num_labels": 184,
+        "image_channels": 3,
+        "out_image_small_side_size": 512,
+        "output_multiplier": 0.5,
+    },
+    "dis": {"type": "imaginaire.discriminators.dummy"},
+    "pretrained_weight": "a-name",
+}
+"""A SPADE to translate with alone, as the one of landscapes: without data, losses and a discriminator."""
+
 _SMALL = {
     "spade": {
         "gen": {"num_filters": 4, "style_dims": 8, "activation_norm_params": {"num_filters": 8}, "style_enc": {"num_filters": 4}},

@@ -39,7 +39,7 @@ from triptych.gans.discriminators import (
 from triptych.gans.funit import FUNITGenerator
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.munit import MUNITGenerator
-from triptych.gans.pix2pixhd import Pix2PixHDGenerator
+from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEGenerator
 from triptych.gans.unit import UNITGenerator
 from triptych.gans.weight_norms import fold_spectral_norm
@@ -215,6 +215,29 @@ def test_pix2pixhd_takes_instances_as_the_last_channel_and_judges_with_their_edg
     torch.testing.assert_close(scores["real_outputs"][1], judge(images, label=edged).outputs[1])
     with_features, _ = networks(PAIRS[4].generator().state_dict(), None, {"gen": {"type": "pix2pixHD"}})
     assert set(with_features(label=label, images=images)) == {"fake_images", "feature_maps"}
+
+
+@torch.no_grad()
+def test_pix2pixhd_takes_label_maps_that_have_edges_already() -> None:
+    own, judge, encoding = PAIRS[2].generator().eval(), PAIRS[2].discriminator().eval(), PAIRS[4].generator().eval()
+    config = {"gen": {"type": "pix2pixHD"}, "dis": {"type": "multires_patch"}}
+    model = from_state_dict(own.state_dict(), judge.state_dict(), config, edges=False)
+    assert model.generator is not None and model.discriminator is not None
+    instances = torch.zeros(1, 1, 32, 32)
+    instances[..., 16:] = 26003
+    plain = torch.randn(1, 6, 32, 32)
+    edged = with_edges(plain, instances)
+    images = model.generator(label=edged)["fake_images"]
+    assert torch.equal(images, own(label=edged))
+    scores = model.discriminator(label=edged, images=images)
+    assert torch.equal(scores["real_outputs"][1], judge(images, label=edged).outputs[1])
+    read = [from_state_dict(encoding.state_dict(), None, config, edges=edges).generator for edges in (True, False)]
+    assert read[0] is not None and read[1] is not None
+    given = read[0](label=torch.cat((plain, instances), dim=1), images=images)
+    again = read[1](label=edged, images=images, instance_maps=instances)
+    assert all(torch.equal(given[name], again[name]) for name in ("fake_images", "feature_maps"))
+    with pytest.raises(ValueError, match="needs instance_maps"):
+        read[1](label=edged, images=images)
 
 
 @torch.no_grad()

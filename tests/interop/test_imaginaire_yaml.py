@@ -10,7 +10,7 @@ import torch
 
 from tests.gans.published import HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH
 from tests.gans.published import PUBLISHED as COUNTED
-from tests.interop.imaginaire_files import PERCEPTUAL, PUBLISHED, published, small, written
+from tests.interop.imaginaire_files import ALONE, PERCEPTUAL, PUBLISHED, changed, published, small, written
 from triptych.core.errors import ConfigError
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
@@ -285,12 +285,14 @@ def test_steps_schedules_and_averages() -> None:
         dis_opt={"clip_grad_norm": 2, "lr_policy": {"type": "linear", "decay_start": 2, "decay_end": 6, "decay_target": 0.1}},
     )
     plan = planned(values)
-    assert plan.warnings == [] and (plan.model.discriminator_steps, plan.model.generator_steps) == (3, 2)
+    assert len(plan.warnings) == 1 and plan.warnings[0].startswith("trainer.gen_step: the average moves once in an iteration here")
+    assert (plan.model.discriminator_steps, plan.model.generator_steps) == (3, 2)
     sections = plan.schedule.run_settings(processes=2, num_images=95)
     iteration, epoch = 30, 90  # three steps of 5 images in two processes
     train, optim = sections["train"], sections["optim"]
     assert (train["batch_size"], train["total_images"], train["checkpoint_every"]) == (10, 10 * epoch, 2 * epoch)
-    assert train["validate_every"] == 7 * iteration and train["ema_rates"] == (0.5**0.1,)
+    assert train["validate_every"] == 7 * iteration and train["ema_rates"] == ((0.5**0.1) ** 2,)
+    assert train["ema_start"] == 500 * iteration, "it counts the steps of the generator, of which there are two"
     assert sections["log"]["every"] == 50 * iteration and optim["clip_norm"] == 2
     assert (optim["schedule"], optim["decay_start"], optim["decay_end"], optim["decay_to"]) == ("linear", 2 * epoch, 6 * epoch, 0.1)
     few = plan.schedule.run_settings(processes=2, num_images=3)
@@ -344,6 +346,20 @@ def test_kinds_of_labels() -> None:
             "spade",
             {"gen": {"type": "imaginaire.generators.vid2vid"}},
             "gen.type: got 'imaginaire.generators.vid2vid', expected one that ends",
+        ),
+        ("spade", {"gen": {"type": "mine.generators.spade"}}, "gen.type: got 'mine.generators.spade', expected one that begins with"),
+        (
+            "spade",
+            {"dis": {"type": "mine.multires_patch"}},
+            "dis.type: got 'mine.multires_patch', expected one that begins with 'imaginaire.'",
+        ),
+        ("spade", {"gen": {"num_labels": 3}}, "gen.num_labels: got 3, but data.input_labels have 185 channels (seg_maps 184, edge_maps 1)"),
+        ("pix2pixHD", {"data": None}, "data.input_labels: missing: the types of data that images are made from"),
+        ("unit", {"data": None, "trainer": {"loss_weight": None}}, "trainer.loss_weight: missing, expected the weights of the losses"),
+        (
+            "unit",
+            {"trainer": {"perceptual_loss": None, "perceptual_mode": "vgg_face", "loss_weight": {"perceptual": 1}}},
+            "trainer.perceptual_loss.mode: got 'vgg_face', expected one of 'vgg19'",
         ),
         ("spade", {"dis": {"type": "imaginaire.discriminators.munit"}}, "dis.type: got 'imaginaire.discriminators.munit', which is no"),
         ("spade", {"gen": 3}, "gen: got 3, expected a table of settings"),
@@ -475,6 +491,8 @@ def test_mistakes(model: str, changes: dict[str, Any], line: str) -> None:
         ("unit", {"trainer": {"gan_relativistic": True}}, "trainer.gan_relativistic: the original ignores it in unit"),
         ("spade", {"trainer": {"aug_policy": "color"}}, "trainer.aug_policy: the original ignores it in spade"),
         ("spade", {"trainer": {"type": "imaginaire.trainers.unit"}}, "trainer.type: got 'imaginaire.trainers.unit'; the run is trained as"),
+        ("spade", {"trainer": {"type": "mine.trainers.spade"}}, "trainer.type: got 'mine.trainers.spade'; the run is trained as spade"),
+        ("spade", {"trainer": {"perceptual_mode": "vgg16"}}, "trainer.perceptual_mode: got 'vgg16', but trainer.perceptual_loss.mode says"),
         ("spade", {"dis_opt": {"adam_beta1": 0.5}}, "dis_opt.adam_beta1, adam_beta2: other than that of gen_opt"),
         ("spade", {"dis_opt": {"lr_policy": {"gamma": 0.9}}}, "dis_opt.lr_policy: other than that of gen_opt"),
         ("spade", {"gen_opt": {"skip_grad": True}}, "gen_opt.skip_grad: a step whose gradient"),
@@ -512,6 +530,47 @@ def test_a_perceptual_loss_without_weight_is_not_looked_at() -> None:
     one = planned(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
     perceptual: Any = one.model.perceptual  # type: ignore[attr-defined]
     assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2  # type: ignore[attr-defined]
+
+
+def test_other_names_of_the_perceptual_loss() -> None:
+    """trainer.perceptual_mode and trainer.perceptual_layers, as the files of UNIT and MUNIT have them."""
+    alias = {"perceptual_loss": None, "perceptual_mode": "vgg16", "perceptual_layers": ["relu_1_2", "relu_2_2"]}
+    for kind in ("unit", "munit"):
+        plan = planned(published(kind, trainer=alias | {"loss_weight": {"perceptual": 2}}))
+        perceptual: Any = plan.model.perceptual  # type: ignore[attr-defined]
+        assert perceptual.network == "vgg16" and perceptual.compared == ("relu_1_2", "relu_2_2")
+        assert not any("perceptual" in line for line in plan.warnings)
+        off = planned(published(kind, trainer=alias))
+        assert not any("perceptual" in line for line in (*off.warnings, *off.notes))
+
+
+def test_weights_of_the_norms_may_have_a_norm_of_their_own() -> None:
+    plan = planned(published("spade", gen={"activation_norm_params": {"weight_norm_type": ""}}))
+    generator: Any = plan.model.generator  # type: ignore[attr-defined]
+    assert (generator.weight_norm, generator.norm_weight_norm) == ("spectral", "none")
+    with torch.device("meta"):
+        names = set(plan.model.build(plan.data.spec).state_dict())
+    layers = "generator.spade_generator.up_0a.conv_block_0.layers"
+    assert {
+        f"{layers}.conv.weight_orig",
+        f"{layers}.norm.mlps.0.0.layers.conv.weight",
+        f"{layers}.norm.gammas.0.layers.conv.weight",
+    } <= names
+    assert "generator.spade_generator.cbn_up_0a.layers.norm.fc_gamma.layers.conv.weight" in names
+    same: Any = planned(published("spade")).model.generator  # type: ignore[attr-defined]
+    assert same.norm_weight_norm is None
+
+
+def test_a_file_without_data_is_one_for_translation() -> None:
+    plan = planned(ALONE)
+    assert plan.data.unsaid and plan.no_discriminator and plan.data.label_channels == 184
+    assert (plan.data.spec.height_and_width, plan.data.settings["num_classes"]) == ((512, 512), (184,))
+    generator: Any = plan.model.generator  # type: ignore[attr-defined]
+    assert (generator.resolution, generator.output_multiplier) == (512, 0.5)
+    assert [line.partition(":")[0] for line in plan.warnings] == ["data", "trainer.loss_weight"] and "unknown" not in str(plan.warnings)
+    assert (plan.model.feature_matching_weight, plan.model.initial) == (10, SPADEConfig().initial)  # type: ignore[attr-defined]
+    silent = planned(changed(ALONE, {"gen": {"num_labels": None, "out_image_small_side_size": None}}))
+    assert silent.data.label_channels == 0 and silent.data.spec.height_and_width == (256, 256)
 
 
 def test_small_files_make_models() -> None:

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from tests.interop.imaginaire_files import PUBLISHED, changed, checkpoint, small, written
+from tests.interop.imaginaire_files import ALONE, PUBLISHED, changed, checkpoint, small, written
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import STYLE, Model, seeded_build
@@ -114,6 +114,33 @@ def test_an_average_that_the_file_does_not_speak_of_is_kept() -> None:
     run = imported("unit", checkpoint(*trained("unit")))
     assert run.config.train.ema_rates == (0.9999,) and run.config.train.ema_start == 0
     assert imported("munit", checkpoint(*trained("munit")), processes=4).config.train.batch_size == 64
+
+
+@pytest.mark.parametrize("said", [{"num_labels": 7}, {"num_labels": None, "out_image_small_side_size": None}])
+def test_a_file_without_data_takes_labels_and_size_from_the_weights(said: dict[str, Any]) -> None:
+    """And weights of its norms without the norm that the others have."""
+    few = {"num_filters": 2, "style_dims": 4, "activation_norm_params": {"num_filters": 4, "weight_norm_type": ""}}
+    values = changed(ALONE, {"gen": {**few, "style_enc": {"num_filters": 2}, **said}})
+    plan = plan_of(YamlFile(changed(values, {"gen": {"num_labels": 7, "out_image_small_side_size": 512}})))
+    model = seeded_build(plan.model, plan.data.spec, seed=1)
+    run = imported("spade", checkpoint(model, discriminator=False), values)
+    spec = run.spec
+    assert [(entry.name, entry.kind, entry.num_classes) for entry in spec.inputs] == [("seg_maps", "classes", 7)]
+    generator: Any = run.config.model.generator  # type: ignore[attr-defined]
+    assert (spec.image_size, generator.resolution, generator.weight_norm, generator.norm_weight_norm) == (512, 512, "spectral", "none")
+    loaded = run.load(device="cpu").state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in model.state_dict().items() if name.startswith("generator."))
+
+
+def test_a_file_without_data_and_labels_needs_weights_that_fit() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(ConfigError, match=r"c.yaml: data: missing, and gen.num_labels too: say what images are made from, or give a"):
+            import_run(written(Path("c.yaml"), changed(ALONE, {"gen": {"num_labels": None}})), "run", program="imaginaire")
+    live, _ = trained("spade")
+    values = changed(small("spade"), {"data": None, "gen": {"num_labels": 9}})
+    with pytest.raises(ConfigError, match=r"gen.num_labels: they have 9 channels \(gen.num_labels 9\), but the generator's weights take 8"):
+        imported("spade", checkpoint(live), values)
 
 
 def test_the_networks_are_those_of_the_weights() -> None:
@@ -358,7 +385,10 @@ def test_where_the_data_lie() -> None:
     for domain in "ab":
         photographed(Path(f"photos/train/images_{domain}"), 4, side=40)
     assert path() == "photos/train"
-    assert any(line.startswith("data.val.roots: photos/val is not used") for line in lines) is True
+    assert "data.val.roots: there is no photos/val here" in lines
+    Path("held").mkdir()
+    assert path(data={"val": {"roots": ["held"]}}) == "photos/train"
+    assert any(line.startswith("data.val.roots: held is not used: it is not beside photos/train") for line in lines)
     Path("photos/val").mkdir()
     assert path() == "photos"
     assert path(data={"val": None}) == "photos/train"
@@ -380,7 +410,14 @@ def test_epochs_of_data_that_are_not_there_are_said_to_be_unknown() -> None:
 def test_few_shot_data_lie_in_the_folder_of_the_contents() -> None:
     for name in ("cat", "dog"):
         photographed(Path(f"faces/images_content/{name}"), 2)
-    values = changed(small("funit"), {"data": {"train": {"roots": ["faces"]}}})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert import_run(written(Path("c.yaml"), values), "run", program="imaginaire").config.data.path == "faces/images_content"
+    values = changed(small("funit"), {"data": {"train": {"roots": ["faces"]}, "val": {"roots": ["held"]}}})
+    for line in (
+        "data.val.roots: there is no held here",
+        "data.val.roots: held is not used; classes of faces are held out by --data.held-out",
+    ):
+        lines: list[str] = []
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run = import_run(written(Path("c.yaml"), values), "run", program="imaginaire", report=lines.append)
+        assert run.config.data.path == "faces/images_content" and line in lines
+        Path("held").mkdir(exist_ok=True)

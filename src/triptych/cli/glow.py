@@ -106,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         given = read(flags)
         return lambda: commands(given)
 
-    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of)
+    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of, instead={})
 
 
 def read(arguments: Sequence[str]) -> Given:

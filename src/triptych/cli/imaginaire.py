@@ -34,6 +34,11 @@ _SEVERAL = "torchrun --nproc-per-node N -m -- triptych imaginaire"
 _SECTIONS = ("--model.", "--data.", "--train.", "--optim.", "--log.")
 _DATA_PATH = "--data.path"
 _PROFILED_STEPS = 10
+_IMPORT = "after `triptych import imaginaire FILE WEIGHTS --run RUN`"
+_OTHER_SCRIPTS = {
+    "inference.py": f"; for inference.py there is `triptych translate RUN IMAGES --out DIR`, {_IMPORT}",
+    "evaluate.py": f"; for evaluate.py there is `triptych evaluate RUN`, {_IMPORT}",
+}
 _REPLACED = {
     "local_rank": "torchrun tells each process its own",
     "use_jit": "networks are compiled by --train.compile",
@@ -60,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
         given = read(flags)
         return lambda: commands(given)
 
-    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of)
+    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of, instead=_OTHER_SCRIPTS)
 
 
 def read(arguments: Sequence[str]) -> Given:
@@ -146,6 +151,10 @@ def _imported(given: Given, config: Path, logdir: Path) -> Any:
         note("--resume 1 gives the weights alone: the optimizers and the count of images begin anew")
     words += ["--run", str(logdir)]
     path = _data_path(given)
+    if path is None and config.is_file():  # before a run is made that could not be trained
+        from triptych.runs.importing import check_imaginaire_data
+
+        check_imaginaire_data(config)
     words += [] if path is None else ["--data", path]
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]

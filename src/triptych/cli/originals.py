@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +30,12 @@ def run_script(
     flags: dict[str, Flag],
     several: str,
     commands: Callable[[Sequence[str]], Callable[[], Commands]],
+    instead: Mapping[str, str],
 ) -> int:
     """The exit code of the last command that an original's one script becomes; 2 and its usage without arguments.
 
     `several`: how ours runs on several processes. `commands`: from the flags that were given, which it checks, to what is to be run.
+    `instead`: what the original's other scripts are here; train.py is the one whose flags are taken.
     """
     if not arguments:
         print(usage, file=sys.stderr)
@@ -42,7 +44,12 @@ def run_script(
         print(f"{usage}\n\n{flag_list(flags)}")
         return 0
     arguments = without_python(arguments, begin="the flags", several=several)
-    return run_all(commands(arguments[1:] if arguments[0].endswith(".py") else arguments))
+    if not arguments[0].endswith(".py"):
+        return run_all(commands(arguments))
+    script = Path(arguments[0]).name
+    if script != "train.py":
+        raise ConfigError("", f"got {arguments[0]!r}, expected train.py{instead.get(script, '')}")
+    return run_all(commands(arguments[1:]))
 
 
 def run_all(commands: Callable[[], Commands]) -> int:

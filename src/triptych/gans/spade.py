@@ -50,6 +50,8 @@ class SPADEGeneratorConfig(Config):
     "Whether these two have a gain and an offset of their own."
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights."
+    norm_weight_norm: WeightNorm | None = None
+    "Norm of the weights of the layers in these two norms. None: weight_norm."
     positional_input: bool = False
     "Whether the first layer also sees where each pixel is."
     output_multiplier: float = 1.0
@@ -68,6 +70,11 @@ class SPADEGeneratorConfig(Config):
         self.require(self.style_dims is None or self.style_dims >= 1, "style_dims", "a positive whole number, or nothing")
         self.require(self.num_filters % 2 == 0 or self.resolution < 1024, "num_filters", "an even number at a resolution of 1024")
         self.require(self.encoder_size >= 64 and self.encoder_size % 64 == 0, "encoder_size", "a multiple of 64")
+
+    @property
+    def inner_weight_norm(self) -> WeightNorm:
+        """Of the layers in the norms."""
+        return self.weight_norm if self.norm_weight_norm is None else self.norm_weight_norm
 
     @property
     def stride(self) -> int:
@@ -129,7 +136,7 @@ class SPADEDecoder(nn.Module):
             num_filters=config.spade_filters,
             kernel_size=config.spade_kernel_size,
             separate=config.separate_projection,
-            weight_norm=config.weight_norm,
+            weight_norm=config.inner_weight_norm,
         )
         modulated = replace(plain, norm=spade)
 
@@ -168,7 +175,7 @@ class SPADEDecoder(nn.Module):
                 Norm(config.global_norm, affine=config.norm_affine),
                 cond_channels=2 * config.style_dims,
                 separate=config.separate_projection,
-                weight_norm=config.weight_norm,
+                weight_norm=config.inner_weight_norm,
             )
         options = BlockOptions(norm=norm, nonlinearity="leakyrelu", weight_norm=config.weight_norm)
         name = f"{'conv' if config.style_dims is None else 'cbn'}_{name}"

@@ -40,13 +40,16 @@ def from_state_dict(
     config: Mapping[str, Any],
     *,
     averaged: bool = True,
+    edges: bool = True,
 ) -> ImaginaireModel:
     """The model of two state dicts (`net_G`, `net_D`), in evaluation mode; what is given as None is None in it.
 
+    `edges`: pix2pixHD makes edges of the last channel of its label maps, the map of instances, as the original's trainer does before it
+    calls its networks; False: the label maps have edges there already, as the original's networks take them.
     See `networks`: what its `generator` and `discriminator` are, the other arguments, and what is raised.
     """
     kinds = model_types(config)
-    return ImaginaireModel(kinds["gen"], *networks(generator, discriminator, config, averaged=averaged)).eval()
+    return ImaginaireModel(kinds["gen"], *networks(generator, discriminator, config, averaged=averaged, edges=edges)).eval()
 
 
 def networks(
@@ -55,23 +58,24 @@ def networks(
     config: Mapping[str, Any],
     *,
     averaged: bool = True,
+    edges: bool = True,
 ) -> tuple[OriginalGenerator | None, OriginalDiscriminator | None]:
     """The networks of two state dicts (`net_G`, `net_D`), either of which may be None, in evaluation mode, with copies of the weights.
 
     Both are called with the original's input names as keywords and give dictionaries with its output names. `config`: the YAML file's
-    sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one.
+    sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one. `edges`: see `from_state_dict`.
     Raises ConfigError for settings that are wrong, CheckpointError that names the first tensor that does not fit.
     """
     kinds = model_types(config)
     first = second = None
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
-        first = GENERATORS[kinds["gen"]](_filled(describe_generator(kinds["gen"], Weights(state), config.get("gen") or {}), state)).eval()
+        network = _filled(describe_generator(kinds["gen"], Weights(state), config.get("gen") or {}), state)
+        first = GENERATORS[kinds["gen"]](network, edges=edges).eval()
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
-        second = DISCRIMINATORS[kinds["dis"]](
-            _filled(describe_discriminator(kinds["dis"], Weights(state), config.get("dis") or {}), state)
-        ).eval()
+        network = _filled(describe_discriminator(kinds["dis"], Weights(state), config.get("dis") or {}), state)
+        second = DISCRIMINATORS[kinds["dis"]](network, edges=edges).eval()
     return first, second
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -20,19 +19,19 @@ Outputs = dict[str, Any]
 
 
 class OriginalGenerator(nn.Module):
-    """A generator under the original's names; `network` is ours."""
+    """A generator under the original's names; `network` is ours. `edges`: see `from_state_dict`."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, *, edges: bool = True) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.edges = network, edges
 
 
 class OriginalDiscriminator(nn.Module):
-    """A discriminator under the original's names; `network` is ours. Only what it is given is judged."""
+    """A discriminator under the original's names; `network` is ours. Only what it is given is judged. `edges`: see `from_state_dict`."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, *, edges: bool = True) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.edges = network, edges
 
 
 class SPADECalls(OriginalGenerator):
@@ -54,17 +53,21 @@ class SPADECalls(OriginalGenerator):
 
 
 class Pix2PixHDCalls(OriginalGenerator):
-    """fake_images of label, whose last channel is the map of instances."""
+    """fake_images of label, whose last channel is the map of instances; with `edges` False it is their edges already."""
 
-    def forward(self, *, label: Tensor, images: Tensor | None = None, random_style: bool = False) -> Outputs:
-        """`images` are for the feature encoder, where there is one."""
+    def forward(
+        self, *, label: Tensor, images: Tensor | None = None, instance_maps: Tensor | None = None, random_style: bool = False
+    ) -> Outputs:
+        """`images` are for the feature encoder, where there is one, and so is `instance_maps` (b, 1, h, w), which edges do not tell."""
         network = cast(Pix2PixHDGenerator, self.network)
+        edged = _edged(label) if self.edges else label
         if network.config.encoder is None:
-            return {"fake_images": network(label=_edged(label))}
-        if images is None:
-            raise ValueError("the feature encoder needs images")
-        features = network.encoder(images, instances=label[:, -1:])
-        return {"fake_images": network(label=_edged(label), features=features), "feature_maps": features}
+            return {"fake_images": network(label=edged)}
+        instances = label[:, -1:] if self.edges and instance_maps is None else instance_maps
+        if images is None or instances is None:
+            raise ValueError("the feature encoder needs images" if images is None else "the feature encoder needs instance_maps")
+        features = network.encoder(images, instances=instances)
+        return {"fake_images": network(label=edged, features=features), "feature_maps": features}
 
 
 class UNITCalls(OriginalGenerator):
@@ -123,23 +126,26 @@ class FUNITCalls(OriginalGenerator):
 class PairedScores(OriginalDiscriminator):
     """real_outputs and real_features of images, fake_outputs and fake_features of fake_images."""
 
-    edges = False
-
     def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
         """`label`: as the generator takes it."""
         network = cast(SPADEDiscriminator | Pix2PixHDDiscriminator, self.network)
-        label, out = _edged(label) if self.edges else label, {}
+        label, out = self.seen(label), {}
         for name, given in (("real", images), ("fake", fake_images)):
             if given is not None:
                 scores = network(given, label=label)
                 out |= {f"{name}_outputs": list(scores.outputs), f"{name}_features": [list(layers) for layers in scores.features]}
         return out
 
+    def seen(self, label: Tensor) -> Tensor:
+        """The label map as the network takes it."""
+        return label
+
 
 class Pix2PixHDScores(PairedScores):
-    """As SPADE's; the label's last channel is the map of instances."""
+    """As SPADE's; the label's last channel is the map of instances, or with `edges` False their edges."""
 
-    edges = True
+    def seen(self, label: Tensor) -> Tensor:
+        return _edged(label) if self.edges else label
 
 
 class DomainScores(OriginalDiscriminator):
@@ -204,7 +210,7 @@ def _one_or_list(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-GENERATORS: dict[ModelType, Callable[[nn.Module], OriginalGenerator]] = {
+GENERATORS: dict[ModelType, type[OriginalGenerator]] = {
     "spade": SPADECalls,
     "pix2pixHD": Pix2PixHDCalls,
     "unit": UNITCalls,
@@ -212,7 +218,7 @@ GENERATORS: dict[ModelType, Callable[[nn.Module], OriginalGenerator]] = {
     "funit": FUNITCalls,
     "coco_funit": FUNITCalls,
 }
-DISCRIMINATORS: dict[ModelType, Callable[[nn.Module], OriginalDiscriminator]] = {
+DISCRIMINATORS: dict[ModelType, type[OriginalDiscriminator]] = {
     "spade": PairedScores,
     "pix2pixHD": Pix2PixHDScores,
     "unit": DomainScores,

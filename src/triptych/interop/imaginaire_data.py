@@ -43,6 +43,8 @@ class PlannedData:
     "Whether images among the labels go from 0 to 1 there."
     label_parts: str = ""
     "What the labels consist of, for messages."
+    unsaid: bool = False
+    "Whether the file says nothing of the data, so that labels and sizes are those of the weights."
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -54,6 +56,21 @@ class PlannedData:
         """The same few-shot data with so many classes."""
         inputs = _style_inputs(self.spec.channels, num_classes)
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, num_classes=num_classes, inputs=inputs))
+
+    def with_labels(self, channels: int, *, side: int) -> PlannedData:
+        """Pairs of squares and of a class map of so many classes."""
+        labels = InputSpec(name="seg_maps", kind="classes", num_classes=channels)
+        settings = {"maps": (labels.name,), "num_classes": (channels,), "target": "images", "enlarge": True, "image_size": side}
+        spec = dataclasses.replace(self.spec, image_size=side, inputs=(labels,))
+        return dataclasses.replace(self, settings=settings, spec=spec, label_parts=f"gen.num_labels {channels}")
+
+
+def unsaid_data(gen: Settings) -> PlannedData:
+    """The data of a SPADE whose file has no section `data`, as one for translation alone: a class map, of as many classes as labels."""
+    channels, side = gen.number("num_labels", 0, least=0, most=_CLASSES), gen.number("out_image_small_side_size", 256, most=_SIDE)
+    line = "data: missing; the labels are taken for one class map, with a class for each channel that the network sees"
+    planned = PlannedData("paired_images", {}, DataSpec(image_size=side, channels=3), None, None, unsaid=True, warnings=[line])
+    return planned.with_labels(channels, side=side) if channels else planned
 
 
 def _channels(spec: InputSpec) -> int:

@@ -6,6 +6,7 @@ What a file leaves out is that of the published configurations.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from triptych.core.config import Config
@@ -51,6 +52,7 @@ _SPADE = {
     "kernel_size": "kernel_size",
     "spade_filters": f"{_SPADE_NORM}.num_filters",
     "spade_kernel_size": f"{_SPADE_NORM}.kernel_size",
+    "norm_weight_norm": f"{_SPADE_NORM}.weight_norm_type",
     "separate_projection": f"{_SPADE_NORM}.separate_projection",
     "spade_norm": f"{_SPADE_NORM}.activation_norm_type",
     "norm_affine": f"{_SPADE_NORM}.activation_norm_params.affine",
@@ -118,7 +120,8 @@ def _spade(gen: Settings, short_side: int | None) -> SPADEGeneratorConfig:
         style_dims=dims,
         positional_input=gen.flag("use_posenc_in_input_layer", True),
     )
-    return filled(base, gen, _SPADE)
+    made = filled(base, gen, _SPADE)
+    return replace(made, norm_weight_norm=None) if made.norm_weight_norm == made.weight_norm else made
 
 
 def _pix2pixhd(gen: Settings) -> Pix2PixHDGeneratorConfig:
@@ -154,11 +157,9 @@ def _check_norms(kind: ModelType, gen: Settings) -> None:
         kernel, encoder = gen.value("kernel_size"), gen.inside("style_enc").value("kernel_size")
         if None not in (kernel, encoder) and kernel != encoder:
             raise ConfigError("gen.style_enc.kernel_size", f"got {encoder!r}, expected that of the generator, {kernel!r}")
-        whole = gen.value("weight_norm_type")
-        for part in (gen.inside(_SPADE_NORM), gen.inside("style_enc")):
-            own = part.value("weight_norm_type")
-            if own is not None and whole is not None and (own or "none") != (whole or "none"):
-                raise ConfigError(part.name("weight_norm_type"), f"got {own!r}, expected that of the generator, {whole!r}")
+        whole, own = gen.value("weight_norm_type"), gen.inside("style_enc").value("weight_norm_type")
+        if own is not None and whole is not None and (own or "none") != (whole or "none"):
+            raise ConfigError("gen.style_enc.weight_norm_type", f"got {own!r}, expected that of the generator, {whole!r}")
     else:
         _check_affine(gen)
 

@@ -59,6 +59,11 @@ class Weights:
             return "spectral"
         return "weight" if any(name.endswith("weight_g") for name in self.state) else "none"
 
+    def norm_of(self, stem: str) -> WeightNorm:
+        """How the weight of one layer is normalised."""
+        names = {"weight_orig": "spectral", "weight_g": "weight"}
+        return cast(WeightNorm, next((norm for last, norm in names.items() if f"{stem}.{last}" in self.state), "none"))
+
     @property
     def weight_name(self) -> str:
         """The name that most layers' weights have."""
@@ -158,14 +163,20 @@ def model_types(config: Any) -> dict[str, ModelType]:
     return {name: found.get(name, one) for name in given}
 
 
+OWN = "imaginaire."
+"""What the types begin with that are the program's own."""
+
 DISCRIMINATOR_TYPES: dict[str, ModelType] = {"multires_patch": "pix2pixHD"}
 """The discriminators that are called otherwise than their model."""
 
 
 def _type_of(setting: str, value: Any) -> ModelType:
     name = value.rpartition(".")[2] if isinstance(value, str) else value
-    if isinstance(name, str) and name in DISCRIMINATOR_TYPES:
+    outside = isinstance(value, str) and "." in value and not value.startswith(OWN)
+    if isinstance(name, str) and name in DISCRIMINATOR_TYPES and not outside:
         return DISCRIMINATOR_TYPES[name]
+    if outside:
+        raise ConfigError(setting, f"got {value!r}, expected one that begins with {OWN!r}: code of others is not run")
     if name not in MODEL_TYPES:
         raise ConfigError(setting, f"got {value!r}, expected one that ends in {', '.join(MODEL_TYPES)}{nearest(str(name), MODEL_TYPES)}")
     return name

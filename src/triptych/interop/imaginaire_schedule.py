@@ -65,7 +65,7 @@ class Schedule:
     settings: dict[str, Any]
     "Of the training, but for what is counted in images."
     average_start: int
-    "Iterations after which averages begin."
+    "Steps of the generator after which averages begin."
     half_life: float | None = None
     "Images after which an average has forgotten half; None: its rate is among the settings."
     warnings: list[str] = field(default_factory=list)
@@ -102,13 +102,15 @@ class Schedule:
         train = self.settings | {
             "total_images": total,
             "batch_size": self.step_images(processes),
-            "ema_start": self.average_start * images,
+            "ema_start": -(-self.average_start // self.generator_steps) * images,
             "checkpoint_every": of(self.checkpoint),
             "sample_every": of(self.sample),
             "validate_every": of(self.validate),
         }
         if self.half_life is not None and train["ema_rates"]:
             train["ema_rates"] = (0.5 ** (self.step_images(processes) / self.half_life),)
+        # An average moves after each of the generator's steps there, here after all of an iteration.
+        train["ema_rates"] = tuple(rate**self.generator_steps for rate in train["ema_rates"])
         optimizer = self.optimizer
         optim: dict[str, Any] = {
             "name": "adam",
@@ -136,6 +138,10 @@ def planned_schedule(settings: Settings) -> Schedule:
     measured = _span(settings, "metrics_iter", "metrics_epoch")
     steps = {name: trainer.number(name, 1, most=100) for name in ("dis_step", "gen_step")}
     average = trainer.inside("model_average_config")
+    if steps["gen_step"] > 1 and average.flag("enabled", False):
+        warnings.append(
+            "trainer.gen_step: the average moves once in an iteration here, by as much as in all its steps there (--train.ema-rates)"
+        )
     return Schedule(
         batch=batch,
         discriminator_steps=steps["dis_step"],

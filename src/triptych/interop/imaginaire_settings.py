@@ -22,10 +22,10 @@ from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.unpaired import MUNITConfig, MUNITTranslationConfig, UNITConfig
 from triptych.gans.unpaired_base import UNITTranslationConfig
-from triptych.interop.imaginaire_data import PlannedData, planned_data
+from triptych.interop.imaginaire_data import PlannedData, planned_data, unsaid_data
 from triptych.interop.imaginaire_keys import unasked
 from triptych.interop.imaginaire_networks import planned_discriminator, planned_generator
-from triptych.interop.imaginaire_reading import ModelType, Settings, model_types
+from triptych.interop.imaginaire_reading import OWN, ModelType, Settings, model_types
 from triptych.interop.imaginaire_schedule import Schedule, planned_schedule
 from triptych.interop.imaginaire_yaml import YamlFile
 
@@ -81,7 +81,12 @@ def plan_of(file: YamlFile) -> Plan:
     trainer, gen, dis = settings.inside("trainer"), settings.inside("gen"), settings.inside("dis")
     own = dis if not no_discriminator else Settings({}, "dis", dis.asked)
     warnings: list[str] = []
-    data = planned_data(kind, settings.inside("data"), num_classes=_num_classes(kind, own))
+    if kind == "spade" and not file.given.get("data"):
+        data = unsaid_data(gen)
+    else:
+        data = planned_data(kind, settings.inside("data"), num_classes=_num_classes(kind, own))
+        if kind == "spade":
+            _check_label_channels(gen, data)
     generator = planned_generator(kind, gen, short_side=min(data.spec.height_and_width))
     discriminator = planned_discriminator(kind, own)
     schedule = planned_schedule(settings)
@@ -107,6 +112,14 @@ def _kind(settings: Settings) -> tuple[ModelType, bool]:
     return kinds["gen"], none
 
 
+def _check_label_channels(gen: Settings, data: PlannedData) -> None:
+    gen.value("out_image_small_side_size")  # told by the data
+    channels = gen.number("num_labels", data.label_channels)
+    if channels != data.label_channels:
+        reason = f"got {channels}, but data.input_labels have {data.label_channels} channels ({data.label_parts})"
+        raise ConfigError(gen.name("num_labels"), reason)
+
+
 def _num_classes(kind: ModelType, dis: Settings) -> int | None:
     if kind not in ("funit", "coco_funit"):
         return None
@@ -126,8 +139,11 @@ def _model(
 ) -> GANConfig:
     trainer = settings.inside("trainer")
     weights = trainer.inside("loss_weight")
-    if not weights.values:
+    told = bool(weights.values)
+    if not told and not data.unsaid:
         raise ConfigError("trainer.loss_weight", "missing, expected the weights of the losses by name (gan, ...)")
+    if not told:
+        warnings.append("trainer.loss_weight: missing; where this run is trained on, it has the losses of the published SPADE")
     values: dict[str, Any] = {
         "generator": generator,
         "discriminator": discriminator,
@@ -136,14 +152,14 @@ def _model(
         "generator_steps": schedule.generator_steps,
         "discriminator_rate": schedule.discriminator_rate,
         "augment": _changes(kind, trainer, warnings),
-        "initial": _initial(trainer),
-        **{ours: weights.factor(theirs, 0.0, least=0) for ours, theirs in _WEIGHTS[kind].items()},
+        **({} if data.unsaid and trainer.value("init") is None else {"initial": _initial(trainer)}),
+        **({ours: weights.factor(theirs, 0.0, least=0) for ours, theirs in _WEIGHTS[kind].items()} if told else {}),
     }
-    if kind in ("spade", "munit"):
+    if kind in ("spade", "munit") and told:
         # Summed over the batch of a GPU there, averaged here.
         values["kl_weight"] = weights.factor("kl", 0.0, least=0) * schedule.batch
     if "perceptual_weight" in values:
-        values["perceptual"] = _perceptual(trainer, needed=values["perceptual_weight"] > 0)
+        values["perceptual"] = _perceptual(trainer, warnings, needed=values["perceptual_weight"] > 0)
     inference = settings.inside("inference_args")
     try:
         return _of_kind(kind, values, trainer, inference, data)
@@ -209,9 +225,22 @@ def _initial(trainer: Settings) -> InitConfig:
     return InitConfig(kind=kind, gain=gain, bias=cast(Any, biases), bias_gain=spread)
 
 
-def _perceptual(trainer: Settings, *, needed: bool) -> PerceptualConfig:
+def _with_aliases(trainer: Settings, given: Settings, warnings: list[str]) -> Settings:
+    """The section with what the trainer itself says of the perceptual loss, where the section is silent."""
+    values = dict(given.values)
+    for key in ("mode", "layers"):
+        alias = trainer.value(f"perceptual_{key}")
+        if values.get(key) is None:
+            values[key] = alias
+        elif alias not in (None, values[key]):
+            warnings.append(f"trainer.perceptual_{key}: got {alias!r}, but {given.name(key)} says {values[key]!r}, which is used")
+    return Settings(values, given.section, given.asked)
+
+
+def _perceptual(trainer: Settings, warnings: list[str], *, needed: bool) -> PerceptualConfig:
     """The perceptual loss; one without weight is not looked at."""
     given = trainer.inside("perceptual_loss")
+    given = _with_aliases(trainer, given, warnings if needed else [])
     if not needed:
         given = Settings(dict.fromkeys(given.values), given.section, given.asked)
     network = given.choice("mode", "vgg19", _NETWORKS)
@@ -238,5 +267,6 @@ def _check_trainer(kind: ModelType, trainer: Settings, warnings: list[str]) -> N
     """Notes what of the trainer is another than the original's of this model."""
     given = trainer.value("type")
     own = given.rpartition(".")[2] if isinstance(given, str) else given
-    if own is not None and own not in (kind, "funit" if kind == "coco_funit" else kind):
+    outside = isinstance(given, str) and "." in given and not given.startswith(OWN)
+    if own is not None and (outside or own not in (kind, "funit" if kind == "coco_funit" else kind)):
         warnings.append(f"trainer.type: got {given!r}; the run is trained as {kind}, which gen.type says")

@@ -67,6 +67,7 @@ def _spade(weights: Weights, gen: Settings) -> Described:
     head = weights.weight(f"{root}.head_0.layers.conv")
     first = f"{spade}.mlps.0.0.layers.conv" if hidden else f"{spade}.{'gammas.0' if separate else 'mlps.0.1'}.layers.conv"
     seen = weights.weight(first)
+    whole, inner = weights.norm_of(f"{root}.head_0.layers.conv"), weights.norm_of(first)
     size = next((size for size in (1024, 512) if weights.has(rf"{root}\.conv_img{size}\.")), 256)
     styled = weights.has(rf"{root}\.fc_0\.")
     encoder = weights.weight("style_encoder.layer1.layers.conv") if styled else (64, 3, 3, 3)
@@ -81,7 +82,8 @@ def _spade(weights: Weights, gen: Settings) -> Described:
         spade_norm=norm.norm("activation_norm_type", "sync_batch"),
         global_norm=gen.norm("global_adaptive_norm_type", "sync_batch"),
         norm_affine=weights.has(rf"{re.escape(spade)}\.norm\.weight"),
-        weight_norm=weights.weight_norm,
+        weight_norm=whole,
+        norm_weight_norm=None if inner == whole else inner,
         positional_input=gen.flag("use_posenc_in_input_layer", head[1] == seen[1] + 2),
         output_multiplier=gen.factor("output_multiplier", 1.0),
         encoder_filters=gen.inside("style_enc").number("num_filters", encoder[0]),

@@ -21,7 +21,7 @@ from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.gans.weight_norms import fold_spectral_norm, settle_average
 from triptych.interop.imaginaire import check_fit, unwrapped
-from triptych.interop.imaginaire_reading import Weights
+from triptych.interop.imaginaire_reading import Settings, Weights
 from triptych.interop.imaginaire_settings import Plan
 from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
 from triptych.interop.imaginaire_yaml import YamlFile
@@ -125,11 +125,12 @@ def _borne_out(plan: Plan, live: Mapping[str, State], file: YamlFile) -> Plan:
     networks: dict[str, Any] = {}
     for name, state in live.items():
         section, weights = file.settings.inside(_SECTIONS[name]), Weights(state)
-        norm = section.value("weight_norm_type")
-        if norm is not None and (norm or "none") != weights.weight_norm:
-            raise ConfigError(section.name("weight_norm_type"), f"got {norm!r}, but the weights have {weights.weight_norm!r}")
         describe = describe_generator if name == _GENERATOR else describe_discriminator
         found = describe(plan.kind, weights, section.values)
+        _check_weight_norms(section, found.config, weights)
+        if plan.data.unsaid and name == _GENERATOR:
+            channels = plan.data.label_channels or found.label_channels or 1
+            plan = dataclasses.replace(plan, data=plan.data.with_labels(channels, side=found.config.resolution))
         _check_channels(plan, found, name)
         if found.num_classes is not None:
             plan = dataclasses.replace(plan, data=plan.data.with_classes(found.num_classes))
@@ -137,11 +138,22 @@ def _borne_out(plan: Plan, live: Mapping[str, State], file: YamlFile) -> Plan:
     return dataclasses.replace(plan, model=dataclasses.replace(plan.model, **networks))
 
 
+def _check_weight_norms(section: Settings, found: Any, weights: Weights) -> None:
+    whole = getattr(found, "weight_norm", weights.weight_norm)
+    norms = {"weight_norm_type": whole, "activation_norm_params.weight_norm_type": getattr(found, "inner_weight_norm", whole)}
+    for name, norm in norms.items():
+        *sections, key = name.split(".")
+        inner = section.inside(sections[0]) if sections else section
+        given = inner.value(key)
+        if given is not None and (given or "none") != norm:
+            raise ConfigError(inner.name(key), f"got {given!r}, but the weights have {norm!r}")
+
+
 def _check_channels(plan: Plan, found: Described, name: str) -> None:
     data = plan.data
     if found.label_channels is not None and found.label_channels != data.label_channels:
         reason = f"they have {data.label_channels} channels ({data.label_parts}), but the {name}'s weights take {found.label_channels}"
-        raise ConfigError("data.input_labels", reason)
+        raise ConfigError("gen.num_labels" if data.unsaid else "data.input_labels", reason)
     if found.image_channels != data.spec.channels:
         reason = f"images have {data.spec.channels} channels, but the {name}'s weights {found.image_channels}"
         raise ConfigError("data.input_types", reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -296,11 +297,17 @@ def _imaginaire(request: Request) -> Imported:
             raise ConfigError(name, "a YAML file of imaginaire says it all: leave it out")
     if request.processes < 1:
         raise ConfigError("processes", f"got {request.processes}, expected at least 1")
-    file = read_yaml(request.file)
+    with _about_yaml(request.file):
+        return _from_yaml(read_yaml(request.file), request)
+
+
+@contextmanager
+def _about_yaml(file: Path) -> Iterator[None]:
+    """Within it a ConfigError says in which file its setting stands."""
     try:
-        return _from_yaml(file, request)
+        yield
     except ConfigError as error:
-        raise error if not error.setting else ConfigError(f"{request.file}: {error.setting}", error.reason) from None
+        raise error if not error.setting else ConfigError(f"{file}: {error.setting}", error.reason) from None
 
 
 def _from_yaml(file: YamlFile, request: Request) -> Imported:
@@ -311,6 +318,8 @@ def _from_yaml(file: YamlFile, request: Request) -> Imported:
         with about(request.checkpoint):
             weights = run_weights(request.checkpoint, plan, file)
         plan = weights.plan
+    if plan.data.unsaid and not plan.data.label_channels:
+        raise ConfigError("data", "missing, and gen.num_labels too: say what images are made from, or give a checkpoint, which shows it")
     config = _imaginaire_config(plan, request)
     files: dict[str, dict[str, Tensor]] = {}
     for line in [*plan.notes, *(weights.notes if weights else [])]:
@@ -363,6 +372,15 @@ def _imaginaire_config(plan: Plan, request: Request) -> RunConfig:
     )
 
 
+def check_imaginaire_data(file: Path) -> None:
+    """Raises ConfigError for a YAML file that cannot be used, and DataError where its data are not there."""
+    with _about_yaml(file):
+        root = plan_of(read_yaml(file)).data.train_root
+    if root is None or not Path(root).expanduser().exists():
+        found = "names no data" if root is None else f"has its data in {root}, which is not here"
+        raise DataError(f"{file} {found} (data.train.roots); give the folder as --data.path DIR")
+
+
 def _imaginaire_path(data: PlannedData, request: Request) -> Path | None:
     """Where the data lie: what is asked for, else what the file says, where that is there."""
     if request.data is not None:
@@ -375,11 +393,16 @@ def _imaginaire_path(data: PlannedData, request: Request) -> Path | None:
     if not root.exists():
         request.report(f"data.train.roots: there is no {root} here; triptych train takes the folder as --data.path")
         return None
-    if data.kind == "unpaired_few_shot_images":  # both types of data are of the same classes
-        return root / "images_content" if (root / "images_content").is_dir() else root
     held = None if data.val_root is None else Path(data.val_root).expanduser()
+    if held is not None and not held.exists():
+        request.report(f"data.val.roots: there is no {held} here")
+        held = None
+    if data.kind == "unpaired_few_shot_images":  # both types of data are of the same classes
+        if held is not None:
+            request.report(f"data.val.roots: {held} is not used; classes of {root} are held out by --data.held-out")
+        return root / "images_content" if (root / "images_content").is_dir() else root
     beside = held is not None and held.parent == root.parent and held_out_folder([held.name]) is not None
-    if root.name == TRAINING and beside and held is not None and held.exists():
+    if root.name == TRAINING and beside:
         return root.parent
     if held is not None:
         request.report(f"data.val.roots: {held} is not used: it is not beside {root}, as train and val are; a share is held out")
