@@ -8,14 +8,16 @@ READY := $(VENV)/.ready
 DEMO_RUN ?= runs/adm-digits-demo
 TEST_PROCESSES ?= 2
 
-.PHONY: help demo test check format
+.PHONY: help demo test test-more test-matrix check format
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    train the built-in digits for a few minutes and draw samples"
-	@echo "make test    run the whole test suite"
-	@echo "make check   lint, format check, types, import rules"
-	@echo "make format  format the code"
+	@echo "make demo         train the built-in digits for a few minutes and draw samples"
+	@echo "make test         run the whole test suite"
+	@echo "make test-more    list and run the tests that need a GPU, other programs or real data"
+	@echo "make test-matrix  run the suite as on other kinds of CPU"
+	@echo "make check        lint, format check, types, import rules"
+	@echo "make format       format the code"
 
 demo: $(READY)
 	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN)
@@ -28,6 +30,12 @@ demo: $(READY)
 
 test: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q
+
+test-more: $(READY)
+	@$(BIN)/python -m pytest -q -m "gpu or peer or real_data"
+
+test-matrix: $(READY)
+	@$(BIN)/python benchmarks/test_matrix.py --out benchmarks/results/test_matrix-$$(date +%F).md
 
 check: $(READY)
 	@$(BIN)/ruff check .

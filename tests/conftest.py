@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 from collections.abc import Iterator
 
 # Before PyTorch is imported: two test processes with a thread per core each would wait for one another.
 os.environ["OMP_NUM_THREADS"] = os.environ.get("TEST_THREADS", "1")
-os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ["MKL_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
 # A test that reaches for a display or for an account of Weights & Biases has to fail, not ask.
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -16,16 +18,40 @@ os.environ.setdefault("WANDB_SILENT", "true")
 import pytest
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips the tests marked gpu where there is no CUDA device."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the tests that lack a GPU, a peer or real data; asked for by `-m`, they are skipped and say what they lack."""
+    lacking = {item: lack for item in items if (lack := lack_of(item)) is not None}
+    if any(name in config.getoption("markexpr") for name in NEEDS):
+        for item, lack in lacking.items():
+            item.add_marker(pytest.mark.skip(reason=f"needs {lack}"))
+    elif lacking:
+        config.hook.pytest_deselected(items=list(lacking))
+        items[:] = [item for item in items if item not in lacking]
+
+
+NEEDS = ("gpu", "peer", "real_data")
+"""Markers of tests that need what does not come with the repository; `make test-more` lists and runs them."""
+
+
+def lack_of(item: pytest.Item) -> str | None:
+    """What a test needs and does not find."""
+    for mark in (mark for name in NEEDS for mark in item.iter_markers(name)):
+        found, lack = {
+            "gpu": lambda: (has_gpu(), "a CUDA device"),
+            "peer": lambda module: (importlib.util.find_spec(module) is not None, f"{module} on PYTHONPATH"),
+            "real_data": lambda folder: (folder.is_dir(), f"the data sets in {folder}"),
+        }[mark.name](*mark.args)
+        if not found:
+            return lack
+    return None
+
+
+@functools.cache
+def has_gpu() -> bool:
+    """Whether there is a CUDA device."""
     import torch
 
-    if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    return torch.cuda.is_available()
 
 
 @pytest.fixture

@@ -361,7 +361,7 @@ def test_a_map_that_breaks_during_training_is_named(tmp_path, workers):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.skipif(not CAMVID.is_dir(), reason="needs CamVid beside the repository")
+@pytest.mark.real_data(CAMVID)
 def test_camvid():
     data = open_data(PairedDataConfig(path=str(CAMVID), maps=("labels",), num_classes=(11,), dont_care=True, image_size=64, width=96))
     assert (len(data.train), len(data.validation)) == (367, 101)

@@ -525,13 +525,13 @@ def test_settings_that_do_not_fit(tmp_path):
 # Real data, where it is at hand
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no real data at hand")
+@pytest.mark.real_data(SHARED)
 def test_the_digits_of_mnist_have_a_black_border():
     whole, padded = (everything(opened(SHARED / "mnist", image_size=28 + 2 * pad, pad=pad).train) for pad in (0, 2))
     np.testing.assert_array_equal(padded, np.pad(whole, ((0, 0), (2, 2), (2, 2), (0, 0))))
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no real data at hand")
+@pytest.mark.real_data(SHARED)
 @pytest.mark.parametrize(
     ("path", "source", "settings", "count", "classes"),
     [

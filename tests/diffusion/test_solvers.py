@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -242,10 +243,11 @@ SHALLOW = GaussianDiffusion(GaussianConfig(betas=tuple(np.linspace(1e-4, 0.01, 1
 """A process that ends at sigma = 12, where Heun's first step is one of Heun's."""
 
 
+@pytest.mark.peer("diffusers")
 @pytest.mark.parametrize("name", ANY)
 def test_the_same_as_diffusers(name: str) -> None:
     """Step by step at its timesteps; its tables are float32."""
-    schedulers = pytest.importorskip("diffusers.schedulers")
+    schedulers = importlib.import_module("diffusers.schedulers")
     table: dict[str, Any] = {"trained_betas": list(SHALLOW.config.betas or ()), "prediction_type": "sample"}
     # unipc asks for it: its last step, to sigma = 0, would divide by zero in second order.
     multistep = table | {"solver_order": 2, "lower_order_final": name == "unipc", "final_sigmas_type": "zero"}

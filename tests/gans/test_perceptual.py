@@ -355,7 +355,7 @@ def photo(path: Path, size: tuple[int, int], blur: float = 0.0) -> Tensor:
     return torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None].float() / 127.5 - 1
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
+@pytest.mark.real_data(SHARED)
 @pytest.mark.parametrize(
     ("network", "file"),
     [("squeezenet1_0", "squeezenet1_0_deepcompression.pth"), ("mobilenet_v1", "mobilenet_v1_1.0_to_pw12.pth")],
@@ -374,7 +374,7 @@ def test_a_blurred_photo_is_nearer_than_another_photo(network, file) -> None:
     assert slightly < 0.5 * another
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
+@pytest.mark.real_data(SHARED)
 def test_squeezenet_with_its_real_weights_knows_a_cat() -> None:
     """What the last layer says of photos of cats, by the classifier's convolution: classes 281 to 285 of ImageNet are domestic cats."""
     given = read_weights(SHARED / "nets" / "squeezenet1_0_deepcompression.pth")

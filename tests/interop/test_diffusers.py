@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,10 @@ NETWORKS: list[tuple[bool, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.peer("diffusers")
 @pytest.mark.parametrize(("conditional", "network"), NETWORKS)
 def test_outputs(conditional: bool, network: dict[str, Any], tmp_path: Path) -> None:
-    diffusers = pytest.importorskip("diffusers")
+    diffusers = importlib.import_module("diffusers")
     model = made(conditional=conditional, **network)
     write_diffusers(to_diffusers(model), tmp_path / "out")
     theirs, loading = diffusers.UNet2DModel.from_pretrained(tmp_path / "out", subfolder="unet", output_loading_info=True)
@@ -61,8 +63,9 @@ def test_outputs(conditional: bool, network: dict[str, Any], tmp_path: Path) -> 
         torch.testing.assert_close(theirs(X, T, class_labels=y).sample, model.network(X, T, y), atol=1e-5, rtol=0)
 
 
+@pytest.mark.peer("diffusers")
 def test_without_the_variance(tmp_path: Path) -> None:
-    diffusers = pytest.importorskip("diffusers")
+    diffusers = importlib.import_module("diffusers")
     model = made(conditional=False)
     write_diffusers(to_diffusers(model, drop_variance=True), tmp_path / "out")
     pipeline = diffusers.DDIMPipeline.from_pretrained(tmp_path / "out")
@@ -71,6 +74,7 @@ def test_without_the_variance(tmp_path: Path) -> None:
     assert pipeline.scheduler.config.variance_type == "fixed_large"
 
 
+@pytest.mark.peer("diffusers")
 @pytest.mark.parametrize(
     ("diffusion", "sampling"),
     [
@@ -82,7 +86,7 @@ def test_without_the_variance(tmp_path: Path) -> None:
 )
 def test_a_step_of_the_scheduler(diffusion: GaussianConfig, sampling: SamplingConfig, tmp_path: Path) -> None:
     """The step of the DDPM scheduler is ours: its table, its parametrization, its clipping and its variance."""
-    diffusers = pytest.importorskip("diffusers")
+    diffusers = importlib.import_module("diffusers")
     model = made(conditional=False, diffusion=diffusion)
     model.config = ADMConfig(network=model.config.network, diffusion=diffusion, sampling=sampling)
     write_diffusers(to_diffusers(model), tmp_path / "out")
@@ -98,8 +102,9 @@ def test_a_step_of_the_scheduler(diffusion: GaussianConfig, sampling: SamplingCo
         torch.testing.assert_close(theirs, ancestral_step(moments, c, drawn), atol=2e-4, rtol=1e-3)
 
 
+@pytest.mark.peer("diffusers")
 def test_a_pipeline_draws(tmp_path: Path) -> None:
-    diffusers = pytest.importorskip("diffusers")
+    diffusers = importlib.import_module("diffusers")
     write_diffusers(to_diffusers(made(conditional=False)), tmp_path / "out")
     pipeline = diffusers.DDPMPipeline.from_pretrained(tmp_path / "out")
     pipeline.set_progress_bar_config(disable=True)

@@ -107,6 +107,7 @@ def _settled(config: Any) -> Config:
     return config.updated({"network": changes | ({"num_heads": 4} if network.num_head_channels else {})})
 
 
+@pytest.mark.peer("guided_diffusion")
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_original_loads_it(name: str) -> None:
     script_util = originals()

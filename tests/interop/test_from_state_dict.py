@@ -313,6 +313,7 @@ def test_shape_flags() -> None:
 X, T = recorded.array("x", (2, 3, 64, 64), 1.0), torch.tensor([3, 800])
 
 
+@pytest.mark.peer("guided_diffusion")
 @pytest.mark.parametrize(
     "flags",
     [
@@ -332,6 +333,7 @@ def test_outputs_of_the_original(flags: dict[str, Any]) -> None:
         torch.testing.assert_close(from_state_dict(weights, flags).network(X, T, y), theirs.eval()(X, T, y), atol=2e-5, rtol=0)  # type: ignore[operator]
 
 
+@pytest.mark.peer("guided_diffusion")
 @pytest.mark.parametrize("pool", ["attention", "adaptive", "spatial", "spatial_v2"])
 def test_logits_of_the_original(pool: str) -> None:
     script_util = originals()
@@ -343,6 +345,7 @@ def test_logits_of_the_original(pool: str) -> None:
         torch.testing.assert_close(from_state_dict(weights, flags).network(X, T), theirs.eval()(X, T), atol=2e-5, rtol=0)  # type: ignore[operator]
 
 
+@pytest.mark.peer("guided_diffusion")
 def test_upsampled_by_the_original() -> None:
     script_util = originals()
     theirs, _ = script_util.sr_create_model_and_diffusion(**(script_util.sr_model_and_diffusion_defaults() | UPSAMPLER))
