@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_RUN ?= runs/adm-digits-demo
 TEST_PROCESSES ?= 2
+TESTS ?=
 
 .PHONY: help demo test test-more test-matrix check format
 .DELETE_ON_ERROR:
@@ -29,7 +30,7 @@ demo: $(READY)
 	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
 
 test: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q
+	@OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
 
 test-more: $(READY)
 	@$(BIN)/python -m pytest -q -m "gpu or peer or real_data"

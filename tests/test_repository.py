@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
 
 import triptych
+from tests.conftest import lack_of
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng
@@ -49,6 +50,23 @@ def test_ci_runs_check_and_test() -> None:
     assert script.stat().st_mode & 0o111, "it has to be executable"
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
     assert re.findall(r"^make (\w+)$", script.read_text("utf-8"), flags=re.MULTILINE) == ["check", "test"]
+    (folders,) = re.findall(r'^ONEDNN_MAX_CPU_ISA=AVX2 make test TESTS="(.*)"$', script.read_text("utf-8"), flags=re.MULTILINE)
+    assert all((ROOT / folder).is_dir() for folder in folders.split())
+
+
+@pytest.mark.parametrize(
+    ("mark", "lack"),
+    [
+        (pytest.mark.peer("json"), None),
+        (pytest.mark.peer("no_such_program"), "no_such_program on PYTHONPATH"),
+        (pytest.mark.real_data(ROOT), None),
+        (pytest.mark.real_data(ROOT / "none"), f"the data sets in {ROOT / 'none'}"),
+        (pytest.mark.slow, None),
+    ],
+)
+def test_tests_are_left_out_for_what_they_lack(mark: pytest.MarkDecorator, lack: str | None) -> None:
+    item = SimpleNamespace(iter_markers=lambda name: [mark.mark] if mark.name == name else [])
+    assert lack_of(item) == lack  # type: ignore[arg-type]
 
 
 def imports(path: Path) -> set[str]:
