@@ -81,7 +81,9 @@ def test_permissions_are_those_of_the_umask_also_of_safetensors(tmp_path, mask, 
     try:
         with whole(tmp_path / "plain") as temporary:
             save_file({"w": torch.ones(2)}, temporary)
-        made = save_checkpoint(tmp_path / "checkpoints", images_seen=1, files={"model": {"w": torch.ones(2)}}, info={})
+        made = save_checkpoint(
+            tmp_path / "checkpoints", images_seen=1, files={"model": {"w": torch.ones(2)}}, info={"log2_loss_scale": {}, "best": None}
+        )
     finally:
         os.umask(before)
     for path in (tmp_path / "plain", made / "model.safetensors", made / "state.json"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,12 +14,23 @@ from safetensors.torch import load_file
 
 from triptych.core.errors import CheckpointError
 from triptych.engine import checkpoint as module
-from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest, prune, save_checkpoint, sweep
+from triptych.engine.checkpoint import (
+    checkpoint_path,
+    list_checkpoints,
+    load_checkpoint,
+    load_newest,
+    not_finite,
+    prune,
+    save_checkpoint,
+    sweep,
+)
+
+INFO = {"log2_loss_scale": {"network": 20.0}, "best": None}
 
 
 def save(folder: Path, images_seen: int, value: float = 1.0, **info: object) -> Path:
     files = {"model": {"w": torch.full((3, 2), value)}, "ema-0.9999": {"w": torch.full((3, 2), value + 1)}}
-    return save_checkpoint(folder, images_seen=images_seen, files=files, info=info)
+    return save_checkpoint(folder, images_seen=images_seen, files=files, info=INFO | info)
 
 
 def no_warning(message: str) -> None:
@@ -39,7 +51,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert (state["format"], state["images_seen"], len(state["files"]["model.safetensors"])) == (1, 512_000, 64)
     loaded = load_checkpoint(path)
     assert loaded.images_seen == 512_000
-    assert loaded.info == {"best_score": 0.25, "history": [1, 2.5, None]}
+    assert loaded.info == INFO | {"best_score": 0.25, "history": [1, 2.5, None]}
     assert set(loaded.files) == {"model", "ema-0.9999"}
     assert torch.equal(loaded.files["ema-0.9999"]["w"], torch.full((3, 2), 2.0))
     assert set(load_checkpoint(path, files=("model",)).files) == {"model"}
@@ -63,7 +75,7 @@ def test_tensors_of_any_layout_are_stored_in_logical_order(tmp_path: Path) -> No
         "count": torch.tensor(2**40),
         "mask": torch.tensor([True, False]),
     }
-    path = save_checkpoint(tmp_path, images_seen=1, files={"model": tensors}, info={})
+    path = save_checkpoint(tmp_path, images_seen=1, files={"model": tensors}, info=INFO)
     loaded = load_checkpoint(path).files["model"]
     assert set(loaded) == set(tensors)
     for name, tensor in tensors.items():
@@ -76,7 +88,7 @@ def test_tensors_of_any_layout_are_stored_in_logical_order(tmp_path: Path) -> No
 @pytest.mark.gpu
 def test_tensors_of_a_gpu(tmp_path: Path) -> None:
     weight = torch.randn(8, 4, 3, 3, device="cuda").to(memory_format=torch.channels_last)
-    path = save_checkpoint(tmp_path, images_seen=1, files={"model": {"w": weight}}, info={})
+    path = save_checkpoint(tmp_path, images_seen=1, files={"model": {"w": weight}}, info=INFO)
     assert torch.equal(load_checkpoint(path).files["model"]["w"], weight.cpu())
 
 
@@ -106,8 +118,18 @@ def test_list_is_in_order_and_ignores_all_else(tmp_path: Path) -> None:
 
 
 def test_own_entries_of_the_state_cannot_be_overwritten(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="files"):
-        save_checkpoint(tmp_path, images_seen=1, files={}, info={"files": 3})
+    with pytest.raises(ValueError, match="has its own files"):
+        save_checkpoint(tmp_path, images_seen=1, files={}, info=INFO | {"files": 3})
+
+
+def store(path: Path, tensors: dict[str, torch.Tensor], *, stem: str = "model") -> None:
+    """Writes a checkpoint again with other tensors, as a version before this one would have."""
+    files = load_checkpoint(path).files | {stem: tensors}
+    save_checkpoint(path.parent, images_seen=int(path.name), files=files, info=INFO)
+
+
+WRONG = [(-8, "-8"), (8.0, r"8\.0"), ("20", '"20"'), (None, "null"), ([20], r"\[20\]")]
+"""Numbers of images that are none, and how they are said."""
 
 
 def damage_truncate(path: Path) -> None:
@@ -123,6 +145,15 @@ def state_with(**changes: object):
     return damage
 
 
+def state_without(name: str):
+    def damage(path: Path) -> None:
+        state = json.loads((path / "state.json").read_text())
+        del state[name]
+        (path / "state.json").write_text(json.dumps(state))
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -133,8 +164,40 @@ def state_with(**changes: object):
         (lambda path: (path / "state.json").write_text('{"format": 1, "ima'), r"state.json is damaged: it is not JSON"),
         (lambda path: (path / "state.json").write_text("[]"), r"state.json is damaged"),
         (state_with(format=2), r"has format 2.*reads 1.*update"),
-        (state_with(files=None), r"images_seen or files is missing"),
-        (state_with(files={"../model.safetensors": ""}), r"files that a checkpoint cannot have"),
+        (state_with(files=None), r"state.json is damaged: files is null, expected names of files that"),
+        (state_with(files={"../model.safetensors": "0" * 64}), r"files is .*, expected names of files that a checkpoint can have"),
+        (state_with(files={"model.safetensors": "0" * 63}), r"expected names of files that .*, and their SHA-256"),
+        (state_with(files={"model.safetensors": 3}), r"expected names of files that .*, and their SHA-256"),
+        *(
+            (state_with(images_seen=value), rf"state.json is damaged: images_seen is {said}, expected a whole number")
+            for value, said in WRONG
+        ),
+        (state_with(images_seen=80), r"images_seen is 80, but its folder is that of 20"),
+        (state_with(images_seen=True), r"images_seen is true, expected a whole number, 0 or more"),
+        (state_with(format=True), r"it has no format number"),
+        (state_with(log2_loss_scale=3), r"log2_loss_scale is 3, expected numbers from -1000 to 1000, by name"),
+        (state_with(log2_loss_scale={"network": "20"}), r"log2_loss_scale is .*, expected numbers from"),
+        (state_with(log2_loss_scale={"network": 1e300}), r"log2_loss_scale is .*, expected numbers from"),
+        (state_with(best=7), r"best is 7, expected null, or a score and the images seen"),
+        (state_with(best={"score": 1.0, "images": False}), r"best is .*, expected null, or a score"),
+        (state_with(best={"score": "low", "images": 10}), r"best is .*, expected null, or a score"),
+        (state_with(window={"loss": [1.0]}), r"window is .*, expected pairs of numbers, by name"),
+        (state_with(window=[]), r"window is \[\], expected pairs of numbers, by name"),
+        (state_with(imported=True), r"imported is true, expected where the weights are from"),
+        (state_with(best={"score": 0.5, "images": 10}), r"state.json is damaged: its content is not what was written"),
+        (state_with(value=2), r"state.json is damaged: its content is not what was written"),
+        (state_without("best"), r"state.json is damaged: best is missing"),
+        (state_without("log2_loss_scale"), r"state.json is damaged: log2_loss_scale is missing"),
+        (lambda path: (path / "state.json").write_text("[" * 100_000), r"state.json is damaged: it is not JSON"),
+        (state_with(images_seen=10**400), r"images_seen is 1000+\.\.\., but its folder is that of 20"),
+        (
+            lambda path: store(path, {"w": torch.tensor([1.0, math.nan])}),
+            r"000000020 cannot be used: w of model.safetensors has values that are",
+        ),
+        (
+            lambda path: store(path, {"w": torch.tensor(-math.inf)}, stem="ema-0.9999"),
+            r"w of ema-0.9999.safetensors has values that are not",
+        ),
     ],
 )
 def test_damage_is_named_and_the_one_before_is_used(tmp_path: Path, damage, message: str) -> None:
@@ -147,6 +210,32 @@ def test_damage_is_named_and_the_one_before_is_used(tmp_path: Path, damage, mess
     newest = load_newest(tmp_path, warn=warnings.append)
     assert newest is not None and newest.images_seen == 10
     assert warnings == [f"{caught.value}; the one before it is used"]
+
+
+def test_a_state_of_the_first_versions_has_no_digest(tmp_path: Path) -> None:
+    path = save(tmp_path, 10)
+    state = json.loads((path / "state.json").read_text())
+    assert len(state.pop("digest")) == 64
+    (path / "state.json").write_text(json.dumps(state))
+    assert load_checkpoint(path).info == INFO
+
+
+@pytest.mark.parametrize("info", [{}, INFO | {"best": 3}, INFO | {"window": {"loss": 1}}])
+def test_a_state_that_could_not_be_read_again_is_not_written(tmp_path: Path, info: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"state.json: (best|window|log2_loss_scale) is "):
+        save_checkpoint(tmp_path, images_seen=1, files={"model": {"w": torch.ones(1)}}, info=info)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_finite(tmp_path: Path) -> None:
+    large = torch.full((8,), 3e38)  # whose norm is not
+    good = {"a": large, "b": torch.tensor([65504.0] * 9).half(), "c": torch.tensor([2**62] * 9), "d": torch.zeros(0)}
+    assert not_finite({"model": good, "optimizer": {"e": torch.tensor(math.inf)}}) is None
+    for value in (math.nan, math.inf, -math.inf):
+        assert not_finite({"model": good, "ema-0.9": good | {"e": torch.tensor([0.0, value])}}) == (
+            "e of ema-0.9.safetensors has values that are not finite"
+        )
+    assert not_finite({"model": {"e": torch.tensor([math.inf, -math.inf])}}) is not None
 
 
 def test_a_file_that_was_never_written_is_named(tmp_path: Path) -> None:
@@ -231,7 +320,8 @@ from triptych.engine.checkpoint import save_checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    save_checkpoint(Path(sys.argv[1]), images_seen=10, files={"model": {"w": torch.zeros(100_000)}}, info={})
+    info = {"log2_loss_scale": {}, "best": None}
+    save_checkpoint(Path(sys.argv[1]), images_seen=10, files={"model": {"w": torch.zeros(100_000)}}, info=info)
 except CheckpointError as error:
     print(error)
 """
@@ -253,7 +343,7 @@ from triptych.engine.checkpoint import load_newest, prune, save_checkpoint, swee
 
 def save(folder, number, value):
     files = {name: {"w": torch.full((64, 1024), float(value))} for name in ("model", "optimizer")}
-    save_checkpoint(folder, images_seen=number, files=files, info={"value": value})
+    save_checkpoint(folder, images_seen=number, files=files, info={"log2_loss_scale": {}, "best": None, "value": value})
 
 def check(folder, at_least):
     def warn(message):

@@ -163,6 +163,37 @@ def test_what_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, said
     assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
 
 
+@pytest.mark.parametrize("where", ["weights", "average"])
+def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(tmp_path, where):
+    class Overflowing(Denoiser):
+        """Its third step ends in weights that are not finite."""
+
+        steps = 0
+
+        def stepped(self, phase: Phase) -> None:
+            self.steps += 1
+            if self.steps == 3 and where == "weights":
+                with torch.no_grad():
+                    self.network[0].bias[1] = math.inf
+
+    loop = make_loop(seeded(Overflowing), tmp_path / "run", total_images=24, checkpoint_every=8)
+    if where == "average":
+        update = loop.averages[1].update
+
+        def spoiled(number):
+            update(number)
+            loop.averages[1].tensors["network.0.bias"][1] = math.nan if number == 2 else 0.0
+
+        loop.averages[1].update = spoiled
+    stem = "model" if where == "weights" else "ema-0.99"
+    with pytest.raises(
+        RunError, match=rf"network.0.bias of {stem}.safetensors has values that are not finite at 24 images seen; nothing after"
+    ):
+        run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
+    assert load_newest(tmp_path / "run/checkpoints", warn=pytest.fail).images_seen == 16
+
+
 def test_the_model_may_say_what_failed(tmp_path):
     class Knowing(Exploding):
         where = "vb"
@@ -378,7 +409,7 @@ def test_a_checkpoint_without_a_window_opens(tmp_path):
     run(make_loop(seeded(Denoiser), tmp_path / "run", total_images=16))
     state = tmp_path / "run/checkpoints/000000016/state.json"
     document = json.loads(state.read_text())
-    assert document.pop("window") == {}
+    assert document.pop("window") == {} and document.pop("digest")
     state.write_text(json.dumps(document))
     loop = resumed(tmp_path / "run", Denoiser(), total_images=24)
     assert run(loop) and loop.images_seen == 24

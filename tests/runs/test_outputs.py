@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,11 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from tests.interop.networks import diffusion_weights
 from tests.runs.glow import moved_run, pixels
 from tests.runs.translators import mirror_run, opened, plain_data, write_images
-from triptych.core.errors import DataError, RunError
-from triptych.runs import Run
+from triptych.core.errors import CheckpointError, DataError, RunError
+from triptych.engine.checkpoint import load_checkpoint, save_checkpoint
+from triptych.runs import Run, import_run, open_run, train
 
 Progress = Callable[..., None]
 
@@ -177,3 +182,61 @@ def test_killed_at_any_moment_what_is_there_is_whole_and_the_same_command_goes_o
         assert contents(folder) == expected, operation
         operation += 3 if operation > 6 else 1
     assert operation > 4
+
+
+FLAGS = "--image_size 16 --num_channels 32 --num_res_blocks 1 --channel_mult 1,2 --attention_resolutions 8 --num_heads 2 --class_cond True "
+FLAGS += "--resblock_updown True --learn_sigma True"
+
+
+def test_an_import_that_is_killed_is_whole_or_done_again(tmp_path: Path) -> None:
+    torch.save(diffusion_weights(classes=10), tmp_path / "model.pt")
+    operation, cut_short, expected = 0, 0, None
+    while True:
+        folder = tmp_path / f"run{operation}"
+        was_killed = killed_at(operation, lambda folder=folder: import_run(tmp_path / "model.pt", folder, flags=FLAGS), folder)
+        if (folder / "config.json").exists():
+            run = open_run(folder)
+        else:
+            if (folder / "checkpoints" / "000000000").exists():
+                cut_short += 1
+                with pytest.raises(CheckpointError, match="has checkpoints but no config.json"):
+                    train(run.config, folder, device="cpu")
+            run = import_run(tmp_path / "model.pt", folder, flags=FLAGS)
+            assert not [path for path in folder.rglob("*") if ".tmp-" in path.name], operation
+        found = {name: tensor.double().sum().item() for name, tensor in run.tensors().items()}
+        expected = expected or found
+        assert found == expected, operation
+        if not was_killed:
+            break
+        operation += 2
+    assert operation > 10 and cut_short
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(flow: Run, tmp_path: Path) -> None:
+    """A checkpoint such as earlier versions wrote."""
+    shutil.copytree(flow.directory, tmp_path / "run")
+    (number,) = flow.checkpoints()
+    path = tmp_path / "run/checkpoints" / f"{number:09d}"
+    stored = load_checkpoint(path)
+    name = next(iter(stored.files["model"]))
+    stored.files["model"][name].view(-1)[0] = math.nan
+    save_checkpoint(path.parent, images_seen=number, files=stored.files, info=stored.info)
+    run = open_run(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=rf"{number:09d} cannot be used: {name} of model.safetensors has values that are not finite"):
+        run.sample(1, checkpoint=str(number), device="cpu")
+    with pytest.warns(UserWarning, match=name), pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        run.sample(1, device="cpu")
+
+
+def test_the_best_checkpoint_is_known_though_the_newest_is_damaged(flow: Run, tmp_path: Path) -> None:
+    shutil.copytree(flow.directory, tmp_path / "run")
+    (number,) = flow.checkpoints()
+    path = tmp_path / "run/checkpoints" / f"{number:09d}"
+    stored = load_checkpoint(path)
+    info = stored.info | {"best": {"score": 1.0, "images": number}}
+    for images in (number, number + 8):
+        made = save_checkpoint(path.parent, images_seen=images, files=stored.files, info=info)
+    (made / "state.json").write_text("{}")
+    run = open_run(tmp_path / "run")
+    with pytest.warns(UserWarning, match="no format number; the one before it is used"):
+        assert run.find_checkpoint("best") == number

@@ -2,7 +2,7 @@
 
     checkpoints/000512000/     images seen when it was made
         model.safetensors  ema-0.9999.safetensors  optimizer.safetensors
-        state.json             {"format": 1, "images_seen": ..., "files": {name: sha256}, and what the caller adds}
+        state.json             see state.py
 
 A checkpoint is written under a temporary name, synced to the disk and renamed, so a crash at any moment leaves the old one or
 the new one. One that replaces another of the same number first renames that to ".old-NUMBER"; while the number itself is
@@ -12,7 +12,7 @@ absent, the one set aside still counts, so there is no moment without a checkpoi
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -26,15 +26,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
-from triptych.core.files import explain, replace_folder, sync, whole, write_text
+from triptych.core.files import explain, replace_folder, sync, whole
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
+from triptych.engine.state import RESERVED, SUFFIX, read_state, write_state
 
-FORMAT = 1
 STATE = "state.json"
-_SUFFIX = ".safetensors"
+OPTIMIZER = "optimizer"
+"""The one file of a checkpoint that holds no weights or averages of them."""
 _TEMPORARY = ".tmp-"
 _SUPERSEDED = "superseded-"
-_RESERVED = ("format", "images_seen", "files")
 
 Wanted = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]] | None
 """Which files of a checkpoint are wanted: their stems, or what gives them for the rest of its state.json; None: all."""
@@ -58,18 +58,14 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
     they could not be read, are renamed to "superseded-NUMBER". Raises CheckpointError when the disk is full or refuses; then
     the temporary folder is removed and the older checkpoints are as they were.
     """
-    clash = [name for name in _RESERVED if name in info]
-    if clash:
-        raise ValueError(f"state.json has its own {', '.join(clash)}")
     target = folder / f"{images_seen:09d}"
     temporary = folder / f"{_TEMPORARY}{target.name}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        hashes = {stem + _SUFFIX: _write_tensors(temporary / (stem + _SUFFIX), tensors) for stem, tensors in files.items()}
-        state = {"format": FORMAT, "images_seen": images_seen, "files": hashes, **info}
-        write_text(temporary / STATE, json.dumps(state, indent=1))
+        hashes = {stem + SUFFIX: _write_tensors(temporary / (stem + SUFFIX), tensors) for stem, tensors in files.items()}
+        write_state(temporary / STATE, images_seen=images_seen, files=hashes, info=info)
         sync(temporary)
         replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
@@ -86,18 +82,23 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
 def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
     """The checkpoint at `path`, on the CPU; only the `files` asked for.
 
-    Raises CheckpointError that names the file when one is missing, damaged or of an unknown format.
+    Raises CheckpointError that names the file when one is missing, damaged or of an unknown format, or has weights that are not finite.
     """
-    state = _read_state(path)
-    stems = [name.removesuffix(_SUFFIX) for name in state["files"]]
-    info = {name: value for name, value in state.items() if name not in _RESERVED}
+    if not path.is_dir():
+        raise CheckpointError(f"there is no checkpoint {path}")
+    state = read_state(path / STATE)
+    stems = [name.removesuffix(SUFFIX) for name in state["files"]]
+    info = {name: value for name, value in state.items() if name not in RESERVED}
     files = files(info) if callable(files) else files
     unknown = sorted(set(files or ()) - set(stems))
     if unknown:
-        raise CheckpointError(f"checkpoint {path} has no {unknown[0]}{_SUFFIX}; it has {', '.join(stems)}")
+        raise CheckpointError(f"checkpoint {path} has no {unknown[0]}{SUFFIX}; it has {', '.join(stems)}")
     wanted = [stem for stem in stems if files is None or stem in files]
-    tensors = {stem: _read_tensors(path / (stem + _SUFFIX), state["files"][stem + _SUFFIX]) for stem in wanted}
-    return Checkpoint(state["images_seen"], tensors, info, {stem: state["files"][stem + _SUFFIX] for stem in stems})
+    tensors = {stem: _read_tensors(path / (stem + SUFFIX), state["files"][stem + SUFFIX]) for stem in wanted}
+    fault = not_finite(tensors)
+    if fault is not None:
+        raise CheckpointError(f"{path} cannot be used: {fault}, so the training had failed before it was saved")
+    return Checkpoint(state["images_seen"], tensors, info, {stem: state["files"][stem + SUFFIX] for stem in stems})
 
 
 def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
@@ -114,6 +115,20 @@ def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = No
             warn(f"{error}; {before}")
     if numbers:
         raise CheckpointError(f"none of the {len(numbers)} checkpoints in {folder} can be read")
+    return None
+
+
+def not_finite(files: Mapping[str, Mapping[str, Tensor]]) -> str | None:
+    """Which weights or averages are not finite, as "TENSOR of FILE has values that are not finite"; None: all of them are."""
+    for stem, tensors in files.items():
+        named = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
+        if stem == OPTIMIZER or not named:
+            continue
+        # A norm is finite only if all values are, and is 50 times faster than a look at each. It may overflow: then each is looked at.
+        norms = torch.stack([torch.linalg.vector_norm(tensor).float() for tensor in named.values()]).tolist()
+        for (name, tensor), norm in zip(named.items(), norms, strict=True):
+            if not math.isfinite(norm) and not tensor.isfinite().all():
+                return f"{name} of {stem}{SUFFIX} has values that are not finite"
     return None
 
 
@@ -180,29 +195,6 @@ def _discard(path: Path) -> None:
     except OSError as error:
         raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
     shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    if not path.is_dir():
-        raise CheckpointError(f"there is no checkpoint {path}")
-    try:
-        state = json.loads((path / STATE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path / STATE} is missing") from None
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path / STATE}: {explain(error)}") from error
-    except ValueError:
-        raise CheckpointError(f"{path / STATE} is damaged: it is not JSON") from None
-    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
-        raise CheckpointError(f"{path / STATE} is damaged: it has no format number")
-    if state["format"] != FORMAT:
-        raise CheckpointError(f"{path / STATE} has format {state['format']}, this version of Triptych reads {FORMAT}; update Triptych")
-    files = state.get("files")
-    if not isinstance(state.get("images_seen"), int) or not isinstance(files, dict):
-        raise CheckpointError(f"{path / STATE} is damaged: images_seen or files is missing")
-    if any(Path(name).name != name or not name.endswith(_SUFFIX) for name in files):
-        raise CheckpointError(f"{path / STATE} is damaged: it lists files that a checkpoint cannot have")
-    return state
 
 
 def _read_tensors(path: Path, expected: str) -> dict[str, Tensor]:

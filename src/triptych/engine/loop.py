@@ -20,7 +20,7 @@ from triptych.core.errors import CheckpointError, ConfigError, RunError
 from triptych.core.files import explain
 from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
+from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
@@ -93,7 +93,7 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made."""
-        if "imported" in checkpoint.info and "optimizer" not in checkpoint.files:
+        if "imported" in checkpoint.info and OPTIMIZER not in checkpoint.files:
             self._say("the weights were imported without an optimizer's state: the optimizer starts anew")
         else:
             self._restore_optimizers(checkpoint)
@@ -110,7 +110,7 @@ class Loop:
         self.measurements.window = checkpoint.info.get("window", {})
 
     def _restore_optimizers(self, checkpoint: Checkpoint) -> None:
-        optimizer = checkpoint.files["optimizer"]
+        optimizer = checkpoint.files[OPTIMIZER]
         for updater in self.updaters.values():
             prefix = f"{updater.name}:"
             own = {name.removeprefix(prefix): tensor for name, tensor in optimizer.items() if name.startswith(prefix)}
@@ -124,19 +124,30 @@ class Loop:
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
+            files = self._tensors()
+            self._check_weights(files)
             if self.world.is_main:
-                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=self._tensors(), info=self._info())
+                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=self._info())
             self._saved_at = self.images_seen
         if self.world.is_main:
             best = None if self.best is None else int(self.best["images"])
             prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
 
+    def _check_weights(self, files: dict[str, dict[str, Tensor]]) -> None:
+        """Raises RunError, in all processes alike, for weights and averages that are not finite: no loss has seen the last step's yet."""
+        fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
+        if fault is not None:
+            raise RunError(
+                f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; a lower --optim.learning-rate "
+                "or --optim.clip-norm may help"
+            )
+
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        files = {"model": dict(self.model.state_dict()), "optimizer": {}}
+        files = {"model": dict(self.model.state_dict()), OPTIMIZER: {}}
         files |= {f"ema-{average.rate}": average.tensors for average in self.averages}
         for updater in self.updaters.values():
             state = optimizer_state(updater.optimizer, updater.parameters)
-            files["optimizer"] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
+            files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
         return files
 
     def _info(self) -> dict[str, Any]:

@@ -58,7 +58,8 @@ class StoredRun:
         if which == "latest":
             return there[-1]
         if which == "best":
-            best = load_checkpoint(checkpoint_path(self._paths.checkpoints, there[-1]), files=()).info["best"]
+            newest = load_newest(self._paths.checkpoints, warn=_warn, files=())
+            best = None if newest is None else newest.info["best"]
             if best is None:
                 raise CheckpointError(f"{self.directory} has no best checkpoint: it was trained without validation; use latest")
             which = str(best["images"])
@@ -88,7 +89,7 @@ class StoredRun:
 
         loaded = None
         if which == "latest":
-            loaded = load_newest(self._paths.checkpoints, warn=lambda message: warnings.warn(message, stacklevel=2), files=files)
+            loaded = load_newest(self._paths.checkpoints, warn=_warn, files=files)
         if loaded is None:
             loaded = load_checkpoint(checkpoint_path(self._paths.checkpoints, self.find_checkpoint(which)), files=files)
         origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
@@ -114,6 +115,10 @@ class StoredRun:
         if weights not in stems:
             raise ConfigError("weights", f'got "{weights}", expected one of {", ".join(["raw", *stems])}{nearest(weights, stems)}')
         return weights
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
 
 
 def build(config: RunConfig, spec: DataSpec) -> Model:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from triptych.core.batch import DataSpec, RawBatch
-from triptych.core.errors import ConfigError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
@@ -29,7 +29,7 @@ from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Callables, Loop, Reporting, refuse_impossible
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.signals import StopRequest, stop_on_signals
 from triptych.engine.validation import validation_loss
 from triptych.interop.weight_files import read_weights
@@ -117,6 +117,11 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
 
 
 def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, stack: ExitStack) -> _Start:
+    if not directory.exists() and list_checkpoints(directory.checkpoints):
+        raise CheckpointError(
+            f"{directory.root} has checkpoints but no config.json, as after an import that was cut short; import again, or choose another "
+            "directory"
+        )
     if not directory.exists() or settings_alone(directory):
         notes = []
         if config.train.randomized_seed:

@@ -1,0 +1,151 @@
+"""state.json of a checkpoint: what has to be in it, and whether it is what was written.
+
+    {"format": 1, "images_seen": 512000, "files": {name: SHA-256}, "log2_loss_scale": {networks: number},
+     "best": null or {"score": number, "images": number}, "window": {measurement: [sum, number]}, "imported": {...},
+     "digest": SHA-256 of all the rest}
+
+"window" and "imported" may be missing; so may "digest", which the first versions did not write.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import CheckpointError
+from triptych.core.files import explain, write_text
+from triptych.core.reading import parsed_json, read_regular
+from triptych.engine.run_directory import REPLACED
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+RESERVED = ("format", "images_seen", "files", "digest")
+"""The fields that are no business of whoever saves a checkpoint."""
+_LARGEST = 1 << 26  # bytes
+_LOG2_LIMIT = 1000  # 2 to a higher power is no float64
+
+
+def write_state(path: Path, *, images_seen: int, files: Mapping[str, str], info: Mapping[str, Any]) -> None:
+    """Writes a state.json with a digest of its own. Raises OSError, and ValueError for an `info` that would not be read again."""
+    clash = [name for name in RESERVED if name in info]
+    if clash:
+        raise ValueError(f"state.json has its own {', '.join(clash)}")
+    state = json.loads(json.dumps({"format": FORMAT, "images_seen": images_seen, "files": dict(files), **info}))  # as it will be read
+    fault = _fault(state)
+    if fault is not None:
+        raise ValueError(f"state.json: {fault}")
+    write_text(path, json.dumps(state | {"digest": _digest(state)}, indent=1))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The fields of a state.json, without its digest. Raises CheckpointError that names the file and the field that is wrong."""
+    try:
+        state = parsed_json(read_regular(path, most=_LARGEST))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {explain(error)}") from error
+    except ValueError:
+        raise CheckpointError(f"{path} is damaged: it is not JSON") from None
+    if not isinstance(state, dict) or not _is_count(state.get("format")):
+        raise CheckpointError(f"{path} is damaged: it has no format number")
+    if state["format"] != FORMAT:
+        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads {FORMAT}; update Triptych")
+    digest = state.pop("digest", None)
+    try:
+        fault = _fault(state) or _other_number(state["images_seen"], path.parent.name)
+        if fault is None and digest is not None and digest != _digest(state):
+            fault = "its content is not what was written"
+    except RecursionError:
+        fault = "it is nested too deeply"
+    if fault is not None:
+        raise CheckpointError(f"{path} is damaged: {fault}")
+    return state
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
+def _other_number(images_seen: int, folder: str) -> str | None:
+    """What is wrong where the folder is another checkpoint's."""
+    number = folder.removeprefix(REPLACED)
+    if not re.fullmatch(r"\d{9,}", number) or int(number) == images_seen:
+        return None
+    return f"images_seen is {_short(images_seen)}, but its folder is that of {int(number)}"
+
+
+# The fields -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Field:
+    fits: Callable[[Any], bool]
+    expected: str
+    optional: bool = False
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0  # JSON's true is an int to Python
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _is_file(name: str, digest: Any) -> bool:
+    inside = Path(name).name == name and name.endswith(SUFFIX)
+    return inside and isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+
+
+def _is_best(value: Any) -> bool:
+    return value is None or (isinstance(value, dict) and _is_number(value.get("score")) and _is_count(value.get("images")))
+
+
+def _is_origin(value: Any) -> bool:
+    averages = value.get("averages") if isinstance(value, dict) else None
+    return isinstance(averages, list) and all(isinstance(stem, str) for stem in averages)
+
+
+_FIELDS = {
+    "images_seen": _Field(_is_count, "a whole number, 0 or more"),
+    "files": _Field(
+        lambda value: isinstance(value, dict) and all(_is_file(*entry) for entry in value.items()),
+        "names of files that a checkpoint can have, and their SHA-256",
+    ),
+    "log2_loss_scale": _Field(
+        lambda value: _is_table(value, lambda scale: _is_number(scale) and abs(scale) <= _LOG2_LIMIT),
+        f"numbers from -{_LOG2_LIMIT} to {_LOG2_LIMIT}, by name",
+    ),
+    "best": _Field(_is_best, "null, or a score and the images seen"),
+    "window": _Field(lambda value: _is_table(value, _is_pair), "pairs of numbers, by name", optional=True),
+    "imported": _Field(_is_origin, "where the weights are from, with a list of averages", optional=True),
+}
+
+
+def _fault(state: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first field that does not fit."""
+    for name, field in _FIELDS.items():
+        if name in state and not field.fits(state[name]):
+            return f"{name} is {_short(state[name])}, expected {field.expected}"
+        if name not in state and not field.optional:
+            return f"{name} is missing"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
