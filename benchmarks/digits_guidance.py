@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from digits_quality import CLASSES, DISTINCT, PER_LABEL, Neighbours, distances, first_of_each, nearest_within_class, reduced
 
-from triptych.core.images import enlarge, grid, save_png
+from triptych.core.images import enlarge, grid, save_picture
 from triptych.runs import open_run
 
 SCALES = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -68,7 +68,7 @@ def main() -> int:
         rows.append(samples.images[: 2 * CLASSES])
         print(lines[-1], flush=True)
     if options.picture:
-        save_png(enlarge(grid(np.concatenate(rows), columns=2 * CLASSES), 2), options.picture)
+        save_picture(enlarge(grid(np.concatenate(rows), columns=2 * CLASSES), 2), options.picture)
     best = max(SCALES[1:], key=shares.__getitem__)
     passed = shares[best] >= AT_LEAST and shares[0.0] < UNGUIDED_BELOW
     report = "\n".join(

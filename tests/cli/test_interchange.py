@@ -120,7 +120,7 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
         ("net --to diffusers", "--out: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
         (
             "net --to difusers --out a",
-            "--to: got 'difusers', expected one of guided-diffusion, diffusers or None; did you mean \"diffusers\"?",
+            "--to: got 'difusers', expected one of guided-diffusion, diffusers; did you mean \"diffusers\"?",
         ),
         ("net --to guided-diffusion --out a.bin", "--out: got 'a.bin', expected the name of a file that ends with .pt"),
         ("net --to guided-diffusion --out a.pt --drop-variance", "--drop-variance: guided-diffusion makes no use of it"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from triptych.cli.arguments import at_checkpoint
 from triptych.cli.main import main
 
 from .conftest import FakeRun, FakeRuns, SilentConfig, ToySampling
@@ -59,6 +60,23 @@ def test_every_option(fake_runs: FakeRuns) -> None:
         "guide_with": "runs/weak",
         "out": Path("a.npz"),
     }
+
+
+@pytest.mark.parametrize("place", ["runs/toy/checkpoints/000512000", "runs/toy/checkpoints/000512000/"])
+def test_the_folder_of_a_checkpoint_is_understood(place: str, fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sample", place, "--count", "3"]) == 0
+    (_, (directory,), _), (_, (count,), named) = fake_runs.calls
+    assert (directory, count, named["checkpoint"], named["out"]) == ("runs/toy", 3, "512000", Path("runs/toy/samples.png"))
+    assert main(["sample", place, "--checkpoint=best"]) == 2
+    line = f"--checkpoint: got one beside {place!r}, which is a checkpoint already; leave one of them out"
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+def test_the_folder_of_a_checkpoint_is_understood_by_every_verb() -> None:
+    for arguments in (["r/checkpoints/7"], ["r/checkpoints/7", "images", "--count", "3"], ["r/checkpoints/7", "--labels", "1", "2"]):
+        assert at_checkpoint(arguments) == ["r", *arguments[1:], "--checkpoint", "7"]
+    for arguments in ([], ["--help"], ["r"], ["r/checkpoints"], ["checkpoints/x", "--checkpoint", "5"]):
+        assert at_checkpoint(arguments) == arguments
 
 
 @pytest.mark.parametrize(("given", "count"), [("", 7), ("--count 3", 3)])
@@ -181,7 +199,7 @@ def test_what_does_not_go_with_latents(arguments: str, line: str, edited: FakeRu
         ("--eta -1", "--eta: got -1.0, expected 0 or more"),
         ("--sampler dim", "--sampler: got 'dim', expected one of ancestral, ddim; did you mean \"ddim\"?"),
         ("--sampels 3", '--sampels: unknown setting; did you mean "--sampler"?'),
-        ("--out grid.jpg", "--out: got 'grid.jpg', expected a name that ends with .png or .npz, or a folder"),
+        ("--out grid.gif", "--out: got 'grid.gif', expected a name that ends with .png, .jpg, .webp or .npz, or a folder"),
         ("--labels 3,,7", "--labels: got '3,,7', expected one value or several (A,B or A B), each text"),
         ("--checkpoint newest", "--checkpoint: got 'newest', expected latest, best or a number of images"),
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from triptych.cli.main import main
+from triptych.recipes.catalogue import load_recipe
 
 from .conftest import FakeRuns, toy_recipe
 
@@ -18,6 +19,27 @@ def test_hands_over_the_recipe(fake_runs: FakeRuns, capsys: pytest.CaptureFixtur
     assert (name, given[0], Path(given[1])) == ("train", toy_recipe(), Path("runs/toy"))
     assert named == {"recipe": "toy", "init_from": None, "device": None}
     assert "triptych sample runs/toy" in capsys.readouterr().out
+
+
+def test_what_is_printed_can_be_pasted(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "toy", "--run", "runs/my toy; rm"]) == 0
+    assert capsys.readouterr().out == "draw from it: triptych sample 'runs/my toy; rm'\n"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "line"),
+    [
+        ("munit-mnist", "translate with it: triptych translate r --held-out, or triptych translate r INPUT --out DIR"),
+        ("spade-camvid", "translate with it: triptych translate r --held-out, or triptych translate r INPUT --out DIR"),
+        ("upsample-digits", "draw from it: triptych sample r --base IMAGES"),
+        ("classifier-digits", "lead a run by it: triptych sample RUN --guide r"),
+        ("glow-digits", "draw from it: triptych sample r"),
+    ],
+)
+def test_the_next_command_is_that_of_the_model(recipe: str, line: str, fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_runs.config = load_recipe(recipe)
+    assert main(["train", "toy", "--run", "r"]) == 0
+    assert capsys.readouterr().out == f"{line}\n"
 
 
 def test_flags_go_over_the_file_and_the_file_over_the_recipe(fake_runs: FakeRuns, tmp_path: Path) -> None:

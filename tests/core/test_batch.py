@@ -11,7 +11,7 @@ from PIL import Image
 
 from triptych.core.batch import DataSpec, InputSpec, RawBatch, share
 from triptych.core.errors import ConfigError
-from triptych.core.images import enlarge, grid, nearest_uint8, save_png, to_uint8
+from triptych.core.images import enlarge, grid, nearest_uint8, save_picture, to_uint8
 
 
 @given(st.integers(0, 1000), st.integers(1, 17))
@@ -96,7 +96,7 @@ def test_grid_places_images_row_by_row(tmp_path):
     assert sheet.shape == (5, 7, 1)
     assert sheet[1::2, 1::2, 0].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert (sheet[0::2] == 255).all()
-    save_png(enlarge(sheet, 2), tmp_path / "a.png")
+    save_picture(enlarge(sheet, 2), tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (14, 10) and picture.mode == "L"
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]

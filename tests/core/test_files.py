@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from triptych.core import files
 from triptych.core.files import is_alive, replace_folder, sweep, temporary_path, whole, write_text
-from triptych.core.images import save_png
+from triptych.core.images import save_picture
 from triptych.core.locks import Held, Lock
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.run_directory import RunDirectory
@@ -25,7 +25,7 @@ from triptych.runs.files import save_npz
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "text": lambda path: write_text(path, "all of it\n"),
-    "png": lambda path: save_png(np.zeros((4, 4, 3), np.uint8), path),
+    "png": lambda path: save_picture(np.zeros((4, 4, 3), np.uint8), path.with_suffix(".png")),
     "npz": lambda path: save_npz(path, {"a": np.arange(5)}),
     "config": lambda path: RunDirectory(path.parent).write_config({"a": 1}),
     "pt": lambda path: write_weights({"w": torch.ones(3)}, path),

@@ -61,6 +61,18 @@ def test_a_damaged_or_newer_configuration(tmp_path: Path, content: str, message:
         RunDirectory(tmp_path).read_config()
 
 
+def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
+    parent = tmp_path / "my runs"
+    for k in range(10):
+        run = RunDirectory(parent / f"r{k}")
+        run.create()
+        run.write_config({})
+    with pytest.raises(CheckpointError) as caught:
+        RunDirectory(parent).read_config()
+    named = "it holds the runs r0, r1, r2, r3, r4, r5, r6, r7 and 2 more"
+    assert str(caught.value) == f"no run in {parent}: there is no config.json; {named} (triptych runs '{parent}' shows them)"
+
+
 def test_a_missing_run_names_the_nearest(tmp_path: Path) -> None:
     neighbour = RunDirectory(tmp_path / "digits-1")
     neighbour.create()

@@ -167,6 +167,16 @@ def test_a_setting_that_may_not_change_is_refused(trained, change, message):
     assert sorted(path.name for path in trained.directory.rglob("*")) == before
 
 
+def test_another_recipe_says_whose_run_it_is(trained):
+    root = trained.directory
+    with pytest.raises(ConfigError) as caught:
+        train(shrunk("glow-digits"), root, recipe="glow-digits", device="cpu")
+    assert str(caught.value) == (
+        f"--run: {root} holds a run of adm-digits, not of glow-digits: triptych train {root} goes on with it; for glow-digits give another "
+        f"--run (with --init-from {root}, to begin with its weights)"
+    )
+
+
 def test_settings_of_the_sampler_and_the_log_may_change(trained):
     changed = trained.config.updated({"model": {"sampling": {"eta": 0.5}}, "log": {"every": 3}, "data": {"workers": 1}})
     run = train(changed, trained.directory, device="cpu")
@@ -239,6 +249,12 @@ def test_samples_are_written_in_every_form(trained, tmp_path):
     with Image.open(tmp_path / "folder/000002.png") as picture:
         assert np.abs(np.asarray(picture).astype(int) - kept.images[2, ..., 0]).max() <= 1
     trained.sample(7, seed=3, device="cpu", out=tmp_path / "grid.png")
+    for name in ("grid.jpg", "grid.jpeg", "grid.webp"):
+        trained.sample(7, seed=3, device="cpu", out=tmp_path / name)
+        with Image.open(tmp_path / "grid.png") as one, Image.open(tmp_path / name) as other:
+            assert other.format == ("WEBP" if name.endswith("webp") else "JPEG")
+            apart = np.asarray(one.convert("L")).astype(int) - np.asarray(other.convert("L"))
+            assert np.abs(apart).mean() < 3 if other.format == "JPEG" else not apart.any()
     assert (tmp_path / "grid.png").exists() and not list(tmp_path.glob(".*"))
     assert not np.array_equal(trained.sample(2, seed=4, labels=[3], device="cpu").images, kept.images[:2])
 
@@ -270,7 +286,7 @@ def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
         ({"labels": [10]}, ConfigError, "labels: got 10, expected 0 to 9"),
         ({"labels": ["seven"]}, ConfigError, "labels: unknown class 'seven'"),
         ({"labels": []}, ConfigError, "labels: got an empty list"),
-        ({"out": "a.jpg"}, DataError, "samples are written as .png"),
+        ({"out": "a.gif"}, DataError, "samples are written as .png"),
         ({"count": 0}, ConfigError, "count: got 0"),
         ({"batch_size": 0}, ConfigError, "batch_size: got 0"),
         ({"checkpoint": "7"}, CheckpointError, 'no checkpoint "7"'),

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triptych.runs import Run
 
 
 def run_argument(arguments: Sequence[str], *, usage: str) -> str:
@@ -35,6 +41,30 @@ def named_as_flags(*parts: Config) -> Iterator[None]:
 def names_checkpoint(text: str) -> bool:
     """Whether `--checkpoint` takes the text."""
     return text in ("latest", "best") or text.isdecimal()
+
+
+def at_checkpoint(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a verb; RUN/checkpoints/512000 in the place of the run becomes RUN --checkpoint 512000."""
+    given = list(arguments)
+    path = Path(given[0]) if given else Path()
+    if path.parent.name != "checkpoints" or not path.name.isdecimal():
+        return given
+    if any(argument.partition("=")[0] == "--checkpoint" for argument in given):
+        raise ConfigError("--checkpoint", f"got one beside {given[0]!r}, which is a checkpoint already; leave one of them out")
+    return [str(path.parent.parent), *given[1:], "--checkpoint", str(int(path.name))]
+
+
+def next_command(run: Run, *, trained: bool) -> str | None:
+    """What to do with a run that has weights: a line with the command; None where there is nothing but to train. `trained`: on its data."""
+    place, model = shlex.quote(str(run.directory)), run.config.model
+    if hasattr(model, "translation"):
+        held_out = f"triptych translate {place} --held-out, or " if trained else ""
+        return f"translate with it: {held_out}triptych translate {place} INPUT --out DIR"
+    if hasattr(model, "sampling"):
+        return f"draw from it: triptych sample {place}{' --base IMAGES' if hasattr(model, 'small_size') else ''}"
+    if type(model).__name__ == "ClassifierConfig":
+        return f"lead a run by it: triptych sample RUN --guide {place}"
+    return None
 
 
 def label_values(labels: Sequence[str] | None) -> list[int | str] | None:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
 
 if TYPE_CHECKING:
     from triptych.runs import Coder, Run
@@ -49,7 +50,7 @@ class EncodeOptions(Config):
     labels: tuple[str, ...] | None = None
     "Classes by number or name, taken in turn (3,7); None: those of the images, also in decoding."
     out: str | None = None
-    "FILE.npz of the latents (None: RUN/latents.npz); of images as for sample: .png, .npz or a folder (None: RUN/decoded.png)."
+    "FILE.npz of the latents (None: RUN/latents.npz); of images as for sample: .png, .jpg, .webp, .npz or a folder (None: RUN/decoded.png)."
     batch_size: int | None = None
     "Images at once in each process; None: the run's batch size, at most 64."
     checkpoint: str = "latest"
@@ -70,8 +71,7 @@ class EncodeOptions(Config):
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
-        endings = ("", ".png", ".npz") if self.decode else (".npz",)
-        expected = "a name that ends with .png or .npz, or a folder" if self.decode else "a name that ends with .npz"
+        endings, expected = (OUTPUTS, OUTPUTS_IN_WORDS) if self.decode else ((".npz",), "a name that ends with .npz")
         self.require(self.out is None or Path(self.out).suffix in endings, "out", expected)
         self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
 
@@ -81,6 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
     helped = not {"-h", "--help"}.isdisjoint(arguments)
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -70,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych evaluate RUN [--metrics bits-per-dim] [--count N]")
 
     from triptych import runs

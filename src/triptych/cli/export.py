@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych export RUN --to PROGRAM --out PATH")
     options = configure(directory, arguments[1:])
     for name in ("to", "out"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
+from triptych.cli.arguments import next_command
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import SOURCES, all_flags
@@ -75,15 +77,9 @@ def main(arguments: Sequence[str]) -> int:
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
     print(f"{run.directory}: {kind}, {height}x{width}, {classes}")
-    if not run.checkpoints():
-        print(f"train it: triptych train {run.directory}")
-    elif hasattr(run.config.model, "translation"):
-        print(f"translate with it: triptych translate {run.directory} INPUT --out DIR")
-    elif hasattr(run.config.model, "sampling"):
-        small = " --base IMAGES" if hasattr(run.config.model, "small_size") else ""
-        print(f"draw from it: triptych sample {run.directory}{small}")
-    elif kind == "Classifier":
-        print(f"lead a run by it: triptych sample RUN --guide {run.directory}")
+    line = next_command(run, trained=False) if run.checkpoints() else f"train it: triptych train {shlex.quote(str(run.directory))}"
+    if line is not None:
+        print(line)
     return 0
 
 

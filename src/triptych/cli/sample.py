@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import label_values, named_as_flags, names_checkpoint, run_argument, strengths
+from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument, strengths
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
+from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
 
 if TYPE_CHECKING:
     from triptych.runs import Run
@@ -45,7 +46,7 @@ class SampleOptions(Config):
     labels: tuple[str, ...] | None = None
     "Classes by number or name, taken in turn (3,7); None: all in turn, or those of --base or --from."
     out: str | None = None
-    "FILE.png: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG for each image. None: RUN/samples.png."
+    "FILE.png, .jpg or .webp: one grid; FILE.npz: arr_0 uint8 (n, h, w, c) and arr_1 labels; a folder: a PNG each. None: RUN/samples.png."
     base: str | None = None
     "The small images of an upsampler: a folder, .zip, .tar, .npz or .npy, or a run that draws them; None: the model needs none."
     guide: str | None = None
@@ -80,9 +81,7 @@ class SampleOptions(Config):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
         self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
-        self.require(
-            self.out is None or Path(self.out).suffix in ("", ".png", ".npz"), "out", "a name that ends with .png or .npz, or a folder"
-        )
+        self.require(self.out is None or Path(self.out).suffix in OUTPUTS, "out", OUTPUTS_IN_WORDS)
         self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
         for name in ("guide", "guide_with"):
             alone = self.base is None or getattr(self, name) is None
@@ -112,6 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych sample RUN [--count N] [--out FILE]")
 
     from triptych import runs

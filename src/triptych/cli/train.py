@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triptych.cli.arguments import next_command
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -66,9 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         device=options.device,
     )
     runs.close_world()
-    if is_first_process() and hasattr(run_config.model, "sampling"):
-        small = " --base IMAGES" if hasattr(run_config.model, "small_size") else ""
-        print(f"draw from it: triptych sample {run.directory}{small}")
+    line = next_command(run, trained=True)
+    if is_first_process() and line is not None:
+        print(line)
     return 0
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
 
 if TYPE_CHECKING:
     from triptych.runs.translation_sources import OutputSize
@@ -49,7 +50,7 @@ class TranslateOptions(Config):
     seed: int = 0
     "Seed of random styles."
     out: str | None = None
-    "A folder: NAME.png for each input, or NAME_0.png and so on; FILE.npz: all as arr_0; FILE.png: of one input. None: RUN/translated."
+    "A folder: NAME.png for each input, or NAME_0.png ...; FILE.npz: all as arr_0; FILE.png, .jpg, .webp: one input. None: RUN/translated."
     grid: int = 16
     "Rows of grid.png in the folder; 0: no grid."
     batch_size: int | None = None
@@ -70,9 +71,9 @@ class TranslateOptions(Config):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.style != "", "style", "images, or no --style at all")
         self.require(
-            self.out is None or (self.out != "" and Path(self.out).suffix in ("", ".png", ".npz")),
+            self.out is None or (self.out != "" and Path(self.out).suffix in OUTPUTS),
             "out",
-            "a name that ends with .png or .npz, or a folder",
+            OUTPUTS_IN_WORDS,
         )
         self.require(self.grid >= 0, "grid", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
     given, flags = split(arguments[1:])
 

@@ -24,6 +24,13 @@ _LONGEST_NAME = 40  # characters of the name that are kept: a whole temporary na
 _numbers = itertools.count()
 
 
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+"""Endings of the pictures that are written."""
+OUTPUTS = (*PICTURES, ".npz", "")
+"""Endings of what images are written to; that of a folder is empty."""
+OUTPUTS_IN_WORDS = "a name that ends with .png, .jpg, .webp or .npz, or a folder"
+
+
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`. The file written there is renamed to `path` when the block ends, and removed when the block fails.

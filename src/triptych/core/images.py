@@ -1,8 +1,9 @@
-"""Images between tensors and files: 8-bit conversion, grids, PNG."""
+"""Images between tensors and files: 8-bit conversion, grids, pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,15 @@ from PIL import Image
 from torch import Tensor
 
 from triptych.core.files import whole
+
+_JPEG = ("JPEG", {"quality": 95, "subsampling": 0})
+_FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".png": ("PNG", {}),
+    ".jpg": _JPEG,
+    ".jpeg": _JPEG,
+    ".webp": ("WEBP", {"lossless": True}),
+}
+"""Pillow's format for each of PICTURES, and how it is written: as near to the pixels as it can be."""
 
 
 def to_uint8(images: Tensor) -> Tensor:
@@ -44,7 +54,12 @@ def enlarge(picture: np.ndarray, factor: int) -> np.ndarray:
     return picture.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def save_png(picture: np.ndarray, path: Path) -> None:
-    """Writes a uint8 picture (h, w, 1 or 3), whole or not at all. Raises OSError."""
+def save_picture(picture: np.ndarray, path: Path) -> None:
+    """Writes a uint8 picture (h, w, 1 or 3) in the format of its ending (see PICTURES), whole or not at all. Raises OSError."""
+    name, options = _FORMATS[path.suffix]
+    image = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture)
     with whole(path) as temporary:
-        Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture).save(temporary, format="PNG")
+        try:
+            image.save(temporary, format=name, **options)
+        except ValueError as error:  # larger than the format can be
+            raise OSError(f"{name} cannot hold {image.width}x{image.height} pixels; use .png") from error

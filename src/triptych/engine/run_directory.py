@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from triptych.core.locks import Held, Lock
 FORMAT = 1
 REPLACED = ".old-"
 """Before the name of a checkpoint that is about to be replaced by another of its number."""
+_MOST_NAMED = 8
 _OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
@@ -105,7 +107,7 @@ class RunDirectory:
         try:
             document = json.loads(self.config_path.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise CheckpointError(f"no run in {self.root}: there is no config.json{nearest(self.root.name, self._siblings())}") from None
+            raise CheckpointError(f"no run in {self.root}: there is no config.json{self._elsewhere()}") from None
         except OSError as error:
             raise CheckpointError(f"cannot read {self.config_path}: {explain(error)}") from error
         except ValueError as error:
@@ -135,9 +137,20 @@ class RunDirectory:
             if leftover.suffix[1:].isdecimal():
                 remove(leftover)
 
-    def _siblings(self) -> list[str]:
-        parent = self.root.parent
-        return [path.name for path in parent.iterdir() if RunDirectory(path).exists()] if parent.is_dir() else []
+    def _elsewhere(self) -> str:
+        """Where runs are instead: in the folder, or beside it under a name like its own."""
+        inside = _runs_in(self.root)
+        if not inside:
+            return nearest(self.root.name, _runs_in(self.root.parent))
+        more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
+        return f"; it holds the runs {', '.join(inside[:_MOST_NAMED])}{more} (triptych runs {shlex.quote(str(self.root))} shows them)"
+
+
+def _runs_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir() if RunDirectory(path).exists())
+    except OSError:
+        return []
 
 
 def checkpoint_path(folder: Path, images_seen: int) -> Path:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.errors import CheckpointError
+from triptych.core.files import PICTURES
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.run_directory import RunDirectory, checkpoint_path, list_checkpoints
 
 _DEPTH = 3  # folders below the one that is given in which runs are looked for
 _TAIL_BYTES = 2**18
-_PICTURES = (".png", ".jpg", ".webp")
 _NO_FIGURES = ("gradient_norm", "learning_rate", "loss_scale", "standard_error", "images_per_second", "images", "time")
 
 
@@ -99,7 +99,7 @@ def checkpoints(root: Path) -> list[ListedCheckpoint]:
 
 def pictures(root: Path) -> list[Path]:
     """The pictures of a run, the oldest first."""
-    found = [path for path in (*root.glob("*"), *RunDirectory(root).samples.glob("*")) if path.suffix.lower() in _PICTURES]
+    found = [path for path in (*root.glob("*"), *RunDirectory(root).samples.glob("*")) if path.suffix.lower() in PICTURES]
     dated = [(_status(path), path) for path in found if not path.name.startswith(".")]
     return [path for _, path in sorted((status.st_mtime, path) for status, path in dated if status is not None)]
 

@@ -146,7 +146,7 @@ class Coder:
     def decode(
         self, latents: Latents | str | Path, *, count: int | None = None, labels: Sequence[int | str] | None = None, out: Path | None = None
     ) -> Samples:
-        """The images of the first `count` (None: all) of latents, given or in a file; also written to `out`: .png, .npz or a folder.
+        """The images of the first `count` (None: all) of latents, given or in a file; also written to `out`: a picture, .npz or a folder.
 
         `labels` are taken in turn; None: those that the images had. Raises ConfigError for labels and latents that do not fit, DataError
         for a file that cannot be read or written.

@@ -62,7 +62,7 @@ class Run(StoredRun):
         """`count` samples, all of them in every process. Image k depends on the seed and k, not on batch size or processes.
 
         `labels` (numbers or class names) are taken in turn; None: all classes in turn. `settings`: of the model's sampler;
-        None: those of the run. `out`: a .png for a grid, a .npz, or a folder; an interrupted call goes on where it was.
+        None: those of the run. `out`: a .png, .jpg or .webp for a grid, a .npz, or a folder; an interrupted call goes on where it was.
         `guide`: a run whose classifier leads the sampler; `guide_with`: a run whose weaker model it is led away from.
         Raises ConfigError and CheckpointError for what the run does not have, DataError where `out` cannot be written.
         """
@@ -157,8 +157,8 @@ class Run(StoredRun):
         `inputs`: a path (a folder has a sub-folder for each of the model's sources where there are several), or arrays by the names of
         the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
         turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
-        `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a .png. An interrupted call goes on where it
-        was. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
+        `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a picture. An interrupted call goes on where
+        it was. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
         """
         if grid < 0:
             raise ConfigError("grid", f"got {grid}, expected 0 or more")

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.files import write_text
-from triptych.core.images import enlarge, grid, save_png, to_uint8
+from triptych.core.files import OUTPUTS, PICTURES, write_text
+from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
@@ -129,7 +129,7 @@ def sample_to(
     world: World,
     progress: Callable[[int], None],
 ) -> Samples:
-    """Draws what is missing of the request, writes `out` (.png, .npz or a folder) and gives the samples (in the main process).
+    """Draws what is missing of the request, writes `out` (a picture, .npz or a folder) and gives the samples (in the main process).
 
     `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
     """
@@ -172,10 +172,10 @@ def png_names(count: int) -> list[str]:
 
 
 def check_output(out: Path, *, count: int) -> None:
-    """DataError where `count` samples cannot be written to `out`: another ending than .png or .npz, or a folder with other PNGs."""
+    """DataError where `count` samples cannot be written to `out`: another ending than those of OUTPUTS, or a folder with other PNGs."""
     check_place(out)
-    if out.suffix not in ("", ".png", ".npz"):
-        raise DataError(f"{out}: samples are written as .png (a grid), .npz or a folder, not as {out.suffix}")
+    if out.suffix not in OUTPUTS:
+        raise DataError(f"{out}: samples are written as .png, .jpg or .webp (a grid), .npz or a folder, not as {out.suffix}")
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
@@ -187,12 +187,12 @@ def check_output(out: Path, *, count: int) -> None:
 
 
 def write_samples(out: Path, samples: Samples, *, columns: int | None = None) -> None:
-    """Writes a grid (.png), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs.
+    """Writes a grid (a picture), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs.
 
     `columns`: of the grid; None: see `write_grid`.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    if out.suffix == ".png":
+    if out.suffix in PICTURES:
         write_grid(out, samples, columns=columns)
     elif out.suffix == ".npz":
         arrays = {"arr_0": samples.images} | ({} if samples.labels is None else {"arr_1": samples.labels})
@@ -201,18 +201,18 @@ def write_samples(out: Path, samples: Samples, *, columns: int | None = None) ->
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))
         for name, image in zip(names, samples.images, strict=True):
-            save_png(image, out / name)
+            save_picture(image, out / name)
         if samples.labels is not None:
             labels = dict(zip(names, samples.labels.tolist(), strict=True))
             write_text(out / "labels.json", json.dumps(labels, indent=0) + "\n")
 
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:
-    """Writes a PNG with all samples: by default a row is one round of the labels where there are 5 to 20 classes in turn."""
+    """Writes a picture with all samples: by default a row is one round of the labels where there are 5 to 20 classes in turn."""
     labels = samples.labels
     if labels is not None and columns is None:
         repeats = np.flatnonzero(labels[1:] == labels[0])
         period = int(repeats[0]) + 1 if len(repeats) else len(labels)
         columns = period if 5 <= period <= 20 else None
     picture = grid(samples.images, columns=columns)
-    save_png(enlarge(picture, max(1, round(_GRID_CELL / samples.images.shape[1]))), path)
+    save_picture(enlarge(picture, max(1, round(_GRID_CELL / samples.images.shape[1]))), path)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import secrets
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -136,7 +137,17 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
     settled = stored.config
     if untrained_import(directory):  # all but the model is still to be chosen
         settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
-    notes = accept_changes(settled, config, directory=str(directory.root))
+    try:
+        notes = accept_changes(settled, config, directory=str(directory.root))
+    except ConfigError:
+        if None in (recipe, stored.recipe) or recipe == stored.recipe:
+            raise
+        place = shlex.quote(str(directory.root))
+        raise ConfigError(
+            "--run",
+            f"{directory.root} holds a run of {stored.recipe}, not of {recipe}: triptych train {place} goes on with it; for {recipe} give "
+            f"another --run (with --init-from {place}, to begin with its weights)",
+        ) from None
     return _Start(config, recipe or stored.recipe, stored, notes)
 
 

@@ -20,8 +20,8 @@ from torch import nn
 from triptych.core.batch import share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.files import write_text
-from triptych.core.images import save_png, to_uint8
+from triptych.core.files import OUTPUTS, PICTURES, write_text
+from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import STYLE, Example, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.images import failure
@@ -196,11 +196,11 @@ def translate_to(
     with writing(out, world=world, kept="made"):
         if out.suffix == ".npz":
             return _to_arrays(out, model, wanted, digest=digest, fits=fits, world=world, progress=progress)
-        if out.suffix == ".png":
+        if out.suffix in PICTURES:
             made = gather_translations(model, wanted, fits=fits, world=world, progress=progress)
             if world.is_main:
                 out.parent.mkdir(parents=True, exist_ok=True)
-                save_png(made[0][0], out)
+                save_picture(made[0][0], out)
             return Translations(wanted.inputs.names, made)
         return _to_folder(out, model, wanted, digest=digest, grid_rows=grid_rows, fits=fits, world=world, progress=progress)
 
@@ -264,7 +264,7 @@ def _to_folder(
         for item, answers in zip(items, images, strict=True):
             for name, image in zip(wanted.files(item), answers, strict=True):
                 (out / name).parent.mkdir(parents=True, exist_ok=True)
-                save_png(image, out / name)
+                save_picture(image, out / name)
         done += len(items)
         progress(done, len(own))
     world.barrier()
@@ -308,14 +308,14 @@ def _read(path: Path) -> np.ndarray:
 def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
     """DataError where `count` images cannot be written to `out`, or should not: it is, or lies in, what is read.
 
-    `out`: a folder, a .npz for arr_0 uint8 (inputs x answers, h, w, c), or a .png where there is one image.
+    `out`: a folder, a .npz for arr_0 uint8 (inputs x answers, h, w, c), or a picture where there is one image.
     """
     check_place(out)
-    if out.suffix not in ("", ".png", ".npz"):
-        raise DataError(f"{out}: translations are written as a folder, .npz or, of one image, .png, not as {out.suffix}")
+    if out.suffix not in OUTPUTS:
+        raise DataError(f"{out}: translations are written as a folder, .npz or, of one image, .png, .jpg or .webp, not as {out.suffix}")
     if not out.suffix and out.is_file():
         raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
-    if out.suffix == ".png" and count > 1:
+    if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
     for path in (Path(given).expanduser() for given in read if isinstance(given, str | Path)):
         check_kept(out, path)
