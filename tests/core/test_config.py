@@ -48,12 +48,12 @@ class Drawing(Config):
 @given(
     st.builds(
         Drawing,
-        shape=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers())),
-        either=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers())),
+        shape=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers(-(2**63), 2**63 - 1))),
+        either=st.one_of(st.builds(Circle, radius=st.floats(1e-3, 1e9)), st.builds(Square, side=st.integers(-(2**63), 2**63 - 1))),
         name=st.text(),
         colour=st.sampled_from(["red", "green", "blue"]),
         weights=st.lists(st.floats(allow_nan=False, allow_infinity=False)).map(tuple),
-        steps=st.one_of(st.none(), st.integers(), st.text()),
+        steps=st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.text()),
         flag=st.booleans(),
     )
 )

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -180,3 +181,56 @@ def test_wandb_that_refuses_to_start_is_one_line(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r'log\.wandb: .*api_key not configured \(no-tty\) \("offline" needs no account\)') as caught:
         open_log(tmp_path, LogConfig(wandb="online"))
     assert "\n" not in str(caught.value)
+
+
+DAMAGED = [
+    "[]",
+    '{"images": "many"}',
+    '{"images": [4]}',
+    '{"images": 4, "loss": [1.0]}',
+    '{"images": 4, "loss": "low"}',
+    '{"images": 4, "loss": null}',
+    '{"images": 4, "time": {}}',
+    '{"images": 4, "loss": 1' + "0" * 400 + "}",
+    '{"loss": 1.0}',
+    '{"resumed_at": "4"}',
+    '{"resumed_at": null}',
+    "[" * 100_000 + "}",
+    '{"images": 4 "loss": 1}',
+    "\ufffd\ufffd}",
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
+def test_a_damaged_line_is_left_out_with_a_warning(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"images": 2, "time": 1.5}}\n{line}\n{{"images": 6, "loss": "nan"}}\n')
+    with pytest.warns(UserWarning, match=r"metrics\.jsonl: line 2 is damaged and left out$"):
+        kept = read_metrics(path)
+    assert [values["images"] for values in kept] == [2, 6] and math.isnan(kept[1]["loss"])
+
+
+def test_a_damaged_line_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"images": 2, "time": 10.0}\n{"images": "x", "time": []}\nnull}\n{"images": 3, "ti\n')
+    with open_log(tmp_path) as log, pytest.warns(UserWarning, match=r"line 2 and 1 more are damaged and left out$"):
+        log.resumed(2)
+        log.write(4, {"loss": 1.0})
+    with pytest.warns(UserWarning):
+        lines = read_metrics(tmp_path / "metrics.jsonl")
+    assert [line["images"] for line in lines] == [2, 4] and lines[1]["time"] >= 10.0
+
+
+def test_a_torn_line_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"images": 2}\n{"images": 3, "lo\n{"images": 4}\n{"ima')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [line["images"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [2, 4]
+
+
+def test_names_in_the_log_are_printable(tmp_path: Path) -> None:
+    shown: list[str] = []
+    with open_log(tmp_path, show=shown.append) as log:
+        log.text("a\x1b[31m\nb\udcff.png: cannot be read")
+    assert shown == [r"a\x1b[31m\nb\xff.png: cannot be read"]
+    assert (tmp_path / "log.txt").read_text("utf-8").count("\n") == 1
+    assert (tmp_path / "log.txt").read_text("utf-8").rstrip("\n").endswith(shown[0])

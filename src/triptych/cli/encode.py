@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -79,7 +80,7 @@ class EncodeOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Encodes or decodes, and prints where the result is."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
     runs.close_world()
     if is_first_process():
-        print(line)
+        show(line)
     return 0
 
 

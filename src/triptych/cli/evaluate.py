@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.output import show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -68,7 +69,7 @@ class EvaluateOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Measures, and prints the figures and where they are."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych evaluate RUN [--metrics bits-per-dim] [--count N]")
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     runs.close_world()
     if is_first_process():
-        print(table(evaluation))
+        show_page(table(evaluation))
     return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 
@@ -40,7 +41,7 @@ class ExportOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Exports the weights, and prints where they are and how to use them."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych export RUN --to PROGRAM --out PATH")
@@ -61,11 +62,11 @@ def main(arguments: Sequence[str]) -> int:
             weights=options.weights,
             drop_variance=options.drop_variance,
         )
-    print(f"wrote {' and '.join(map(str, done.paths))}")
+    show(f"wrote {' and '.join(map(str, done.paths))}")
     if done.flags is not None:
-        print(f"flags: {done.flags}")
+        show(f"flags: {done.flags}")
     for note in done.notes:
-        print(f"note: {note}")
+        show(f"note: {note}")
     return 0
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triptych.cli.originals import Commands, flag_list, imported, nearest_recipe, note, run_all, without_python
+from triptych.cli.output import show_page
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import Flag, Kind, Value, command_line, flag_table, parse_flags
@@ -92,12 +92,12 @@ class Script:
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the last command that ran."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(USAGE, file=sys.stdout if arguments else sys.stderr)
+        show_page(USAGE, error=not arguments)
         return 0 if arguments else 2
     arguments = without_python(arguments, begin="the script", several=_SEVERAL)
     name = script_name(arguments[0])
     if "-h" in arguments or "--help" in arguments:
-        print(help_page(name))
+        show_page(help_page(name))
         return 0
     given = read(name, arguments[1:])
     return run_all(lambda: SCRIPTS[name].commands(given))

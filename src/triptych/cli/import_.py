@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from triptych.cli.arguments import next_command
+from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import SOURCES, all_flags
@@ -52,7 +53,7 @@ class ImportOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Imports the weights, and prints what they are and how to draw from them."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     options = configure(arguments)
 
@@ -76,10 +77,10 @@ def main(arguments: Sequence[str]) -> int:
     height, width = run.spec.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
-    print(f"{run.directory}: {kind}, {height}x{width}, {classes}")
+    show(f"{run.directory}: {kind}, {height}x{width}, {classes}")
     line = next_command(run, trained=False) if run.checkpoints() else f"train it: triptych train {shlex.quote(str(run.directory))}"
     if line is not None:
-        print(line)
+        show(line)
     return 0
 
 

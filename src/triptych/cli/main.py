@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from triptych import __version__
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_launched
 from triptych.core.errors import ConfigError, RunError, UserError, nearest
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
-    warnings.showwarning = lambda message, *_, **__: print(f"triptych: warning: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: show(f"triptych: warning: {message}", error=True)
     try:
         try:
             with _failing_together():
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RunError as error:
         return _fail(error, EXIT_FAILED, debug=debug)
     except KeyboardInterrupt:
-        print("triptych: interrupted", file=sys.stderr)
+        show("triptych: interrupted", error=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more on exit: into nothing, or it would complain.
@@ -109,14 +110,14 @@ def _failing_together() -> Iterator[None]:
 
 def _dispatch(given: list[str]) -> int:
     if not given:
-        print(_help(), file=sys.stderr)
+        show_page(_help(), error=True)
         return EXIT_USER_ERROR
     name, rest = given[0], given[1:]
     if name in ("-h", "--help", "help"):
-        print(_help())
+        show_page(_help())
         return 0
     if name == "--version":
-        print(f"triptych {__version__}")
+        show(f"triptych {__version__}")
         return 0
     if name not in VERBS:
         what = "option" if name.startswith("-") else "command"
@@ -130,7 +131,7 @@ def _fail(error: Exception, code: int, *, debug: bool) -> int:
     if not getattr(error, "first", True):  # another process has said it already
         return code
     line = " ".join(str(error).split()) or type(error).__name__
-    print(f"triptych: error: {line}", file=sys.stderr)
+    show(f"triptych: error: {line}", error=True)
     return code
 
 

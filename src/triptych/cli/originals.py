@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
@@ -38,10 +38,10 @@ def run_script(
     `instead`: what the original's other scripts are here; train.py is the one whose flags are taken.
     """
     if not arguments:
-        print(usage, file=sys.stderr)
+        show_page(usage, error=True)
         return 2
     if "-h" in arguments or "--help" in arguments:
-        print(f"{usage}\n\n{flag_list(flags)}")
+        show_page(f"{usage}\n\n{flag_list(flags)}")
         return 0
     arguments = without_python(arguments, begin="the flags", several=several)
     if not arguments[0].endswith(".py"):
@@ -80,14 +80,14 @@ def _run(command: list[str]) -> int:
     from triptych.cli.main import VERBS
 
     if is_first_process():
-        print(f"triptych {shlex.join(command)}", flush=True)
+        show(f"triptych {shlex.join(command)}")
     return importlib.import_module(VERBS[command[0]].module).main(command[1:])
 
 
 def note(text: str) -> None:
     """Says something about what the command line has become."""
     if is_first_process():
-        print(f"triptych: note: {text}", file=sys.stderr)
+        show(f"triptych: note: {text}", error=True)
 
 
 def without_python(arguments: Sequence[str], *, begin: str, several: str) -> Sequence[str]:

@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
+from triptych.cli.output import show_page
 from triptych.core.errors import ConfigError
 from triptych.recipes.catalogue import FAMILIES, find_recipe, recipes
 
@@ -17,11 +18,11 @@ Lists the recipes, or describes one."""
 def main(arguments: Sequence[str]) -> int:
     """Prints the table of recipes, or the description of the one that is named."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     if len(arguments) > 1:
         raise ConfigError("", f"got {' '.join(arguments)!r}, expected the name of one recipe or nothing")
-    print(describe(arguments[0]) if arguments else table(columns=shutil.get_terminal_size().columns))
+    show_page(describe(arguments[0]) if arguments else table(columns=shutil.get_terminal_size().columns))
     return 0
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triptych.cli.output import show_page
 from triptych.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _MOST_PICTURES = 12
 def main(arguments: Sequence[str]) -> int:
     """Prints the table of runs, or the page of one."""
     if any(argument in ("-h", "--help") for argument in arguments):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     if len(arguments) > 1 or any(argument.startswith("-") for argument in arguments):
         raise ConfigError("", f"got {' '.join(arguments)!r}, expected one folder of runs, one run, or nothing")
@@ -37,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     from triptych.report.listing import find_runs, listed
 
     if RunDirectory(folder).exists():
-        print(page(listed(folder)))
+        show_page(page(listed(folder)))
         return 0
     found = [listed(root) for root in find_runs(folder)]
-    print(table(found, folder) if found else f"no runs in {folder}: a run is a folder with a config.json (triptych train makes it)")
+    show_page(table(found, folder) if found else f"no runs in {folder}: a run is a folder with a config.json (triptych train makes it)")
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument, strengths
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
@@ -109,7 +110,7 @@ class SampleOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Draws the images and prints where they are."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych sample RUN [--count N] [--out FILE]")
@@ -127,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
         count = _draw(run, options, settings, out) if options.latents is None else _edit(run, options, out)
     runs.close_world()
     if is_first_process():
-        print(f"{count} images in {out}")
+        show(f"{count} images in {out}")
     return 0
 
 

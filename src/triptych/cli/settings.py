@@ -14,7 +14,6 @@ import functools
 import inspect
 import io
 import itertools
-import json
 import re
 import textwrap
 import tomllib
@@ -29,6 +28,9 @@ import tyro
 from triptych.cli.synonyms import hint
 from triptych.core.config import Config, field_types
 from triptych.core.errors import ConfigError, nearest
+from triptych.core.reading import parsed_json, read_regular
+
+_MOST_BYTES = 2**24  # of a file of settings
 
 C = TypeVar("C", bound=Config)
 S = TypeVar("S", bound=Config)
@@ -73,10 +75,13 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError("--config", f"there is no file {str(path)!r}")
     try:
-        text = path.read_text("utf-8")
-        return _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else json.loads(text))
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("--config", f"{path} is not {path.suffix[1:].upper()}: {error}") from None
+        text = read_regular(path, most=_MOST_BYTES).decode("utf-8")
+        return _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else parsed_json(text))
+    except OSError as error:
+        raise ConfigError("--config", f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise ConfigError("--config", f"{path} is not {path.suffix[1:].upper()}: {reason}") from None
 
 
 def flag_name(setting: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.cli.arguments import next_command
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         raise ConfigError("", "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)")
     if arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]")
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     runs.close_world()
     line = next_command(run, trained=True)
     if is_first_process() and line is not None:
-        print(line)
+        show(line)
     return 0
 
 

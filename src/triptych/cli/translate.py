@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -83,7 +84,7 @@ class TranslateOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Translates, and prints where the images are."""
     if arguments and arguments[0] in ("-h", "--help"):
-        print(USAGE)
+        show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     runs.close_world()
     if is_first_process():
         count = len(made.names) * options.style_count
-        print(f"{count} image{'' if count == 1 else 's'} in {out}")
+        show(f"{count} image{'' if count == 1 else 's'} in {out}")
     return 0
 
 

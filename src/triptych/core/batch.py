@@ -11,6 +11,9 @@ from torch import Tensor
 
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.reading import MOST_CLASSES
+
+_LARGEST_SIDE = 2**16
 
 
 @config
@@ -32,6 +35,8 @@ class InputSpec(Config):
         self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")
         counted = self.kind in ("classes", "labels")
         self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
+        counts = self.num_classes is None or 1 <= self.num_classes <= MOST_CLASSES
+        self.require(counts, "num_classes", f"1 to {MOST_CLASSES:,}")
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
 
 
@@ -53,9 +58,13 @@ class DataSpec(Config):
     "What else belongs to each sample."
 
     def __post_init__(self) -> None:
-        self.require(self.image_size >= 1, "image_size", "at least 1")
-        self.require(self.width is None or self.width >= 1, "width", "at least 1, or nothing")
+        self.require(1 <= self.image_size <= _LARGEST_SIDE, "image_size", f"1 to {_LARGEST_SIDE:,}")
+        self.require(self.width is None or 1 <= self.width <= _LARGEST_SIDE, "width", f"1 to {_LARGEST_SIDE:,}, or nothing")
         self.require(self.channels in (1, 3), "channels", "1 or 3")
+        counts = self.num_classes is None or 1 <= self.num_classes <= MOST_CLASSES
+        self.require(counts, "num_classes", f"1 to {MOST_CLASSES:,}, or nothing")
+        named = self.class_names is None or len(self.class_names) == self.num_classes
+        self.require(named, "class_names", f"one for each of {self.num_classes or 'no'} classes, or nothing")
 
     @property
     def height_and_width(self) -> tuple[int, int]:

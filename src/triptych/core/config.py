@@ -28,6 +28,8 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from triptych.core.errors import ConfigError, nearest
 
 _PACKAGE = __name__.partition(".")[0]
+_INT_LIMIT = 2**63
+_MOST_SHOWN = 200  # characters of a value in a message
 
 
 T = TypeVar("T")
@@ -125,7 +127,7 @@ def convert(value: Any, annotation: Any, current: Any = None) -> Any:
         allowed = typing.get_args(annotation)
         if value not in allowed or isinstance(value, bool) != any(a is value for a in allowed if isinstance(a, bool)):
             names = ", ".join(map(repr, allowed))
-            raise ConfigError("", f"got {value!r}, expected one of {names}{nearest(str(value), map(str, allowed))}")
+            raise ConfigError("", f"got {_quoted(value)}, expected one of {names}{nearest(str(value), map(str, allowed))}")
         return value
     if origin is tuple:
         return _convert_tuple(value, typing.get_args(annotation))
@@ -139,21 +141,25 @@ def _convert_scalar(value: Any, annotation: Any) -> Any:
         return value
     if annotation is type(None) or annotation is None:
         if value is not None:
-            raise ConfigError("", f"got {value!r}, expected nothing")
+            raise ConfigError("", f"got {_quoted(value)}, expected nothing")
         return None
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+    if annotation is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= sys.float_info.max:
+            raise ConfigError("", f"got {_quoted(value)}, expected a finite number")
         return float(value)
     if annotation is int and isinstance(value, float) and value.is_integer():  # 1e6 in a file of settings
         return int(value)
     if isinstance(value, bool) != (annotation is bool) or not isinstance(value, annotation):
-        raise ConfigError("", f"got {value!r}, expected {type_name(annotation)}")
+        raise ConfigError("", f"got {_quoted(value)}, expected {type_name(annotation)}")
+    if annotation is int and not -_INT_LIMIT <= value < _INT_LIMIT:
+        raise ConfigError("", f"got {_quoted(value)}, expected a whole number of at most 64 bits")
     return value
 
 
 def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
     for option in options:
         if type(value) is option:
-            return value
+            return convert(value, option, current)
     kind = value.get("kind") if isinstance(value, Mapping) else None
     for option in options:
         if isinstance(option, type) and issubclass(option, Config) and kind == kind_of(option):
@@ -168,7 +174,7 @@ def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
             reasons.append(error.reason)
     if len([option for option in options if option is not type(None)]) == 1:
         raise ConfigError("", next(r for o, r in zip(options, reasons, strict=True) if o is not type(None)))
-    raise ConfigError("", f"got {value!r}, expected {' or '.join(map(type_name, options))}")
+    raise ConfigError("", f"got {_quoted(value)}, expected {' or '.join(map(type_name, options))}")
 
 
 def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -176,7 +182,7 @@ def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
     if value is None and open_ended:
         return ()
     if not isinstance(value, list | tuple):
-        raise ConfigError("", f"got {value!r}, expected a list of {type_name(items[0])}")
+        raise ConfigError("", f"got {_quoted(value)}, expected a list of {type_name(items[0])}")
     if open_ended:
         return tuple(convert(item, items[0]) for item in value)
     if len(value) != len(items):
@@ -188,7 +194,7 @@ def _convert_section(value: Any, annotation: type[Config], current: Any) -> Conf
     if isinstance(value, annotation):
         return value
     if not isinstance(value, Mapping):
-        raise ConfigError("", f"got {value!r}, expected a table of settings")
+        raise ConfigError("", f"got {_quoted(value)}, expected a table of settings")
     named = "kind" in value and "kind" not in field_types(annotation)
     cls = _resolve_kind(value["kind"], annotation) if named else type(current) if isinstance(current, Config) else annotation
     over = {f.name: getattr(current, f.name) for f in dataclasses.fields(current)} if type(current) is cls else {}
@@ -196,12 +202,14 @@ def _convert_section(value: Any, annotation: type[Config], current: Any) -> Conf
 
 
 def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
+    if not isinstance(kind, str):
+        raise ConfigError("kind", f"got {_quoted(kind)}, expected text")
     if kind not in _kinds(base):
-        for module in modules_that_name(str(kind)):
+        for module in modules_that_name(kind):
             importlib.import_module(module)
     known = _kinds(base)
     if kind not in known:
-        raise ConfigError("kind", f"unknown {kind!r}{nearest(str(kind), known)}")
+        raise ConfigError("kind", f"unknown {_quoted(kind)}{nearest(kind, known)}")
     return known[kind]
 
 
@@ -241,7 +249,16 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 def spelled(value: Any) -> str:
     """A value in a message: text in quotes, the items of a list without brackets."""
-    return (", ".join(map(str, value)) or "nothing") if isinstance(value, tuple | list) else repr(value)
+    return (", ".join(map(_quoted, value)) or "nothing") if isinstance(value, tuple | list) else _quoted(value)
+
+
+def _quoted(value: Any) -> str:
+    """A value as Python writes it, cut where it is long: it may come from a hostile file."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
+        return f"something of type {type(value).__name__} that is too long to show"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def type_name(annotation: Any) -> str:

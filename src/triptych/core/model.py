@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
+from triptych.core.limits import bounded_size
 from triptych.core.rng import Rng
 
 NUM_GROUPS = 4
@@ -299,7 +300,10 @@ class Encoder(Protocol):
 
 
 def seeded_build(model: ModelConfig, spec: DataSpec, *, seed: int) -> Model:
-    """The model with initial weights that depend on `seed` alone; PyTorch's global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
+    """The model with initial weights that depend on `seed` alone; PyTorch's global generator is left as it was.
+
+    Raises ConfigError for a model that is too large, before it takes memory.
+    """
+    with torch.random.fork_rng(devices=[]), bounded_size():
         torch.manual_seed(seed)
         return model.build(spec)

@@ -14,6 +14,9 @@ from typing import Any
 
 from triptych.core.errors import DataError
 
+MOST_CLASSES = 2**20
+"""Of a data set; a label beyond that is no class."""
+
 
 def user_path(text: str | Path) -> Path:
     """The path that a user wrote, with ~ replaced. Raises DataError where it cannot be one."""

@@ -14,14 +14,13 @@ import numpy as np
 
 from triptych.core.errors import DataError
 from triptych.core.npz import DamagedArchive, Header, map_npy, open_npz
-from triptych.core.reading import open_regular
+from triptych.core.reading import MOST_CLASSES, open_regular
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in 3 dimensions and in 1
 _CIFAR_SIDE = 32
 _CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DIGIT_LEVELS = 16
-_MOST_CLASSES = 2**20
 _BLOCK = 2**20  # bytes
 
 
@@ -175,6 +174,6 @@ def _as_labels(array: np.ndarray, count: int, where: str) -> np.ndarray:
 def numerals(labels: np.ndarray, where: str) -> tuple[str, ...]:
     """The names of classes that have none but their numbers. Raises DataError for numbers that can be none."""
     largest = int(labels.max(initial=-1))
-    if largest >= _MOST_CLASSES:
-        raise DataError(f"{where}: label {largest}, expected less than {_MOST_CLASSES}: set data.labels to none")
+    if largest >= MOST_CLASSES:
+        raise DataError(f"{where}: label {largest}, expected less than {MOST_CLASSES}: set data.labels to none")
     return tuple(map(str, range(largest + 1)))

@@ -11,6 +11,7 @@ import numpy as np
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.reading import user_path
 from triptych.core.rng import key_of, words
 from triptych.data.config import DataConfig
 from triptych.data.files import listed
@@ -61,7 +62,7 @@ def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Da
 
 def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, open_one: Callable[[DataConfig], Data]) -> Data:
     """The images of a domain for training and for validation."""
-    root, name = Path(config.path or "").expanduser(), Path(getattr(config, setting)).expanduser()
+    root, name = user_path(config.path or ""), user_path(getattr(config, setting))
     common: dict[str, Any] = {field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)}
     plain = dataclasses.replace(DataConfig(**common), labels="none", channels=channels)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.reading import user_path
 from triptych.data import arrays
 from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
@@ -34,7 +35,7 @@ def open_data(config: DataConfig) -> Data:
         if config.source != "digits":
             raise ConfigError("data.path", "missing: give the folder or file of the images")
         return _from_pixels(config, arrays.digits(), None, enlarge=True)
-    path = Path(config.path).expanduser()
+    path = user_path(config.path)
     if not path.exists():
         raise DataError(f"{path}: does not exist (data.path)")
     if isinstance(config, PairedDataConfig):

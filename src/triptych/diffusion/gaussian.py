@@ -28,6 +28,7 @@ from triptych.diffusion.schedules import ScheduleName, named_betas
 ImageHook = Callable[[Tensor], Tensor]
 """Changes the predicted x_0 (b, c, h, w) before it is used: clipping, thresholding, projection."""
 
+_MOST_STEPS = 1_000_000
 RESCALED_TO = 1000
 """Timesteps are rescaled to this range, and rescaled losses weighted as if there were this many."""
 
@@ -46,7 +47,7 @@ class NoiseConfig(Config):
     "The network sees t * 1000 / T."
 
     def __post_init__(self) -> None:
-        self.require(self.steps >= 1, "steps", "at least 1")
+        self.require(1 <= self.steps <= _MOST_STEPS, "steps", f"1 to {_MOST_STEPS:,}")
         if self.betas is None:
             named_betas(self.schedule, steps=self.steps)
         else:

@@ -12,12 +12,14 @@ import math
 import os
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, printable
 from triptych.core.files import explain, write_text
+from triptych.core.reading import parsed_json
 from triptych.engine.config import LogConfig
 from triptych.engine.run_directory import RunDirectory
 
@@ -27,7 +29,7 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out.
 
-    `last_bytes`: of the end of the file alone, for the newest figures of a long run.
+    `last_bytes`: of the end of the file alone, for the newest figures of a long run. Damaged lines are left out and warned of. Raises OSError.
     """
     if not path.exists():
         return []
@@ -35,18 +37,33 @@ def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str,
         file.seek(0 if last_bytes is None else max(0, path.stat().st_size - last_bytes))
         text = file.read().decode(errors="replace")
     kept: list[dict[str, Any]] = []
-    for line in text.splitlines():
+    damaged: list[int] = []
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
-            values = json.loads(line)
+            values = _measured(parsed_json(line))
         except ValueError:
-            continue  # torn: its process died while it wrote
-        if not isinstance(values, dict):
-            continue
-        if "resumed_at" in values:
-            kept = [earlier for earlier in kept if earlier["images"] <= values["resumed_at"]]
-        elif "images" in values:
-            kept.append({name: float(value) if value in _NOT_FINITE else value for name, value in values.items()})
+            if line.endswith("}"):  # else it is torn: its process died while it wrote
+                damaged.append(number)
+        else:
+            if "resumed_at" in values:
+                kept = [earlier for earlier in kept if earlier["images"] <= values["resumed_at"]]
+            else:
+                kept.append(values)
+    if damaged and last_bytes is None:
+        more = f" and {len(damaged) - 1} more are" if len(damaged) > 1 else " is"
+        warnings.warn(f"{path}: line {damaged[0]}{more} damaged and left out", stacklevel=2)
     return kept
+
+
+def _measured(values: Any) -> dict[str, Any]:
+    """The numbers of a line. Raises ValueError where it is no line of this log."""
+    if not isinstance(values, dict) or not isinstance(values.get("resumed_at", values.get("images")), int):
+        raise ValueError
+    numbers = {name: float(value) if value in _NOT_FINITE else value for name, value in values.items()}
+    try:
+        return {name: value if math.isfinite(value) else float(value) for name, value in numbers.items()}
+    except (TypeError, OverflowError):  # no number, or one of hundreds of digits
+        raise ValueError from None
 
 
 class Sink(Protocol):
@@ -97,6 +114,7 @@ class MetricLog:
 
     def text(self, message: str) -> None:
         """Shows a message on the terminal and appends it to log.txt with the date."""
+        message = printable(message)
         self._show(message)
         try:
             self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())

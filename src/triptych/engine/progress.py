@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import torch
 
+from triptych.core.errors import printable
+
 HALFLIFE_SECONDS = 15.0  # of the running mean behind images/s
 _REFRESH_PER_SECOND = 2  # drawing shares the cores with the training
 _SHORT = {"learning_rate": "lr", "gradient_norm": "grad norm"}
@@ -84,6 +86,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Shows a line of text, above the live display where there is one."""
+        text = printable(text)
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -13,11 +13,13 @@ from typing import Any
 from triptych.core.errors import CheckpointError, nearest
 from triptych.core.files import explain, remove, sweep, sync, write_text
 from triptych.core.locks import Held, Lock
+from triptych.core.reading import parsed_json, read_regular
 
 FORMAT = 1
 REPLACED = ".old-"
 """Before the name of a checkpoint that is about to be replaced by another of its number."""
 _MOST_NAMED = 8
+_MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
 _OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
@@ -105,7 +107,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, Any]:
         """What `write_config` was given. Raises CheckpointError where there is no run, or its configuration cannot be read."""
         try:
-            document = json.loads(self.config_path.read_text(encoding="utf-8"))
+            document = parsed_json(read_regular(self.config_path, most=_MOST_BYTES).decode("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise CheckpointError(f"no run in {self.root}: there is no config.json{self._elsewhere()}") from None
         except OSError as error:

@@ -17,6 +17,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Translator
+from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.runs.attributes import attribute_groups, class_groups
@@ -100,7 +101,7 @@ class Coder:
         if attributes is None:
             groups = class_groups(pictures, self.spec, count=count)
         else:
-            groups = attribute_groups(Path(attributes).expanduser(), pictures, count=count)
+            groups = attribute_groups(user_path(attributes), pictures, count=count)
         with self._writing(out):
             latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
             made = directions_of(latents, groups)
@@ -178,7 +179,7 @@ class Coder:
         """The images, of the model's size; `classes`: see `open_pictures`. Raises DataError for what cannot be used."""
         if isinstance(images, Pictures):
             return images
-        if not isinstance(images, np.ndarray) and not Path(images).expanduser().exists():
+        if not isinstance(images, np.ndarray) and not user_path(images).exists():
             raise DataError(f"{images}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
         return open_pictures(images, size=self.spec.image_size, channels=self.spec.channels, classes=classes)
 

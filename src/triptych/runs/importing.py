@@ -17,6 +17,7 @@ from torch import Tensor
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError, nearest
 from triptych.core.model import Model
+from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.naming import TRAINING, held_out_folder
 from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
@@ -389,11 +390,11 @@ def _imaginaire_path(data: PlannedData, request: Request) -> Path | None:
         return request.data
     if data.train_root is None:
         return None
-    root = Path(data.train_root).expanduser()
+    root = user_path(data.train_root)
     if not root.exists():
         request.report(f"data.train.roots: there is no {root} here; triptych train takes the folder as --data.path")
         return None
-    held = None if data.val_root is None else Path(data.val_root).expanduser()
+    held = None if data.val_root is None else user_path(data.val_root)
     if held is not None and not held.exists():
         request.report(f"data.val.roots: there is no {held} here")
         held = None

@@ -21,6 +21,7 @@ import torch
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, Sampler, Translator, Upsampler
+from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
 from triptych.data.source import Data, open_data
@@ -188,7 +189,7 @@ def _lend_weights(model: Model) -> None:
                 f"model.{name}.weights",
                 f"missing: give the file of weights of the {name} network (.pth or .safetensors), or set model.{name}_weight to 0",
             )
-        getattr(model, name).load(read_weights(Path(path).expanduser()), source=path)
+        getattr(model, name).load(read_weights(user_path(path)), source=path)
 
 
 def _initialize(model: Model, data: Data, config: RunConfig, world: World) -> None:

@@ -23,6 +23,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import STYLE, Example, Sampler, Translator, Upsampler
+from triptych.core.reading import parsed_json, user_path
 from triptych.core.rng import Rng
 from triptych.data.images import failure
 from triptych.data.source import Data
@@ -317,7 +318,7 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
         raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
     if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
-    for path in (Path(given).expanduser() for given in read if isinstance(given, str | Path)):
+    for path in (user_path(given) for given in read if isinstance(given, str | Path)):
         check_kept(out, path)
         if path.is_dir() and path.resolve() in (out.resolve(), *out.resolve().parents):
             raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
@@ -346,7 +347,7 @@ def _claim(out: Path, names: list[str], digest: str) -> None:
 def _stamped(out: Path) -> tuple[set[str], str | None]:
     """The files that translations made in a folder, and the last request; nothing where no stamp can be read."""
     try:
-        stamp = json.loads((out / STAMP).read_text("utf-8"))
+        stamp = parsed_json((out / STAMP).read_text("utf-8"))
         made, request = {str(name) for name in stamp["files"]}, str(stamp["request"])
     except (OSError, ValueError, TypeError, KeyError):
         return set(), None

@@ -14,6 +14,7 @@ from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import STYLE, Example, Translator
+from triptych.core.reading import user_path
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.database import is_database, open_database
@@ -174,7 +175,7 @@ def open_given(
     sizing = Sizing(config, spec, translator, size)
     truth = None
     if isinstance(given, str | Path):
-        path = Path(given).expanduser()
+        path = user_path(given)
         target = config.target if isinstance(config, PairedDataConfig) else None
         if isinstance(config, UnpairedDataConfig):
             _check_one_domain(path, [config.a, config.b])
@@ -207,7 +208,7 @@ def open_styles(given: Given, translator: Translator, *, config: DataConfig, spe
     """The images of a file, folder, archive or array as styles, of the run's size. Raises ConfigError and DataError."""
     sizing, kind = Sizing(config, spec, translator), InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
     if isinstance(given, str | Path):
-        path = Path(given).expanduser()
+        path = user_path(given)
         names, source = _one_kind(path, kind)
         return Styles(source, len(names), each=each, sizing=sizing, origin=stamp(path))
     if isinstance(given, Mapping):
@@ -260,7 +261,7 @@ def _at_path(path: Path, translator: Translator, target: str | None) -> tuple[li
 
 def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
     """DataError for a folder laid out as training data of two domains: half of its images are not of the kind that is translated."""
-    if any(Path(domain).expanduser().is_absolute() for domain in domains):
+    if any(user_path(domain).is_absolute() for domain in domains):
         return  # they lie elsewhere
     for place in (path, *((path / name for name in listed(path)) if path.is_dir() else ())):
         if all((place / domain).is_dir() for domain in domains):

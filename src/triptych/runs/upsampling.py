@@ -18,6 +18,7 @@ from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Upsampler
+from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
@@ -108,7 +109,7 @@ def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int, 
     """
     if isinstance(source, np.ndarray):
         return _array_pictures("the array", source, None, size=size, channels=channels)
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not path.exists():
         raise DataError(f"{source}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
     if recognised(path) == "arrays":
