@@ -175,7 +175,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ("mpiexec -n 8 python scripts/image_train.py", "got 'mpiexec'; begin with the script, for several processes so: torchrun --nproc"),
         ("image_train --data_dir x --noise_schedule sqrt", "noise_schedule: got 'sqrt'"),
         ("image_train --data_dir x --schedule_sampler best", "--schedule_sampler: got 'best', expected one of"),
-        ("image_train --data_dir x --diffusion_steps 0", "--diffusion_steps: got 0, expected at least 1"),
+        ("image_train --data_dir x --diffusion_steps 0", "--diffusion_steps: got 0, expected 1 to 1,000,000"),
         ("image_train --data_dir x --batch_size 0", "--batch_size: got 0, expected at least 1"),
         ("image_train --data_dir x --lr 0", "--lr: got 0.0, expected a positive number"),
         ("image_train --data_dir x --save_interval 0", "--save_interval: got 0, expected at least 1"),

@@ -249,7 +249,7 @@ def _options(annotation: Any) -> tuple[Any, ...]:
 
 def spelled(value: Any) -> str:
     """A value in a message: text in quotes, the items of a list without brackets."""
-    return (", ".join(map(_quoted, value)) or "nothing") if isinstance(value, tuple | list) else _quoted(value)
+    return (_cut(", ".join(map(str, value))) or "nothing") if isinstance(value, tuple | list) else _quoted(value)
 
 
 def _quoted(value: Any) -> str:
@@ -258,6 +258,10 @@ def _quoted(value: Any) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
         return f"something of type {type(value).__name__} that is too long to show"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 

@@ -51,7 +51,7 @@ class Npz:
     def header(self, name: str) -> Header:
         """What an array says of itself; nothing more of it is unpacked."""
         member = self._members[name]
-        with self._archive.open(member) as content:
+        with self._archive.open(member.filename) as content:
             header = _header(content, name)
         if header.bytes > member.file_size:
             raise ValueError(f"{name} of shape {list(header.shape)} is cut short")
@@ -60,7 +60,7 @@ class Npz:
     def array(self, name: str) -> np.ndarray:
         """An array, as large as its header says."""
         self.header(name)
-        with self._archive.open(self._members[name]) as content:
+        with self._archive.open(self._members[name].filename) as content:
             return np.lib.format.read_array(content, allow_pickle=False)
 
 

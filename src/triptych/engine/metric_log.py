@@ -42,7 +42,7 @@ def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str,
         try:
             values = _measured(parsed_json(line))
         except ValueError:
-            if line.endswith("}"):  # else it is torn: its process died while it wrote
+            if line.strip("\0") and (line[0] != "{" or line[-1] == "}"):  # else it is torn: its process or machine died while it wrote
                 damaged.append(number)
         else:
             if "resumed_at" in values:
