@@ -336,7 +336,8 @@ def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.Capture
         ((directory, "none.npz", "--decode"), "none.npz: there is no such file; expected an .npz of latents"),
         (
             (directory, str(tmp_path / "locked.npz")),
-            "{}/locked.npz: cannot be read (File 'arr_0.npy' is encrypted, password required for extraction)",
+            "{}/locked.npz: File 'arr_0.npy' is encrypted, password required for extraction; save one uint8 array of shape "
+            "(n, height, width, 1 or 3)",
         ),
         ((directory, given, "--out", "a.png"), "--out: got 'a.png', expected a name that ends with .npz"),
         ((directory, given, "--decode", "--out", "a.jpg"), "--out: got 'a.jpg', expected a name that ends with .png or .npz, or a folder"),

@@ -150,6 +150,7 @@ def config_of_a_run(tmp_path: Path) -> dict:
         (("model", "network", "num_channels"), 10**9, "larger than 10,000,000,000 parameters"),
         (("train", "ema_rates"), [10**400], "expected a finite number"),
         (("format",), [1], "no format number"),
+        (("recipe",), {}, "recipe: expected the name of a recipe, or null"),
     ],
 )
 def test_the_settings_of_a_run(tmp_path, capsys, place, value, message):
@@ -164,9 +165,10 @@ def test_the_settings_of_a_run(tmp_path, capsys, place, value, message):
     assert re.search(message, line), line
 
 
-def test_the_settings_of_a_run_nested_deeply(tmp_path, capsys):
-    (tmp_path / "config.json").write_text('{"format": 1, "model": ' + "[" * 100_000)
-    assert "config.json is damaged: nested too deeply" in one_line(capsys, code=2, arguments=["sample", str(tmp_path)])
+@pytest.mark.parametrize("text", ['{"format": 1, "model": ' + "[" * 100_000, '{"format": 1, "model": ' + '{"a": ' * 950 + "1" + "}" * 951])
+def test_the_settings_of_a_run_nested_deeply(tmp_path, capsys, text):
+    (tmp_path / "config.json").write_text(text)
+    assert "nested too deeply" in one_line(capsys, code=2, arguments=["sample", str(tmp_path)])
 
 
 @pytest.mark.parametrize("verb", ["train", "sample"])

@@ -29,7 +29,8 @@ _NOT_FINITE = ("nan", "inf", "-inf")
 def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl that still hold, in order: superseded, torn and `resumed_at` lines are left out.
 
-    `last_bytes`: of the end of the file alone, for the newest figures of a long run. Damaged lines are left out and warned of. Raises OSError.
+    `last_bytes`: of the end of the file alone, for the newest figures of a long run. Damaged lines are left out too, and warned of. Raises
+    OSError.
     """
     if not path.exists():
         return []

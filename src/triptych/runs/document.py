@@ -56,9 +56,14 @@ class RunDocument:
         settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec")}
         try:
             config = RunConfig.from_dict(_with_kinds_of_now(settings))
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), document.get("recipe"))
+            recipe = document.get("recipe")
+            if not isinstance(recipe, str | None):
+                raise ConfigError("recipe", "expected the name of a recipe, or null")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe)
         except KeyError as error:
             raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
+        except RecursionError:
+            raise CheckpointError("config.json: nested too deeply") from None
         except ConfigError as error:
             written = document.get("triptych", "an unknown version")
             raise CheckpointError(f"config.json (written by Triptych {written}): {error}") from None
