@@ -377,7 +377,7 @@ def check_imaginaire_data(file: Path) -> None:
     """Raises ConfigError for a YAML file that cannot be used, and DataError where its data are not there."""
     with _about_yaml(file):
         root = plan_of(read_yaml(file)).data.train_root
-    if root is None or not Path(root).expanduser().exists():
+    if root is None or not user_path(root).exists():
         found = "names no data" if root is None else f"has its data in {root}, which is not here"
         raise DataError(f"{file} {found} (data.train.roots); give the folder as --data.path DIR")
 
