@@ -157,7 +157,13 @@ class _Rules:
                 self.found.append((end - len(node.func.attr), end, _NAMES[node.func.attr]))
         elif isinstance(node.func, ast.Name) and node.func.id in _NAMES:
             self.found.append((*self._span(node.func), _NAMES[node.func.id]))
-        if len(node.args) >= 2 and not isinstance(node.args[0], ast.Starred) and not isinstance(node.args[1], ast.Starred):
+        symmetric = getattr(node.func, "id", getattr(node.func, "attr", "")) in ("min", "max", "minimum", "maximum", "dot")
+        if (
+            len(node.args) >= 2
+            and not symmetric
+            and not isinstance(node.args[0], ast.Starred)
+            and not isinstance(node.args[1], ast.Starred)
+        ):
             (a, b), (c, d) = self._span(node.args[0]), self._span(node.args[1])
             self.found.append((a, d, self.text[c:d] + self.text[b:c] + self.text[a:b]))
 

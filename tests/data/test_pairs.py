@@ -149,6 +149,8 @@ def test_databases_equal_folders(tmp_path):
     for split, kind in itertools.product(("train", "val"), ("images", "labels", "objects", "edges", "night")):
         write_database(tmp_path / "lmdb" / split / kind, tmp_path / "folders" / split / kind)
     one, other = (opened(tmp_path / name, validation_fraction=0.1) for name in ("folders", "lmdb"))
+    for database in (tmp_path / "lmdb" / "train").glob("*/"):
+        (database / "lock.mdb").unlink(missing_ok=True)  # of the writer; a reader needs none, for the folder may be read-only
     assert one.spec == other.spec
     for name in ("train", "validation"):
         expected, found = getattr(one, name), getattr(other, name)
@@ -159,6 +161,7 @@ def test_databases_equal_folders(tmp_path):
         for kind in left.inputs:
             np.testing.assert_array_equal(left.inputs[kind], right.inputs[kind])
     assert other.train.key(0) == str(tmp_path / "lmdb" / "train" / "images" / "drive" / "0")
+    assert not list(tmp_path.glob("lmdb/train/*/lock.mdb"))
     assert_same(taken(other.train, workers=2), taken(one.train))
 
 
@@ -297,6 +300,7 @@ def test_folders_that_are_missing(tmp_path):
         ({"maps": ("images",)}, "maps: .*differ"),
         ({"num_classes": ()}, r"num_classes: got nothing, expected the number of classes of each of data.maps, 1 in all"),
         ({"num_classes": (0,)}, "num_classes"),
+        ({"num_classes": (1, 1)}, "num_classes: got 1, 1, expected the number of classes of each of data.maps, 1 in all"),
         (
             {"maps": (), "num_classes": (), "instances": None, "conditions": ()},
             "maps: .*unless there are data.instances or data.conditions",
@@ -317,6 +321,10 @@ def test_folders_that_are_missing(tmp_path):
 def test_settings_that_cannot_be(changes, message):
     with pytest.raises(ConfigError, match=message):
         PairedDataConfig(**(SETTINGS | changes))
+
+
+def test_a_map_may_have_one_class():
+    assert PairedDataConfig(**(SETTINGS | {"num_classes": (1,)})).num_classes == (1,)
 
 
 # Runs

@@ -98,6 +98,24 @@ def test_one_folder_is_no_class_unless_asked(tmp_path):
     assert opened(tmp_path, labels="folder").spec.class_names == ("photos",)
 
 
+def test_a_zip_may_say_more_of_a_member_than_its_name(tmp_path):
+    """Between a name and its content there may be up to 65,535 bytes of extra fields."""
+    image = encoded(picture(20, 20, seed=3))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, length in (("a.png", 8), ("b.png", 700)):
+            entry = zipfile.ZipInfo(name)
+            entry.extra = b"\x99\x99" + (length - 4).to_bytes(2, "little") + bytes(length - 4)
+            archive.writestr(entry, image)
+    images = everything(opened(tmp_path / "x.zip").train)
+    assert len(images) == 2 and np.array_equal(images[0], images[1])
+
+
+def test_an_array_that_is_only_mapped_is_read_by_a_worker(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((2, 16, 16, 3), dtype=np.uint8))
+    np.savez_compressed(tmp_path / "x.npz", np.zeros((2, 16, 16, 3), dtype=np.uint8))
+    assert [opened(tmp_path / name).train.default_workers() for name in ("x.npy", "x.npz")] == [1, 0]
+
+
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "stored.zip", "deflated.zip"])
 def test_archives_equal_their_folder(tmp_path, name):
     folder = write_folder(tmp_path / "folder", NAMES)

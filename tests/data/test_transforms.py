@@ -11,7 +11,7 @@ from tests.data.pictures import encoded, picture, textured
 from triptych.core.rng import key_of, words
 from triptych.data import decode
 from triptych.data.decode import TooSmall, image_square
-from triptych.data.transforms import apply, draw, mirror, plan, with_channels
+from triptych.data.transforms import apply, draw, mirror, padded, plan, with_channels
 
 
 def square(data: bytes, image_size: int, *, crop: np.ndarray | None = None, **options: object) -> np.ndarray:
@@ -223,3 +223,13 @@ def test_small_images_are_refused_unless_enlarged():
         square(data, 16, enlarge=False)
     assert square(data, 16, enlarge=True).shape == (16, 16, 3)
     assert square(data, 15, enlarge=False).shape == (15, 15, 3)
+
+
+def test_a_border_is_the_least_of_each_column_and_row():
+    image = np.array([[[5, 1], [9, 2]], [[7, 4], [3, 8]]], dtype=np.uint8)
+    for images in (image, image[None]):
+        found = padded(images, 1)
+        assert found.shape == (*images.shape[:-3], 4, 4, 2) and found.dtype == np.uint8
+        assert found[..., 0].reshape(4, 4).tolist() == [[3, 5, 3, 3], [5, 5, 9, 5], [3, 7, 3, 3], [3, 5, 3, 3]]
+        assert found[..., 1].reshape(4, 4).tolist() == [[1, 1, 2, 1], [1, 1, 2, 1], [4, 4, 8, 4], [1, 1, 2, 1]]
+    assert padded(image, 0) is image

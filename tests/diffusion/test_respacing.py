@@ -40,7 +40,7 @@ def test_legal_strides() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("ddim37", r'steps: got "ddim37", but no whole stride keeps 37 of 1000 steps; the nearest are "ddim36" or "ddim38"'),
+        ("ddim37", r'steps: got "ddim37", but no whole stride keeps 37 of 1000 steps; the nearest are "ddim36" or "ddim38"$'),
         ("ddim5000", '"ddim1000"'),
         ("1001", "1001 of the 1000 steps of a section; the nearest is 1000"),
         ("10,600", "600 of the 500 steps"),

@@ -415,3 +415,12 @@ def test_killed_at_any_moment_there_is_a_readable_checkpoint(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     counts = dict(line.split() for line in done.stdout.splitlines())
     assert int(counts["steps"]) > 15 and int(counts["saves"]) >= 30, counts
+
+
+def test_what_a_failed_write_of_this_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    left = tmp_path / f".tmp-000000010-{os.getpid()}"
+    left.mkdir()
+    (left / "model.safetensors").write_text("half of it")
+    save(tmp_path, 10, value=4)
+    assert [p.name for p in tmp_path.iterdir()] == ["000000010"]
+    assert load_checkpoint(checkpoint_path(tmp_path, 10)).files["model"]["w"].eq(4).all()

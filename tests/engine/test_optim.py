@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from tests.engine.toys import Denoiser, seeded
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.engine import optim
 from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.ema import Average
 from triptych.engine.optim import assert_same_layout, learning_rate, load_optimizer_state, make_optimizer, optimizer_state
 
 CPU = torch.device("cpu")
@@ -34,6 +36,7 @@ CPU = torch.device("cpu")
         (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400), 399, 2.0),
         (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400), 400, 0.2),
         (OptimConfig(learning_rate=2.0, schedule="step", decay_every=400, decay_factor=0.5), 900, 0.5),
+        (OptimConfig(learning_rate=2.0, schedule="linear", decay_start=5, decay_end=6), 6, 0.0),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 0, 0.2),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 40, 1.0),
         (OptimConfig(learning_rate=2.0, warmup_images=100), 90, 2.0),
@@ -179,3 +182,18 @@ def test_a_layout_that_differs_is_noticed():
 def test_settings_out_of_range(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_an_average_warms_up_by_its_formula() -> None:
+    model = seeded(Denoiser)
+    weight = next(model.network.parameters())
+    averages = [Average(model, rate=0.9, warmup=warmup) for warmup in (True, False)]
+    name = "network.0.weight"
+    for updates, rates in ((0, (0.1, 0.9)), (4, (5 / 14, 0.9)), (1000, (0.9, 0.9)), (-1, (0.0, 0.0))):
+        with torch.no_grad():
+            weight.normal_()
+        for average, rate in zip(averages, rates, strict=True):
+            expected = rate * average.tensors[name] + (1 - rate) * weight.detach()
+            average.update(updates)
+            torch.testing.assert_close(average.tensors[name], expected)
+    assert TrainConfig(total_images=1, batch_size=1).ema_start == 0

@@ -99,3 +99,11 @@ print(memory_bytes() - before)
 )
 def test_durations(seconds: float, text: str) -> None:
     assert spelled_seconds(seconds) == text
+
+
+def test_a_line_is_not_held_back() -> None:
+    """Where the output goes to a file, a killed run has its last line there."""
+    raw = io.BytesIO()
+    with Progress(10, images=0, stream=io.TextIOWrapper(raw, write_through=False)) as progress:
+        progress.message("begun")
+        assert raw.getvalue() == b"begun\n"

@@ -19,7 +19,7 @@ DOCUMENT = {"model": {"kind": "a:B", "width": 3}, "train": {"betas": [0.9, 0.999
 
 def test_paths(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
-    names = [run.config_path, run.checkpoints, run.samples, run.metrics_path, run.log_path, run.tensorboard, run.profile]
+    names = [run.config_path, run.checkpoints, run.samples, run.metrics_path, run.log_path, run.tensorboard, run.profile, run.wandb_id_path]
     assert [path.relative_to(run.root).as_posix() for path in names] == [
         "config.json",
         "checkpoints",
@@ -28,6 +28,7 @@ def test_paths(tmp_path: Path) -> None:
         "log.txt",
         "tensorboard",
         "profile",
+        "wandb_id.txt",
     ]
 
 

@@ -113,6 +113,15 @@ def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_what_a_model_collects_it_collects_in_evaluation_mode(training: bool) -> None:
+    model, modes = seeded(Denoiser).train(training), []
+    model.collects = True
+    model.collect = lambda given: modes.append((model.training, len(list(given))))  # type: ignore[method-assign]
+    estimate_statistics(model, batches, seed=0)
+    assert modes == [(False, BATCHES)] and model.training == training
+
+
 def test_evaluation_is_as_training_where_there_is_one_batch() -> None:
     model, (batch, *_) = seeded(Normed), batches()
     assert isinstance(model, Normed)

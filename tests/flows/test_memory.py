@@ -120,3 +120,12 @@ def test_a_parameter_that_changed_in_between_is_an_error() -> None:
         next(steps.parameters()).add_(1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_the_way_back_leaves_no_graph() -> None:
+    """So that memory does not grow with depth."""
+    step = steps_of(depth=1)[0]
+    with torch.enable_grad():
+        parts = step.rewound(torch.randn(2, CHANNELS, 4, 4))
+        assert len(parts) > 1 and not any(part.x.requires_grad for part in parts)
+        assert all(leaf.is_leaf and leaf.requires_grad for part in parts for leaf in part.inputs)

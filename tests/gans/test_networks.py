@@ -389,8 +389,14 @@ def test_features_of_patch_discriminators_are_all_layers_but_the_last() -> None:
     assert [tuple(layer.shape[1:]) for layer in scores.features[1]][:2] == [(4, 16, 16), (8, 8, 8)]
 
 
+OTHER_PATCHES = [
+    replace(SPADE_PATCH_TINY, num_layers=2),
+    *(replace(SPADE_PATCH_TINY, num_layers=1, num_discriminators=count) for count in (1, 4)),
+]
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("config", [HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH, SPADE_PATCH_TINY, replace(SPADE_PATCH_TINY, num_layers=2)])
+@pytest.mark.parametrize("config", [HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH, SPADE_PATCH_TINY, *OTHER_PATCHES])
 def test_the_smallest_image_of_patch_discriminators(config: PatchDiscriminatorConfig) -> None:
     network, least = MultiResPatch(replace(config, num_filters=2, max_num_filters=4)), least_side(config)
     assert all(output.numel() for output in network(noise(1, 3, least, least)).outputs)
