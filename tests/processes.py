@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,13 +32,10 @@ def run_together(count: int, function: Callable[..., int | None], *arguments: An
     """`function` in each of `count` processes of one world, of which it is told as by torchrun. Fails where one fails."""
     with tempfile.TemporaryDirectory() as folder:
         told = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "TORCHELASTIC_RUN_ID": "tests"}
-        environments = [told | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
         processes = [
-            _SERVER.Process(target=_told, args=(environment, f"{folder}/{rank}", function, arguments))
-            for rank, environment in enumerate(environments)
+            forked(function, *arguments, files=f"{folder}/{rank}", environment=told | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(count)
         ]
-        for process in processes:
-            process.start()
         deadline = time.monotonic() + timeout_seconds
         for process in processes:
             process.join(max(0, deadline - time.monotonic()))
@@ -49,10 +47,17 @@ def run_together(count: int, function: Callable[..., int | None], *arguments: An
     return said
 
 
-def _told(environment: dict[str, str], files: str, function: Callable[..., int | None], arguments: tuple[Any, ...]) -> None:
+def forked(function: Callable[..., int | None], *arguments: Any, files: str, environment: dict[str, str] | None = None) -> BaseProcess:
+    """The started process of `function`, whose result is its exit code; what it writes goes to `files`.out and .err."""
+    process = _SERVER.Process(target=_child, args=(environment or {}, files, function, arguments))
+    process.start()
+    return process
+
+
+def _child(environment: dict[str, str], files: str, function: Callable[..., int | None], arguments: tuple[Any, ...]) -> None:
     os.environ.update(environment)
     for stream, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(f"{files}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+        os.dup2(os.open(f"{files}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
     from triptych.runs import close_world
 
     code = function(*arguments)

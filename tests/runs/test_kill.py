@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.processes import ROOT, environment
+from tests.processes import forked
+from triptych.cli.main import main
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 
 TOTAL, BATCH = 640, 8
@@ -17,25 +17,29 @@ FLAGS = f"""--train.total-images {TOTAL} --train.batch-size {BATCH} --train.chec
 --data.image-size 8 --data.workers 0 --log.every {BATCH} --device cpu""".split()
 
 
-def start(run: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "triptych", "train", "adm-digits", "--run", str(run), *FLAGS]
-    return subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(run: Path) -> BaseProcess:
+    return forked(main, ["train", "adm-digits", "--run", str(run), *FLAGS], files=f"{run}-says")
+
+
+def ends_well(process: BaseProcess) -> bool:
+    process.join(120)
+    return process.exitcode == 0
 
 
 def newest(run: Path) -> int:
     return max(list_checkpoints(run / "checkpoints"), default=0)
 
 
-def wait_until(happened, process: subprocess.Popen[bytes]) -> None:
+def wait_until(happened, process: BaseProcess) -> None:
     deadline = time.monotonic() + 60
     while not happened():
-        assert process.poll() is None, "it ended before it could be killed"
+        assert process.is_alive(), "it ended before it could be killed"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
 
 
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path):
-    assert start(tmp_path / "unbroken").wait(120) == 0
+    assert ends_well(start(tmp_path / "unbroken"))
     killed, moments = tmp_path / "killed", random.Random(0)
     for attempt in range(4):
         process = start(killed)
@@ -46,8 +50,8 @@ def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path):
         else:
             time.sleep(moments.uniform(0, 0.1))
         process.kill()
-        process.wait()
+        process.join()
         assert newest(killed) < TOTAL
-    assert start(killed).wait(120) == 0
+    assert ends_well(start(killed))
     ends = [load_checkpoint(checkpoint_path(run / "checkpoints", TOTAL)) for run in (tmp_path / "unbroken", killed)]
     assert ends[0].hashes == ends[1].hashes and {"model", "optimizer", "ema-0.999"} == ends[0].hashes.keys()

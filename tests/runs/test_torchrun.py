@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from tests.interop.networks import DIFFUSION, diffusion_weights
-from tests.processes import ROOT, environment, run_torchrun, torchrun
+from tests.processes import ROOT, environment, run_together, run_torchrun, torchrun
+from triptych.cli.main import main
 from triptych.interop.flags import command_line
 from triptych.runs import open_run
 
@@ -106,10 +107,11 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path):
     flags = [*FLAGS, "--data.workers", "0"]
 
     def command(total_images: int) -> list[str]:
-        train = ["triptych", "train", "adm-digits", "--run", str(tmp_path / "run"), *flags, "--train.total-images", str(total_images)]
-        return torchrun(2, "-m", "--", *train)
+        return ["train", "adm-digits", "--run", str(tmp_path / "run"), *flags, "--train.total-images", str(total_images)]
 
-    with subprocess.Popen(command(10**8), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        torchrun(2, "-m", "--", "triptych", *command(10**8)), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "training images" in line:
@@ -121,21 +123,18 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path):
     assert "stopped by" in rest, rest[-2000:]
     (images,) = open_run(tmp_path / "run").checkpoints()
     assert images > 0
-    done = subprocess.run(command(images + 128), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert f"goes on at {images} images" in done.stderr
+    said = run_together(2, main, command(images + 128))
+    assert f"goes on at {images} images" in said[0].stderr
     assert open_run(tmp_path / "run").checkpoints()[-1] == images + 128
 
 
 def test_processes_import_the_weights_of_a_command_line_once(tmp_path):
     torch.save(diffusion_weights(classes=10), tmp_path / "net.pt")
     words = command_line(DIFFUSION | {"timestep_respacing": "2", "num_samples": 4})
-    command = torchrun(
-        2, "-m", "--", "triptych", "guided-diffusion", "image_sample", *words.split(), "--model_path", "net.pt", "--out", "o.npz"
-    )
-    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("triptych ")] == [
+    files = ["--model_path", str(tmp_path / "net.pt"), "--out", str(tmp_path / "o.npz")]
+    main_process, other = run_together(2, main, ["guided-diffusion", "image_sample", *words.split(), *files])
+    assert not other.stdout
+    assert [line.split()[:2] for line in main_process.stdout.splitlines() if line.startswith("triptych ")] == [
         ["triptych", "import"],
         ["triptych", "sample"],
     ]
