@@ -125,9 +125,10 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
     monkeypatch.setitem(sys.modules, "triptych.runs", module)
     monkeypatch.setattr(triptych, "runs", module, raising=False)
-    from triptych.cli import train
+    from triptych.cli import arguments, train
     from triptych.recipes.catalogue import Recipe
 
+    monkeypatch.setattr(arguments, "require_run", lambda directory: None)
     monkeypatch.setattr(train, "load_recipe", lambda name: toy_recipe())
     monkeypatch.setattr(train, "find_recipe", lambda name: Recipe(name, "diffusion", "A toy."))
     return fake

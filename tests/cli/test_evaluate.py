@@ -37,6 +37,7 @@ def fake(fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
         return Evaluation(figures, {}, DOCUMENT, Path("runs/toy/evaluations/a.json"))
 
     monkeypatch.setattr(FakeRun, "evaluate", evaluate, raising=False)
+    monkeypatch.setattr("triptych.cli.evaluate.require_images", lambda given, **_: None)
     return fake_runs
 
 

@@ -31,6 +31,33 @@ def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
     assert done.stdout.splitlines()[-1] == "heavy: []", done
 
 
+REFUSED = [
+    ("sample none", "no run in none: there is no config.json"),
+    ("translate none images", "no run in none: there is no config.json"),
+    ("evaluate none", "no run in none: there is no config.json"),
+    ("encode none images", "no run in none: there is no config.json"),
+    ("export none --to diffusers --out a", "no run in none: there is no config.json"),
+    ("translate . none", "none: does not exist"),
+    ("encode . none", "none: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
+    ("evaluate . --data.path=none", "none: does not exist (data.path)"),
+    ("train adm-photos64 --data.path none", "none: does not exist (data.path)"),
+]
+
+
+def test_what_is_not_there_is_refused_without_heavy_imports() -> None:
+    code = """
+import sys
+from triptych.cli.main import main
+for line in sys.argv[1:]:
+    assert main(line.split()) == 2
+print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} & set(sys.modules)))
+"""
+    lines = [line for line, _ in REFUSED]
+    done = subprocess.run([sys.executable, "-c", code, *lines], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.splitlines() == [f"triptych: error: {message}" for _, message in REFUSED]
+    assert done.stdout == "heavy: []\n"
+
+
 def test_a_run_is_opened_without_the_compiler() -> None:
     """Nor is it needed for a model whose weights are still to come, one of each class, or for loading them."""
     code = """

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.core.config import Config
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.reading import user_path
+from triptych.engine.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from triptych.runs import Run
@@ -22,7 +24,37 @@ def run_argument(arguments: Sequence[str], *, usage: str) -> str:
         raise ConfigError("", f"no run given; usage: {usage}")
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: {usage}")
+    if not asks_for_help(arguments):
+        require_run(arguments[0])
     return arguments[0]
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Whether a page of help is all that is wanted."""
+    return not {"-h", "--help"}.isdisjoint(arguments)
+
+
+def require_run(directory: str) -> None:
+    """Raises CheckpointError where there is nothing at all: at once, for to look closer takes PyTorch."""
+    if not Path(directory).exists():
+        RunDirectory(Path(directory)).read_config()
+
+
+def require_images(given: str | None, *, note: str = "") -> None:
+    """Raises DataError where there is no file or folder of that name; as early as `require_run`. `note` ends the message."""
+    if given not in (None, "", "None") and not (path := user_path(given)).exists():
+        raise DataError(f"{path}: does not exist{note}")
+
+
+def flag_value(flag: str, arguments: Sequence[str]) -> str | None:
+    """The value that a flag is given; the last one, where there are several, as tyro has it."""
+    value = None
+    for position, argument in enumerate(arguments):
+        if argument == flag:
+            value = next(iter(arguments[position + 1 :]), None)
+        elif argument.startswith(f"{flag}="):
+            value = argument.partition("=")[2]
+    return value
 
 
 @contextmanager

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import (
+    asks_for_help,
+    at_checkpoint,
+    label_values,
+    named_as_flags,
+    names_checkpoint,
+    require_images,
+    run_argument,
+)
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
@@ -84,10 +92,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
-    helped = not {"-h", "--help"}.isdisjoint(arguments)
+    helped = asks_for_help(arguments)
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
         given = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
         raise ConfigError("", f"{given}; usage: {_USAGE_LINE}")
+    if not helped and "--decode" not in arguments:
+        require_images(arguments[1], note="; expected a folder, .zip, .tar, .npz or .npy of images")
 
     from triptych import runs
 

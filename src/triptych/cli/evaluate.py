@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, flag_value, named_as_flags, names_checkpoint, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
@@ -73,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage="triptych evaluate RUN [--metrics bits-per-dim] [--count N]")
+    require_images(flag_value("--data.path", arguments), note=" (data.path)")
 
     from triptych import runs
 

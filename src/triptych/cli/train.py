@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import next_command
+from triptych.cli.arguments import flag_value, next_command, require_images
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.core.config import Config, config
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]")
+    require_images(flag_value("--data.path", arguments), note=" (data.path)")
     base = base_of(arguments[0])
     options, run_config = configure(base, arguments[1:])
     directory = Path(options.run) if options.run else base.directory
@@ -107,7 +108,7 @@ def configure(base: Base, arguments: Sequence[str]) -> tuple[TrainOptions, RunCo
     from triptych.cli.settings import parse, read_config_file
 
     settings = base.config
-    file = _value_of("--config", arguments)
+    file = flag_value("--config", arguments)
     if file is not None:
         try:
             settings = settings.updated(read_config_file(Path(file)))
@@ -120,14 +121,3 @@ def configure(base: Base, arguments: Sequence[str]) -> tuple[TrainOptions, RunCo
         options=TrainOptions(),
         settings=settings,
     )
-
-
-def _value_of(flag: str, arguments: Sequence[str]) -> str | None:
-    """The value that a flag is given; the last one, where there are several, as tyro has it."""
-    value = None
-    for position, argument in enumerate(arguments):
-        if argument == flag:
-            value = next(iter(arguments[position + 1 :]), None)
-        elif argument.startswith(f"{flag}="):
-            value = argument.partition("=")[2]
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, require_images, run_argument
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
@@ -89,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
     given, flags = split(arguments[1:])
+    require_images(given)
 
     from triptych import runs
 
