@@ -176,7 +176,7 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
         log=LogConfig(every=2**40),
         world=World(0, 1, device),
         directory=RunDirectory(Path("not-written")),
-        callables=Callables(draw=draw, validate=None, sample=None),
+        callables=Callables(draw=draw, validate=None),
         reporting=None,
     )
 

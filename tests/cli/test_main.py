@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import triptych
 from triptych.cli import main as cli
-from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
 
 from .conftest import FakeRuns
 
@@ -164,3 +168,35 @@ def test_names_of_the_api_are_there() -> None:
     assert all(callable(getattr(runs, name)) for name in runs.__all__)
     with pytest.raises(AttributeError, match="nothing"):
         getattr(runs, "nothing")  # noqa: B009
+
+
+@pytest.mark.parametrize("verb", ["train", "sample"])
+def test_sigterm_ends_a_verb_as_ctrl_c_does(
+    verb: str, fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """What takes time is closed, and the exit code and the line are those of an interruption."""
+    closed = []
+
+    def working(*given: object, **named: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+        finally:
+            closed.append(verb)
+
+    monkeypatch.setattr(sys.modules["triptych.runs"], "train" if verb == "train" else "open_run", working)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main([verb, "toy"]) == 130
+    assert closed == [verb] and signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().err == "triptych: interrupted by SIGTERM\n"
+
+
+def test_an_interruption_is_told_by_the_first_process_alone(
+    fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_runs.error = Stopped("interrupted; the run is saved at 640 images")
+    assert cli.main(["train", "toy"]) == 130
+    assert capsys.readouterr().err == "triptych: interrupted; the run is saved at 640 images\n"
+    monkeypatch.setenv("RANK", "1")
+    assert cli.main(["train", "toy"]) == 130
+    assert capsys.readouterr().err == ""

@@ -9,14 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.engine.toys import Denoiser, Pair, draw, make_loop, run, seeded
+from tests.engine.toys import Denoiser, Pair, draw, make_loop, metrics, resumed, run, seeded, stop_after
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.config import LogConfig, OptimConfig
 from triptych.engine.distributed import World
-from triptych.engine.loop import Loop
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.signals import StopRequest
 
@@ -334,7 +333,7 @@ def test_best_checkpoint_is_kept(tmp_path):
     loop = make_loop(
         seeded(Denoiser),
         tmp_path / "run",
-        validate=lambda: {"denoise/loss": next(scores)},
+        validate=lambda watch: {"denoise/loss": next(scores)},
         validate_every=8,
         checkpoint_every=8,
         keep_last=1,
@@ -348,7 +347,10 @@ def test_validation_sees_the_averaged_weights(tmp_path):
     seen = []
     model = seeded(Denoiser)
     loop = make_loop(
-        model, tmp_path / "run", total_images=8, validate=lambda: seen.append(model.network[0].weight.detach().clone()) or {"loss": 0.0}
+        model,
+        tmp_path / "run",
+        total_images=8,
+        validate=lambda watch: seen.append(model.network[0].weight.detach().clone()) or {"loss": 0.0},
     )
     run(loop)
     assert torch.equal(seen[0], loop.averages[0].tensors["network.0.weight"])
@@ -360,35 +362,6 @@ def test_coupled_samples_refuse_microbatches(tmp_path):
     model.couples_samples = True
     with pytest.raises(ConfigError, match=r"train.microbatch: got 4.*Denoiser"):
         make_loop(model, tmp_path / "run", microbatch=4)
-
-
-def resumed(root, model, **settings) -> Loop:
-    """A loop around a fresh model that goes on from the newest checkpoint, as `triptych train` does."""
-    checkpoint = load_newest(root / "checkpoints", warn=pytest.fail)
-    model.load_state_dict(checkpoint.files["model"])
-    loop = make_loop(model, root, **settings)
-    loop.restore(checkpoint)
-    if loop.reporting is not None:
-        loop.reporting.log.resumed(loop.images_seen)
-    return loop
-
-
-def metrics(root) -> list[dict]:
-    """The lines of metrics without what depends on the clock."""
-    clock = ("time", "images_per_second")
-    return [{name: value for name, value in line.items() if name not in clock} for line in read_metrics(root / "metrics.jsonl")]
-
-
-def stop_after(loop, images: int) -> StopRequest:
-    """A request that comes in the step that ends at so many images."""
-    stop, iteration = StopRequest(), loop._iteration
-
-    def until(batches):
-        iteration(batches)
-        stop.name = "SIGTERM" if loop.images_seen >= images else None
-
-    loop._iteration = until
-    return stop
 
 
 @pytest.mark.parametrize("stop_at", [16, 24, 40])

@@ -107,3 +107,38 @@ def test_a_line_is_not_held_back() -> None:
     with Progress(10, images=0, stream=io.TextIOWrapper(raw, write_through=False)) as progress:
         progress.message("begun")
         assert raw.getvalue() == b"begun\n"
+
+
+def test_a_task_says_how_far_it_is_ever_more_rarely_and_its_time_is_left_out_of_the_speed() -> None:
+    stream, clock, said = io.StringIO(), Clock(), []
+    with Progress(10_000, stream=stream, clock=clock) as progress:
+        for images in range(100, 1_100, 100):
+            clock.now += 1
+            progress.update(images)
+        with progress.task("samples/000001000.png", said.append) as task:
+            for done in range(64):
+                clock.now += 2.5
+                task.update(done + 1, 64)
+        with progress.task("validation at 1000 images", said.append) as task:
+            clock.now += 5
+            task.update(20, 20)
+        clock.now += 1
+        progress.update(1_100)
+        assert progress.images_per_second == pytest.approx(100)
+    assert said == [
+        "samples/000001000.png: 4 of 64 images, 2:30 left",
+        "samples/000001000.png: 8 of 64 images, 2:20 left",
+        "samples/000001000.png: 16 of 64 images, 2:00 left",
+        "samples/000001000.png: 32 of 64 images, 1:20 left",
+        "samples/000001000.png: 64 of 64 images, 0:00 left",
+        "samples/000001000.png: 2:40",
+    ]
+
+
+def test_a_terminal_shows_the_task_below_the_bar() -> None:
+    stream, clock = Terminal(), Clock()
+    with Progress(1_000, stream=stream, clock=clock) as progress, progress.task("validation", lambda text: None) as task:
+        clock.now += 3
+        task.update(1.5, 4)
+        progress._live.refresh()
+        assert "validation: 1.5 of 4 images, 0:05 left" in stream.getvalue()

@@ -200,13 +200,13 @@ def test_one_estimate_serves_all_that_happens_at_once(tmp_path: Path) -> None:
     def kept(loop: Loop, use: str) -> None:
         used.append((use, loop.images_seen, {name: tensor.clone() for name, tensor in loop.model.state_dict().items()}))
 
-    def validate() -> dict[str, float]:
+    def validate(watch: object) -> dict[str, float]:
         kept(loop, "validation")
         return {"loss": 0.0}
 
     settings = {"total_images": 32, "validate_every": 8, "checkpoint_every": 16, "sample_every": 16, "ema_rates": (0.5,)}
     loop, seen = make(tmp_path / "run", validate=validate, **settings)
-    loop.callables = replace(loop.callables, sample=lambda path: kept(loop, "samples"))
+    loop.callables = replace(loop.callables, grids={"": lambda path, watch: kept(loop, "samples")})
     run(loop)
     assert seen == [8, 16, 24, 32]
     assert [(use, images) for use, images, _ in used] == [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,9 @@ class _Second(World):
     def sum(self, values: Tensor) -> Tensor:
         return values if self.other is None else values + self.other
 
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value]
+
 
 def test_two_processes_find_what_one_does() -> None:
     model = seeded(Denoiser)
@@ -76,6 +80,9 @@ def test_two_processes_find_what_one_does() -> None:
         def sum(self, values: Tensor) -> Tensor:
             heard.append(values.clone())
             return values
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, value]
 
     validate(model, held_out(21, batch_size=10, ranks=2, rank=0), First(0, 2, torch.device("cpu")))
     both = validate(model, held_out(21, batch_size=10, ranks=2, rank=1), _Second(1, 2, torch.device("cpu"), other=heard[0]))

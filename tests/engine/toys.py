@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, RawBatch, share
 from triptych.core.model import LossTerms, Model, Phase
 from triptych.core.rng import Rng, key_of, words
+from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.loop import Callables, Loop, Reporting
-from triptych.engine.metric_log import MetricLog
+from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.progress import Progress
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
@@ -96,7 +97,7 @@ def make_loop(
     *,
     world: World | None = None,
     validate: Any = None,
-    sample: Any = None,
+    grids: Any = None,
     optim: OptimConfig | None = None,
     log: LogConfig | None = None,
     **train: Any,
@@ -117,7 +118,7 @@ def make_loop(
         log=log or LogConfig(),
         world=world,
         directory=directory,
-        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, sample=sample),
+        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, grids=grids or {}),
         reporting=reporting,
     )
 
@@ -131,3 +132,33 @@ def seeded(kind: type[Model]) -> Model:
 def run(loop: Loop) -> bool:
     """Runs the loop with nobody asking to stop."""
     return loop.run(StopRequest())
+
+
+def resumed(root: Path, model: Model, **settings: Any) -> Loop:
+    """A loop around a fresh model that goes on from the newest checkpoint, as `triptych train` does."""
+    checkpoint = load_newest(root / "checkpoints", warn=print)
+    assert checkpoint is not None
+    model.load_state_dict(checkpoint.files["model"])
+    loop = make_loop(model, root, **settings)
+    loop.restore(checkpoint)
+    if loop.reporting is not None:
+        loop.reporting.log.resumed(loop.images_seen)
+    return loop
+
+
+def metrics(root: Path) -> list[dict[str, Any]]:
+    """The lines of metrics without what depends on the clock."""
+    clock = ("time", "images_per_second")
+    return [{name: value for name, value in line.items() if name not in clock} for line in read_metrics(root / "metrics.jsonl")]
+
+
+def stop_after(loop: Loop, images: int) -> StopRequest:
+    """A request that comes in the step that ends at so many images."""
+    stop, iteration = StopRequest(), loop._iteration
+
+    def until(batches: Iterator[RawBatch]) -> None:
+        iteration(batches)
+        stop.name = "SIGTERM" if loop.images_seen >= images else None
+
+    loop._iteration = until
+    return stop

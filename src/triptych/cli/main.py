@@ -9,16 +9,18 @@ import importlib
 import os
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from triptych import __version__
 from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_launched
-from triptych.core.errors import ConfigError, RunError, UserError, nearest
+from triptych.cli.processes import is_first_process, is_launched
+from triptych.core.errors import ConfigError, RunError, Stopped, UserError, nearest
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
@@ -54,8 +56,8 @@ VERBS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code of the command line `arguments` (by default those of the process).
 
-    0: done, or interrupted and saved; 1: the run failed; 2: the user gave something that cannot be used; 130: interrupted
-    before there was anything to save.
+    0: done, or a training that was interrupted and saved; 1: the run failed; 2: the user gave something that cannot be used; 130:
+    interrupted otherwise.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = lambda message, *_, **__: show(f"triptych: warning: {message}", error=True)
     try:
         try:
-            with _failing_together():
+            with _failing_together(), _terminated_as_interrupted():
                 code = _dispatch(given)
         except SystemExit as leaving:  # tyro has printed a page of help
             code = int(leaving.code or 0)
@@ -73,8 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, EXIT_USER_ERROR, debug=debug)
     except RunError as error:
         return _fail(error, EXIT_FAILED, debug=debug)
-    except KeyboardInterrupt:
-        show("triptych: interrupted", error=True)
+    except KeyboardInterrupt as error:
+        if is_first_process():
+            show(f"triptych: {str(error) or 'interrupted'}", error=True)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more on exit: into nothing, or it would complain.
@@ -106,6 +109,23 @@ def _failing_together() -> Iterator[None]:
 
         with failing_together():
             raise
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Within it SIGTERM ends a verb as Ctrl-C does: files are closed, what is half written is removed. Training has its own way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Stopped("interrupted by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _dispatch(given: list[str]) -> int:

@@ -1,6 +1,6 @@
 """The errors that Triptych raises on purpose.
 
-The command line prints a `UserError` as one line and exits with code 2; a `RunError` as one line and exits with code 1.
+The command line prints a `UserError` as one line and exits with code 2, a `RunError` with code 1, `Stopped` with code 130.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class CheckpointError(UserError):
 
 class RunError(Exception):
     """A run failed by itself: a value that is not finite, a loss scale that fell through its floor."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked to stop; the message is for the user. No Exception, so that nothing takes it for a failure of its own."""
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

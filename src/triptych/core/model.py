@@ -8,7 +8,7 @@ phase's optimizer, calls `stepped`, and hands all terms to `observe`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol, runtime_checkable
@@ -21,6 +21,8 @@ from triptych.core.config import Config, config
 from triptych.core.limits import bounded_size
 from triptych.core.rng import Rng
 
+Report = Callable[[int, int], None]
+"""Told after each step of long work how many steps are done, and of how many. It may raise, to end the work there."""
 NUM_GROUPS = 4
 """Groups of samples that `LossTerms.group` may tell apart in the log: the quartiles of noise level."""
 
@@ -135,8 +137,11 @@ class Sampler(Protocol):
     sampling: Config
     "The default settings of its sampler; `triptych sample` takes them as flags."
 
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
-        """One image in [-1, 1] for each index of `rng`: (b, c, h, w). `labels`: (b,), exactly when the model is conditional."""
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
+        """One image in [-1, 1] for each index of `rng`: (b, c, h, w). `labels`: (b,), exactly when the model is conditional.
+
+        `report` is told of the steps, where there are several.
+        """
         ...
 
 
@@ -270,10 +275,11 @@ class Upsampler(Protocol):
     input_size: int
     "Height and width, in pixels, of the small images; they have as many channels as the large ones."
 
-    def upsample(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+    def upsample(self, batch: Batch, rng: Rng, *, settings: Config, report: Report | None = None) -> Tensor:
         """One image in [-1, 1] for each of the batch, (b, c, input_size, input_size): (b, c, h, w).
 
-        The batch has labels where the model is conditional; where it is not, it may have some that are not used.
+        The batch has labels where the model is conditional; where it is not, it may have some that are not used. `report` is told of the
+        steps, where there are several.
         """
         ...
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model
+from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.classifier import NoisyClassifier
 from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
@@ -67,13 +67,13 @@ class ADM(DiffusionModel):
         """The labels, where the model is conditional."""
         return (None if self.num_classes is None else batch.labels,)
 
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """One image for each index of `rng`: (b, c, h, w) in [-1, 1].
 
-        `labels` (b,) are given exactly when the model is conditional; `settings` is a SamplingConfig. The model must be in
-        evaluation mode. Raises ConfigError for labels or steps that do not fit.
+        `labels` (b,) are given exactly when the model is conditional; `settings` is a SamplingConfig; `report` is told of the steps.
+        The model must be in evaluation mode. Raises ConfigError for labels or steps that do not fit.
         """
-        return last_sample(self.sample_progressive(rng, labels=labels, settings=settings))
+        return self.last_image(self.sample_progressive(rng, labels=labels, settings=settings), settings, report)
 
     def sample_progressive(
         self,
@@ -110,7 +110,7 @@ class ADM(DiffusionModel):
             raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
         (x,) = latents
         process, predict = self._both_ways(labels, len(x), settings)
-        return last_sample(ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x)))
+        return last_sample(ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x)), count=process.steps)
 
     def _both_ways(self, labels: Tensor | None, count: int, settings: Config | None) -> tuple[GaussianDiffusion, Predictor]:
         settings = settings or self.encoding
@@ -148,12 +148,13 @@ class GuidedADM(nn.Module):
         self.model, self.guide, self.sampling = model, guide, model.sampling
         self.num_classes = guide.num_classes if isinstance(guide, NoisyClassifier) else model.num_classes
 
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """See `ADM.sample`; `labels` are given where the model is conditional or led by a classifier."""
         if self.num_classes is not None:
             labels = checked_labels(labels, len(rng), num_classes=self.num_classes)
         own = labels if self.num_classes is None or self.model.num_classes is not None else None
-        return last_sample(self.model.sample_progressive(rng, labels=own, settings=settings, guide=self._guide(labels, settings)))
+        steps = self.model.sample_progressive(rng, labels=own, settings=settings, guide=self._guide(labels, settings))
+        return self.model.last_image(steps, settings, report)
 
     def _guide(self, labels: Tensor | None, settings: Config) -> Guide:
         assert isinstance(settings, SamplingConfig)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
-from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
+from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.bounds import Bound, bound, losses
 from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
@@ -77,6 +77,12 @@ class SamplingConfig(Config):
         num_points(self.steps, total=diffusion.steps)
         # Between two timesteps there is no step before.
         self.require(diffusion.mean != "previous_x", "sampler", "ancestral or ddim with a model that predicts previous_x")
+
+    def num_steps(self, diffusion: GaussianConfig) -> int:
+        """How many steps the sampler takes."""
+        if self.sampler in SOLVERS:
+            return num_points(self.steps, total=diffusion.steps)
+        return len(respaced_timesteps(self.steps, total=diffusion.steps))
 
 
 @config
@@ -246,6 +252,11 @@ class DiffusionModel(Model):
         alone = self.denoiser((*conditions[:-1], torch.full_like(labels, NO_LABEL)))
         return Guide(weak=lambda x, c: self.diffusion.split(alone(x, c))[0])
 
+    def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
+        """The images at the end of a trajectory with these settings; `report` is told of its steps."""
+        assert isinstance(settings, SamplingConfig)  # or there would be no trajectory
+        return last_sample(steps, count=settings.num_steps(self.config.diffusion), report=report)
+
     @torch.no_grad()
     def _steps(
         self,
@@ -285,10 +296,12 @@ class DiffusionModel(Model):
         return checked_labels(labels, count, num_classes=self.num_classes)
 
 
-def last_sample(steps: Iterator[Step]) -> Tensor:
-    """The images at the end of a trajectory, within [-1, 1]."""
+def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None) -> Tensor:
+    """The images at the end of a trajectory of `count` steps, within [-1, 1]; `report` is told of each."""
     image = None
-    for step in steps:
+    for done, step in enumerate(steps, start=1):
         image = step.sample
+        if report is not None:
+            report(done, count)
     assert image is not None, "a process has at least one step"
     return image.clamp(-1, 1)

@@ -17,8 +17,9 @@ from torch import Tensor
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.model import Report
 from triptych.core.rng import Rng
-from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
+from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel
 from triptych.diffusion.unet import UNet, UNetConfig
 
 
@@ -78,14 +79,14 @@ class SuperResolution(DiffusionModel):
         """The small images, by the mean over areas of the large ones, and the labels where the model is conditional."""
         return F.interpolate(batch.images, size=self.input_size, mode="area"), None if self.num_classes is None else batch.labels
 
-    def upsample(self, batch: Batch, rng: Rng, *, settings: Config) -> Tensor:
+    def upsample(self, batch: Batch, rng: Rng, *, settings: Config, report: Report | None = None) -> Tensor:
         """One large image for each small one of `batch` (b, c, s, s): (b, c, h, w) in [-1, 1].
 
-        Its labels are needed where the model is conditional, and not used elsewhere; `settings` is a SamplingConfig. The model must be
-        in evaluation mode. Raises ConfigError for images, labels or steps that do not fit.
+        Its labels are needed where the model is conditional, and not used elsewhere; `settings` is a SamplingConfig; `report` is told of
+        the steps. The model must be in evaluation mode. Raises ConfigError for images, labels or steps that do not fit.
         """
         wanted = (self.image_shape[0], self.input_size, self.input_size)
         if tuple(batch.images.shape[1:]) != wanted:
             raise ConfigError("images", f"got images of shape {tuple(batch.images.shape[1:])}, expected {wanted}")
         labels = None if self.num_classes is None else self.checked_labels(batch.labels, len(batch))
-        return last_sample(self.trajectory(rng, (batch.images, labels), settings))
+        return self.last_image(self.trajectory(rng, (batch.images, labels), settings), settings, report)

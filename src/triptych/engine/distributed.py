@@ -91,6 +91,15 @@ class World:
             raise outcome
         return outcome  # type: ignore[return-value]
 
+    def leave_word(self, word: str) -> None:
+        """Tells all processes something without waiting for them; they read it by `has_word`."""
+        if self.size > 1:
+            _store().set(word, "1")
+
+    def has_word(self, word: str) -> bool:
+        """Whether a process left that word."""
+        return self.size > 1 and _store().check([word])
+
     def barrier(self) -> None:
         """Waits until all processes are here."""
         if self.size > 1:
@@ -193,6 +202,11 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
     peers.watch()
     atexit.register(peers.leave)
     return control, peers
+
+
+def _store() -> Any:
+    """What the processes met by; it is there as long as they are."""
+    return dist.distributed_c10d._get_default_store()
 
 
 def close_world() -> None:

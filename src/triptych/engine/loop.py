@@ -7,16 +7,16 @@ on a schedule depends on the number of images seen alone, so that an interrupted
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import CheckpointError, ConfigError, RunError
+from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
 from triptych.core.files import explain
 from triptych.core.model import NUM_GROUPS, Model, Phase
 from triptych.core.rng import Rng
@@ -25,16 +25,19 @@ from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
-from triptych.engine.metric_log import MetricLog
+from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.optim import learning_rate, load_optimizer_state, optimizer_state
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
-from triptych.engine.progress import Progress
+from triptych.engine.progress import Progress, Watch
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
 from triptych.engine.validation import STANDARD_ERROR
+
+Grid = Callable[[Path, Watch], None]
+"""Writes a grid of samples with the model's present weights."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,15 @@ class Callables:
 
     draw: Callable[[int], Iterator[RawBatch]]
     "From a number of images seen: this process's share of each following step's batch, without end."
-    validate: Callable[[], dict[str, float]] | None
+    validate: Callable[[Watch], dict[str, float]] | None
     "The loss terms on held-out images with the model's present weights; the first one decides which checkpoint is best."
-    sample: Callable[[Path], None] | None
-    "Writes a grid of samples with the model's present weights."
+    grids: Mapping[str, Grid] = field(default_factory=dict)
+    "What draws each grid of samples, by what the name of its file ends with."
     calibrate: Callable[[], Iterator[RawBatch]] | None = None
     "This process's share of some training batches, always the same ones: averages take statistics from them."
+
+
+_VALIDATION = "validation/"  # what the names of its figures begin with in the log
 
 
 @dataclass
@@ -86,6 +92,8 @@ class Loop:
         self.images_seen = 0
         self.best: dict[str, float] | None = None
         self._saved_at: int | None = None
+        self._stop = StopRequest()
+        self._stepped = False
         self._estimated: dict[float, int] = {}
         "Images seen when each average, by its rate, got its statistics."
 
@@ -157,34 +165,55 @@ class Loop:
     # The loop --------------------------------------------------------------------------------------------------------
 
     def run(self, stop: StopRequest) -> bool:
-        """Trains to the end; True when it is reached, False when it was asked to stop. Either way the run is saved."""
-        agreement = Agreement(self.world)
-        saved_time = time.monotonic()
+        """Trains to the end; True when it is reached, False when it was asked to stop. Either way the run is saved.
+
+        Raises Stopped where the request comes before the first step, when there is nothing new to save.
+        """
+        self._stop = stop
+        stop.at_once = False
         stopped = False
+        agreement = Agreement(self.world)
         self.model.train()
+        try:
+            self._catch_up()
+            stopped = self._train(agreement)
+        except Stopped:
+            if not self._stepped:
+                raise
+            stopped = True  # in all processes alike
+        agreement.close()
+        self.world.limit(None)
+        self.save()
+        return not stopped
+
+    def _train(self, agreement: Agreement) -> bool:
+        """Trains to the end, or until the processes agree to stop: then True."""
+        saved_time = time.monotonic()
         batches = self.callables.draw(self.images_seen)
         with Profiler(self.directory.profile, steps=self.train.profile_steps if self.world.is_main else 0) as profiler:
-            while self.images_seen < self.train.total_images and not stopped:
+            while self.images_seen < self.train.total_images:
                 before = self.images_seen
                 self._iteration(batches)
                 self.world.limit(self.train.timeout_minutes)  # from the second on: the first one may compile
                 minutes = (time.monotonic() - saved_time) / 60
                 overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
-                agreed = agreement.vote({"stop": stop.name is not None, "overdue": overdue and self.world.is_main})
-                stopped = agreed["stop"]
-                if self._scheduled(before, overdue=agreed["overdue"], stopped=stopped):
+                agreed = agreement.vote({"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main})
+                if self._scheduled(before, overdue=agreed["overdue"], stopped=agreed["stop"]):
                     saved_time = time.monotonic()
+                if agreed["stop"]:
+                    return True
                 profiler.step()
-        agreement.close()
-        self.world.limit(None)
-        self.save()
-        return self.images_seen >= self.train.total_images
+        return False
 
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
         iteration = self.images_seen // self.drawn
+        # Other processes would wait for this one's step; but before the first one nothing is lost when all of them end.
+        interruptible = self.world.size == 1 or not self._stepped
         self.world.doing("loading images")
-        slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
+        with self._stop.interrupting() if interruptible else nullcontext():
+            slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
         self.world.doing("taking a step")
+        self._stepped = True
         rate = learning_rate(self.optim, images_seen=self.images_seen, step_images=self.drawn, total_images=self.train.total_images)
         for phase in self.model.phases:
             if iteration % phase.every == 0:
@@ -223,13 +252,9 @@ class Loop:
 
     def _scheduled(self, before: int, *, overdue: bool, stopped: bool) -> bool:
         """Logs, validates, samples and saves what fell due since `before`; whether a checkpoint was written."""
-        train, ended = self.train, self.images_seen >= self.train.total_images
-
-        def due(every: int | None) -> bool:
-            return ended or (every is not None and self.images_seen // every > before // every)
-
+        train = self.train
         rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
-        if due(self.log.every):
+        if self._due(self.log.every, before):
             self._check()
             values = self.measurements.means() | (rates if len(rates) > 1 else {"learning_rate": next(iter(rates.values()))})
             if train.precision == "fp16":
@@ -237,25 +262,73 @@ class Loop:
             self._write(values)
         if self.reporting is not None:
             self.reporting.progress.update(self.images_seen)
-        improved = self.callables.validate is not None and due(train.validate_every) and self._validate()
-        saved = improved or overdue or stopped or due(train.checkpoint_every)
+        drawing = self._due(train.sample_every, before)
+        if drawing and self.world.is_main:
+            for ending in self.callables.grids:  # of a past that was given up: what is not there when the run goes on is drawn
+                self._grid_path(ending).unlink(missing_ok=True)
+        improved = not stopped and self._due(train.validate_every, before) and self._validate()
+        saved = improved or overdue or stopped or self._due(train.checkpoint_every, before)
         if saved:
             self.save()  # before the samples, which may take longer than a cluster's notice
-        if self.callables.sample is not None and due(train.sample_every):
-            self._sample(self.callables.sample)
+        if drawing and not stopped:
+            self._draw(self.callables.grids)
         return saved
 
+    def _due(self, every: int | None, before: int) -> bool:
+        """Whether what is done after each so many images, and at the end, falls due between `before` images and now."""
+        ended = self.images_seen >= self.train.total_images
+        return ended or (every is not None and self.images_seen // every > before // every)
+
+    def _catch_up(self) -> None:
+        """Does what was due at the images seen where the run goes on, and is not there: a kill or a stop came between."""
+        if not self.images_seen:
+            return
+        before = self.images_seen - self.drawn
+        if self._due(self.train.validate_every, before):
+            written = self.world.on_main(self._validation_written)
+            if self._validate() if written is None else self._improved(written):
+                self._saved_at = None  # the checkpoint is to know it
+                self.save()
+        if self._due(self.train.sample_every, before):
+            missing = self.world.on_main(lambda: [ending for ending in self.callables.grids if not self._grid_path(ending).exists()])
+            self._draw({ending: self.callables.grids[ending] for ending in missing})
+
+    def _validation_written(self) -> dict[str, float] | None:
+        """The figures of the validation at the images seen now, where the log has them."""
+        for line in read_metrics(self.directory.metrics_path):
+            values = {name.removeprefix(_VALIDATION): value for name, value in line.items() if name.startswith(_VALIDATION)}
+            if values and line["images"] == self.images_seen:
+                return values
+        return None
+
+    def _grid_path(self, ending: str) -> Path:
+        return self.directory.samples / f"{self.images_seen:09d}{ending}.png"
+
     @patiently("drawing samples")
-    def _sample(self, sample: Callable[[Path], None]) -> None:
+    def _draw(self, grids: Mapping[str, Grid]) -> None:
+        """Draws grids of samples, unless a stop is asked for."""
         self._check()
-        path = self.directory.samples / f"{self.images_seen:09d}.png"
-        try:
-            with self.averaged_weights():
-                sample(path)
-        except OSError as error:
-            raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
-        if self.reporting is not None:
-            self.reporting.log.image(self.images_seen, path)
+        for ending, grid in grids.items():
+            path = self._grid_path(ending)
+            try:
+                with self.averaged_weights(), self._watch(f"samples/{path.name}") as watch:
+                    grid(path, watch)
+            except OSError as error:
+                raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+            if self.reporting is not None and not ending:
+                self.reporting.log.image(self.images_seen, path)
+
+    @contextmanager
+    def _watch(self, name: str) -> Iterator[Watch]:
+        """Within it: what is told how far some work is, shows it, and raises Stopped when a stop is asked for."""
+        with nullcontext() if self.reporting is None else self.reporting.progress.task(name, self.reporting.log.text) as task:
+
+            def watch(done: float, total: float) -> None:
+                if task is not None:
+                    task.update(done, total)
+                self._stop.look(self.world)
+
+            yield watch
 
     def averaged_weights(self) -> AbstractContextManager[None]:
         """The context in which the model has the weights of its first average (its own where it has none)."""
@@ -275,12 +348,17 @@ class Loop:
 
     @patiently("validating")
     def _validate(self) -> bool:
-        """Validates and logs; whether the score is the best so far."""
-        assert self.callables.validate is not None
+        """Validates and logs, where there is something to validate; whether the score is the best so far."""
+        if self.callables.validate is None:
+            return False
         self._check()
-        with self.averaged_weights():
-            values = self.callables.validate()
-        self._write({f"validation/{name}": value for name, value in values.items()})
+        with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
+            values = self.callables.validate(watch)
+        self._write({f"{_VALIDATION}{name}": value for name, value in values.items()})
+        return self._improved(values)
+
+    def _improved(self, values: Mapping[str, float]) -> bool:
+        """Whether the score of a validation is the best so far, which is then noted."""
         score = next(iter(values.values()))
         if self.best is not None and score >= self.best["score"]:
             return False

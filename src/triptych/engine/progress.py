@@ -5,7 +5,8 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,7 +14,16 @@ import torch
 
 from triptych.core.errors import printable
 
+Watch = Callable[[float, float], None]
+"""Told how far some work is: so many of so many images. It may raise, to end the work there."""
+
+
+def unwatched(done: float, total: float) -> None:
+    """A Watch that does nothing."""
+
+
 HALFLIFE_SECONDS = 15.0  # of the running mean behind images/s
+FIRST_LINE_SECONDS = 10.0  # of a task, before a line tells of it
 _REFRESH_PER_SECOND = 2  # drawing shares the cores with the training
 _SHORT = {"learning_rate": "lr", "gradient_norm": "grad norm"}
 
@@ -34,10 +44,46 @@ class Rate:
         self._seconds = self._seconds * decay + passed
         self._images, self._last = images, now
 
+    def pause(self) -> None:
+        """Leaves out the time since the last call."""
+        self._last = self._clock()
+
     @property
     def value(self) -> float:
         """Images per second; 0 before the first update."""
         return self._counted / self._seconds if self._seconds > 0 else 0.0
+
+
+class Task:
+    """Work beside the training, such as a validation. A line of text tells of it after 10 seconds, 20, 40 and so on, and at its end."""
+
+    def __init__(self, name: str, *, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._name, self._say, self._clock = name, say, clock
+        self._began = clock()
+        self._next_seconds = FIRST_LINE_SECONDS
+        self._done = self._total = 0.0
+
+    def update(self, done: float, total: float) -> None:
+        """Notes how much of it is done."""
+        self._done, self._total = done, total
+        if self._seconds >= self._next_seconds:
+            self._next_seconds = 2 * self._seconds
+            self._say(str(self))
+
+    def end(self) -> None:
+        """Says how long it took, where that was long."""
+        if self._seconds >= FIRST_LINE_SECONDS:
+            self._say(f"{self._name}: {spelled_seconds(self._seconds)}")
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock() - self._began
+
+    def __str__(self) -> str:
+        if not self._done:
+            return self._name
+        left = spelled_seconds(self._seconds * (self._total - self._done) / self._done)
+        return f"{self._name}: {self._done:.3g} of {self._total:g} images, {left} left"
 
 
 class Progress:
@@ -49,7 +95,8 @@ class Progress:
         """`images`: seen before this start; `stream`: standard error unless given. It is live when the stream is a terminal."""
         self._total, self._images = total_images, images
         self._stream = stream if stream is not None else sys.stderr
-        self._rate = Rate(images, clock)
+        self._clock, self._rate = clock, Rate(images, clock)
+        self._task: Task | None = None
         self._values: dict[str, float] = {}
         self._live: Any = None
 
@@ -84,6 +131,20 @@ class Progress:
         self._values = dict(values)
         return "  ".join((f"{images:,}/{self._total:,} images", *self._details()))
 
+    @contextmanager
+    def task(self, name: str, say: Callable[[str], None]) -> Iterator[Task]:
+        """Within it the terminal shows how far something else than the training is; `say` takes its lines of text.
+
+        Its time does not count for images/s.
+        """
+        self._task = task = Task(name, say=say, clock=self._clock)
+        try:
+            yield task
+            task.end()
+        finally:
+            self._task = None
+            self._rate.pause()
+
     def message(self, text: str) -> None:
         """Shows a line of text, above the live display where there is one."""
         text = printable(text)
@@ -113,7 +174,8 @@ class Progress:
 
         row = Table.grid(padding=(0, 1))
         row.add_row(ProgressBar(self._total, self._images, width=30), Text(f"{self._images:,}/{self._total:,} images"))
-        return Group(row, Text("  ".join(self._details())))
+        tasks = () if self._task is None else (Text(str(self._task)),)
+        return Group(row, Text("  ".join(self._details())), *tasks)
 
 
 def memory_bytes() -> int:

@@ -3,36 +3,137 @@
 from __future__ import annotations
 
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+from triptych.core.errors import Stopped
+from triptych.engine.distributed import World
+
+T = TypeVar("T")
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT) + ((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ())
+_SAME_WISH_SECONDS = 1.0  # a cluster tells torchrun and its processes, and torchrun tells them again
+_WORD = "stop"  # that the processes leave for one another
+_LISTEN_SECONDS = 1.0
 
 
 class StopRequest:
-    """The name of the signal that asked to stop, or None."""
+    """What signals asked for so far, and what may be ended for it."""
 
-    name: str | None = None
+    def __init__(self) -> None:
+        self.name: str | None = None
+        "The first signal; None: none came."
+        self.at_once = False
+        "Whether the first signal raises Stopped where it comes, else it is noted."
+        self.say: Callable[[str], None] = lambda message: None
+        "How a signal is answered, from a thread of its own."
+        self._since = self._listened = 0.0
+
+    def signalled(self, number: int) -> None:
+        """Notes a signal. Raises Stopped for the first one where `at_once` is set, and KeyboardInterrupt for another one later."""
+        now = time.monotonic()
+        if self.name is None:
+            self.name, self._since = signal.Signals(number).name, now
+            if self.at_once:
+                raise Stopped(self.name)
+        elif _is_another(number, now - self._since):
+            raise KeyboardInterrupt
+
+    def look(self, world: World) -> None:
+        """Raises Stopped where this process or another one was asked to stop; the others hear of it at their next look."""
+        if self.name is not None:
+            world.leave_word(_WORD)
+            raise Stopped(self.name)
+        if world.size > 1 and time.monotonic() - self._listened >= _LISTEN_SECONDS:
+            self._listened = time.monotonic()
+            if world.has_word(_WORD):
+                raise Stopped("another process")
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Within it a signal raises Stopped at once: for a wait that leaves nothing half done."""
+        self.at_once = True
+        try:
+            if self.name is not None:
+                raise Stopped(self.name)
+            yield
+        finally:
+            self.at_once = False
+
+
+def _is_another(number: int, seconds: float) -> bool:
+    """Whether a signal, so long after the first one, asks to end at once. SIGUSR1 announces an end and never hurries."""
+    return seconds >= _SAME_WISH_SECONDS and number != getattr(signal, "SIGUSR1", None)
+
+
+def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
+    """What `make` gives in each process, in every process. Raises Stopped in all of them where it did in any."""
+    try:
+        own = [make()]
+    except Stopped:
+        own = []  # said to the others, who wait for it
+    found = world.gather(own)
+    if not all(found):
+        raise Stopped("another process")
+    return [made for (made,) in found]
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within it the signals are noted; a second SIGINT interrupts at once. Handlers can be set in the main thread only."""
+    """Within it signals are answered and noted (see `StopRequest.signalled`). Handlers can be set in the main thread only."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if request.name == "SIGINT" and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        request.name = signal.Signals(number).name
+        request.signalled(number)
 
     before = {number: signal.signal(number, note) for number in _STOPPING}
     try:
-        yield request
+        with _answered(request):
+            yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _answered(request: StopRequest) -> Iterator[None]:
+    """Within it a thread answers signals as they come: Python's handlers wait until the main thread is back from a long operation."""
+    heard, told = socket.socketpair()
+    told.setblocking(False)
+
+    def answer() -> None:
+        first: float | None = None
+        while numbers := heard.recv(64):
+            for number in numbers:
+                now = time.monotonic()
+                if number in _STOPPING and first is None:
+                    first = now
+                    what = "stopping" if request.at_once else "stopping after this step; again: now"
+                    request.say(f"{signal.Signals(number).name}: {what}")
+                elif number in _STOPPING and first is not None and _is_another(number, now - first):
+                    request.say(f"{signal.Signals(number).name} again: ending now")
+
+    thread = threading.Thread(target=answer, daemon=True)
+    before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        told.close()  # ends the thread
+        thread.join()
+        heard.close()
+
+
+def to_standard_error(message: str) -> None:
+    """Says something before there is a log."""
+    sys.stderr.write(f"triptych: {message}\n")

@@ -28,7 +28,7 @@ from torch import Tensor
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import LossTerms, Model, ModelConfig, Phase
+from triptych.core.model import LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
 from triptych.flows.memory import MemoryName
@@ -226,7 +226,7 @@ class Glow(Model):
     # Images from latents, and latents from images --------------------------------------------------------------------
 
     @torch.no_grad()
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> Tensor:
+    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """One image in [-1, 1] for each index of `rng`, of 8-bit values as `decode` gives them. `settings` is a GlowSamplingConfig."""
         if not isinstance(settings, GlowSamplingConfig):
             raise TypeError(f"{type(settings).__name__} are not the settings of Glow's sampler")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triptych.core.errors import DataError
+from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.engine.distributed import World
@@ -44,8 +44,8 @@ def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[None]:
     """The block in which this command alone writes `out`, a file or, of a name without an ending, a folder; for all processes.
 
-    What killed commands left there is removed first. An error of the disk becomes a DataError; `kept` says what of the work the same
-    command takes up again ("drawn"). Raises DataError where another command writes there.
+    What killed commands left there is removed first. An error of the disk becomes a DataError, and an interruption says how to go on;
+    `kept` says what of the work the same command takes up again ("drawn"). Raises DataError where another command writes there.
     """
     place = out.parent if out.suffix else out
     lock: Lock | None = None
@@ -61,6 +61,9 @@ def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[Non
     try:
         world.on_main(begin)
         yield
+    except KeyboardInterrupt:
+        rest = f"what was {kept} is kept, and the same command goes on" if kept is not None else "the same command begins again"
+        raise Stopped(f"interrupted; {rest}") from None
     except OSError as error:
         goes_on = f"; what was {kept} is kept, and the same command goes on" if kept is not None else ""
         raise DataError(f"cannot write {out}: {explain(error)}{goes_on}") from error

@@ -17,10 +17,12 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
-from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch, unwatched
+from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_place, save_npz, writing
 from triptych.runs.pieces import Pieces
 
@@ -46,11 +48,11 @@ class Request:
     settings: Config
     precision: str
 
-    def images(self, model: nn.Module, part: range, device: torch.device) -> Tensor:
+    def images(self, model: nn.Module, part: range, device: torch.device, report: Report | None = None) -> Tensor:
         """The images of these indices: (b, c, h, w) in [-1, 1]. Raises ConfigError for a model that makes none of itself."""
         index = torch.arange(part.start, part.stop, device=device)
         rng = Rng(self.seed, ("sample",), index)
-        return require_sampler(model).sample(rng, labels=self.labels_of(part, device), settings=self.settings)
+        return require_sampler(model).sample(rng, labels=self.labels_of(part, device), settings=self.settings, report=report)
 
     def labels_of(self, part: range, device: torch.device) -> Tensor | None:
         """The labels of these indices (b,), where there are labels."""
@@ -99,24 +101,33 @@ def require_sampler(model: nn.Module) -> Sampler:
 
 @torch.no_grad()
 def draw(
-    model: nn.Module, request: Request, *, indices: range, batch_size: int, device: torch.device
+    model: nn.Module, request: Request, *, indices: range, batch_size: int, device: torch.device, watch: Watch = unwatched
 ) -> Iterator[tuple[range, np.ndarray]]:
     """The images of `indices`, batch by batch: (their indices, uint8 (b, h, w, c))."""
     training = model.training
     model.eval()
     for start in range(indices.start, indices.stop, batch_size):
         part = range(start, min(start + batch_size, indices.stop))
+
+        def report(done: int, count: int, part: range = part) -> None:
+            watch(part.start - indices.start + len(part) * done / count, len(indices))
+
         with autocast(request.precision, device=device):
-            images = request.images(model, part, device)
+            images = request.images(model, part, device, report)
+        watch(part.stop - indices.start, len(indices))
         yield part, to_uint8(images).numpy()
     model.train(training)
 
 
-def gather(model: nn.Module, request: Request, *, batch_size: int, world: World) -> np.ndarray:
-    """All images, in every process: each draws its share."""
+def gather(model: nn.Module, request: Request, *, batch_size: int, world: World, watch: Watch = unwatched) -> np.ndarray:
+    """All images, in every process: each draws its share. Raises Stopped in all of them where `watch` does in one."""
     own = share(request.count, rank=world.rank, world_size=world.size)
-    parts = [images for _, images in draw(model, request, indices=own, batch_size=batch_size, device=world.device)]
-    return np.concatenate([part for process in world.gather(parts) for part in process])
+
+    def drawn() -> list[np.ndarray]:
+        found = draw(model, request, indices=own, batch_size=batch_size, device=world.device, watch=watch)
+        return [images for _, images in found]
+
+    return np.concatenate([part for process in made_by_all(world, drawn) for part in process])
 
 
 def sample_to(

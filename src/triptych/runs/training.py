@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from triptych.core.batch import DataSpec, RawBatch
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, Stopped
 from triptych.core.model import Model, Sampler, Translator, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
@@ -28,11 +28,11 @@ from triptych.data.source import Data, open_data
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
 from triptych.engine.distributed import World, failing_together, open_world
-from triptych.engine.loop import Callables, Loop, Reporting, refuse_impossible
+from triptych.engine.loop import Callables, Grid, Loop, Reporting, refuse_impossible
 from triptych.engine.metric_log import MetricLog
-from triptych.engine.progress import Progress
+from triptych.engine.progress import Progress, Watch
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
-from triptych.engine.signals import StopRequest, stop_on_signals
+from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.engine.validation import validation_loss
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
@@ -74,12 +74,15 @@ def train(
 
     A directory that holds a run goes on from its newest readable checkpoint; settings that may not change are refused.
     `init_from` starts a new run from another run's averaged weights. Under torchrun all processes call it alike.
-    Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, and RunError when training fails.
+    Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, RunError when training fails, and Stopped, a
+    KeyboardInterrupt, when a signal comes before the first step or after another one.
     """
     keep_freed_memory()
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
-    with failing_together(), stop_on_signals() as stop, ExitStack() as stack:
+    with failing_together(), stop_on_signals() as stop, _saying_what_is_saved(directory), ExitStack() as stack:
+        stop.at_once = True  # until there is something to save
+        stop.say = to_standard_error if world.is_main else lambda message: None
         world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
         start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, stack))
         data = open_data(start.config.data)
@@ -101,6 +104,18 @@ def train(
             _initialize(model, data, start.config, world)
         _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop)
     return open_run(run_dir)
+
+
+@contextmanager
+def _saying_what_is_saved(directory: RunDirectory) -> Iterator[None]:
+    """Within it an interruption says what of the run is on the disk."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        saved = list_checkpoints(directory.checkpoints)
+        if not saved:
+            raise Stopped("interrupted before anything was saved; the same command begins again") from None
+        raise Stopped(f"interrupted; the run is saved at {saved[-1]} images, and the same command goes on from there") from None
 
 
 def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
@@ -217,6 +232,8 @@ def _loop(
     started_before = directory.metrics_path.exists()
     reporting = _reporting(directory, document, stack, checkpoint) if world.is_main else None
     say = reporting.log.text if reporting is not None else lambda message: None
+    stack.callback(setattr, stop, "say", stop.say)  # before the log is closed
+    stop.say = say
     stack.enter_context(_shown_warnings(say))
     loader = stack.enter_context(_closing(_loader(data, config, world, workers=config.data.workers)))
     loop = Loop(
@@ -229,7 +246,7 @@ def _loop(
         callables=Callables(
             draw=loader.batches,
             validate=_validation(model, data, config, world),
-            sample=_grid(model, data, config, world),
+            grids=_grids(model, data, config, world),
             calibrate=_calibration(data, config, world),
         ),
         reporting=reporting,
@@ -266,6 +283,9 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
             finished = loop.run(stop)
     except Exception as error:
         say(f"failed at {loop.images_seen} images: {error}")
+        raise
+    except KeyboardInterrupt:
+        say(f"interrupted at {loop.images_seen} images")
         raise
     if finished:
         minutes = (time.monotonic() - started) / 60
@@ -336,45 +356,45 @@ def _long_warmup(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Any:
+def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Callable[[Watch], dict[str, float]] | None:
     """The validation for the loop; None where there is nothing to validate or nothing to do it with."""
     held_out, limit = data.validation, config.train.validate_images
     if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
         return None
     size = config.train.batch_size if config.train.microbatch is None else config.train.microbatch * world.size
 
-    def validate() -> dict[str, float]:
+    def validate(watch: Watch) -> dict[str, float]:
         batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)
-        return validation_loss(model, batches, seed=config.train.seed, precision=config.train.precision, world=world)
+        own = min(len(held_out), limit) / world.size
+        seed, precision = config.train.seed, config.train.precision
+        return validation_loss(model, batches, seed=seed, precision=precision, world=world, seen=lambda done: watch(done, own))
 
     return validate
 
 
-def _grid(model: Model, data: Data, config: RunConfig, world: World) -> Any:
-    """The grids of samples, or of what is made of held-out images, for the loop; None for a model that makes none."""
-    count = config.train.sample_count
+def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[str, Grid]:
+    """What draws each grid of samples, or of what is made of held-out images, by the end of its name; none for a model that makes none."""
+    train, count = config.train, config.train.sample_count
+    size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
     if isinstance(model, Translator) and count:
-        train = config.train
-        return translated_grids(model, data, count=count, precision=train.precision, batch_size=train.batch_size, world=world)
+        return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
     if not isinstance(model, Sampler | Upsampler) or not count:
-        return None
+        return {}
     if isinstance(model, Upsampler):
-        request, write = upsampled_grid(model, data, count=count, precision=config.train.precision)
-        requests = {"": request}
-    else:
-        request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, config.train.precision)
-        write = functools.partial(_write_samples, labels=request.labels)
-        further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
-        requests = {"": request, **further}
-    size = max(1, min(request.count, max(64, config.train.batch_size) // world.size))
+        request, write = upsampled_grid(model, data, count=count, precision=train.precision)
+        return {"": functools.partial(_draw_grid, model, request, write, size, world)}
+    request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, train.precision)
+    write = functools.partial(_write_samples, labels=request.labels)
+    further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
+    return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}
 
-    def sample(path: Path) -> None:
-        for ending, wanted in requests.items():
-            images = gather(model, wanted, batch_size=size, world=world)
-            if world.is_main:
-                write(path.with_stem(path.stem + ending), images)
 
-    return sample
+def _draw_grid(
+    model: Model, request: Request, write: Callable[[Path, np.ndarray], None], batch_size: int, world: World, path: Path, watch: Watch
+) -> None:
+    images = gather(model, request, batch_size=batch_size, world=world, watch=watch)
+    if world.is_main:
+        write(path, images)
 
 
 def _write_samples(path: Path, images: np.ndarray, *, labels: np.ndarray | None) -> None:

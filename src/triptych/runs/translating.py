@@ -28,7 +28,10 @@ from triptych.core.rng import Rng
 from triptych.data.images import failure
 from triptych.data.source import Data
 from triptych.engine.distributed import World
+from triptych.engine.loop import Grid
 from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch
+from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.sampling import assembled
@@ -164,14 +167,18 @@ def draw_translations(
 def gather_translations(
     model: nn.Module, wanted: Translation, *, fits: Fits, world: World, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[np.ndarray]:
-    """The answers to all inputs, in every process: each makes those of its share."""
+    """The answers to all inputs, in every process: each makes those of its share. Raises Stopped where `progress` does in one."""
     own = share(len(wanted.inputs), rank=world.rank, world_size=world.size)
-    found: dict[int, np.ndarray] = {}
-    progress(0, len(own))
-    for items, images in draw_translations(model, wanted, wanted.batches(own, fits), device=world.device):
-        found |= zip(items, images, strict=True)
-        progress(len(found), len(own))
-    parts = world.gather(found)
+
+    def made() -> dict[int, np.ndarray]:
+        found: dict[int, np.ndarray] = {}
+        progress(0, len(own))
+        for items, images in draw_translations(model, wanted, wanted.batches(own, fits), device=world.device):
+            found |= zip(items, images, strict=True)
+            progress(len(found), len(own))
+        return found
+
+    parts = made_by_all(world, made)
     return [answers for part in parts for _, answers in sorted(part.items(), key=lambda entry: entry[0])]
 
 
@@ -357,19 +364,20 @@ def _stamped(out: Path) -> tuple[set[str], str | None]:
 # Training ---------------------------------------------------------------------------------------------------------------
 
 
-def translated_grids(model: nn.Module, data: Data, *, count: int, precision: str, batch_size: int, world: World) -> Callable[[Path], None]:
+def translated_grids(model: nn.Module, data: Data, *, count: int, precision: str, batch_size: int, world: World) -> dict[str, Grid]:
     """What draws pictures of the first held-out (else training) samples: one, and one for each of the model's further settings."""
     images = data.train if data.validation is None else data.validation
     inputs = HeldOut(images, data.spec, count=min(count, _TRAINING_ROWS, len(images)))
+
+    def grid(settings: Config) -> Grid:
+        def draw(path: Path, watch: Watch) -> None:
+            wanted = Translation(inputs, None, 1, 0, settings, precision)
+            made = gather_translations(model, wanted, fits=lambda size: batch_size, world=world, progress=watch)
+            if world.is_main:
+                write_rows(path, _shown(model, wanted, range(len(inputs)), made))
+
+        return draw
+
     settings: dict[str, Config] = {"": require_translator(model).translation}
     settings |= {f"-{name}": further for name, further in getattr(model, "grids", {}).items()}
-    step = max(1, min(len(inputs), max(_LARGEST_BATCH, batch_size) // world.size))
-
-    def sample(path: Path) -> None:
-        for ending, chosen in settings.items():
-            wanted = Translation(inputs, None, 1, 0, chosen, precision)
-            made = gather_translations(model, wanted, fits=lambda size: step, world=world)
-            if world.is_main:
-                write_rows(path.with_stem(path.stem + ending), _shown(model, wanted, range(len(inputs)), made))
-
-    return sample
+    return {ending: grid(chosen) for ending, chosen in settings.items()}

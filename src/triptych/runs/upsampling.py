@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Upsampler
+from triptych.core.model import Report, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
@@ -43,12 +43,12 @@ class Upsampling(Request):
     load: Callable[[range], np.ndarray]
     "The small images of some indices: uint8 (b, s, s, c)."
 
-    def images(self, model: nn.Module, part: range, device: torch.device) -> Tensor:
+    def images(self, model: nn.Module, part: range, device: torch.device, report: Report | None = None) -> Tensor:
         """The images that the model makes of those of these indices: (b, c, h, w) in [-1, 1]."""
         index = torch.arange(part.start, part.stop, device=device)
         small = RawBatch(torch.from_numpy(self.load(part)), self.labels_of(part, device), index).to(device)
         # Its own stream: a base draws from "sample", and both would begin with the same noise.
-        return require_upsampler(model).upsample(small, Rng(self.seed, ("upsample",), index), settings=self.settings)
+        return require_upsampler(model).upsample(small, Rng(self.seed, ("upsample",), index), settings=self.settings, report=report)
 
 
 def require_upsampler(model: nn.Module) -> Upsampler:
