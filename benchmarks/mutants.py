@@ -32,7 +32,6 @@ from mutations import BY_HAND, EQUIVALENT, TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/triptych")
-PREFIXES = ("core", "engine", "data", "nn", "flows", "gans", "diffusion")
 TIME_LIMIT = 300.0  # seconds: a fault that makes a test wait for ever is noticed too
 PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu")
 
@@ -199,8 +198,12 @@ class Slot:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        ignored = shutil.ignore_patterns(".git", ".venv", "__pycache__", "runs", ".*_cache")
-        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+        ignored = shutil.ignore_patterns("__pycache__", ".*_cache")
+        for part in ("src", "tests", "docs", "benchmarks"):
+            shutil.copytree(ROOT / part, folder / part, ignore=ignored)
+        for file in ROOT.glob("*.*"):
+            if file.is_file():
+                shutil.copy(file, folder)
         self.mutant: Mutant | None = None
         self.process, self.started = 0, 0.0
 
@@ -299,7 +302,8 @@ def main() -> int:
             before, after = mutant.lines()
             left.append(f"{result}: {mutant.file}\n    - {before}\n    + {after}\n")
             print(f"{left[-1]}    ({seconds:.0f} s)", flush=True)
-    rows = [f"| {part} | {counts[part, True] + counts[part, False]} | {counts[part, False]} |" for part in PREFIXES]
+    parts = dict.fromkeys(part for part, _ in counts)
+    rows = [f"| {part} | {counts[part, True] + counts[part, False]} | {counts[part, False]} |" for part in parts]
     table = ["| folder | faults | not noticed |", "|---|---|---|", *rows, f"| all | {len(chosen)} | {len(left)} |"]
     told = f"{sum(m.by_hand for m in chosen)} by hand, the others by rule with seed {options.seed}; {time.monotonic() - began:.0f} s"
     report = "\n".join((*table, "", told, *left))

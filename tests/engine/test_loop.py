@@ -16,6 +16,7 @@ from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.config import LogConfig, OptimConfig
 from triptych.engine.distributed import World
+from triptych.engine.measurements import StepRecord, TermSums
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.signals import StopRequest
 
@@ -386,3 +387,16 @@ def test_a_checkpoint_without_a_window_opens(tmp_path):
     state.write_text(json.dumps(document))
     loop = resumed(tmp_path / "run", Denoiser(), total_images=24)
     assert run(loop) and loop.images_seen == 24
+
+
+@pytest.mark.parametrize("what", ["save", "_sample", "_validate"])
+def test_nothing_is_made_of_measurements_that_are_not_finite(tmp_path, what):
+    """On a device they wait to be looked at, which is done at the latest before a checkpoint, a picture and a validation."""
+    made: list[object] = []
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", validate=lambda: made.append("values"))
+    terms = TermSums()
+    terms.add(LossTerms(torch.tensor([1.0, torch.nan])))
+    loop.measurements.add(StepRecord("denoise", 24, terms, torch.tensor(1.0)))
+    with pytest.raises(RunError, match=r'"denoise": the loss term "loss" is not finite at 24'):
+        getattr(loop, what)(*([made.append] if what == "_sample" else []))
+    assert not made and not any((tmp_path / "run/checkpoints").iterdir())
