@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.engine.toys import Denoiser, Pair, draw, make_loop, metrics, resumed, run, seeded, stop_after
-from triptych.core.errors import ConfigError, RunError
+from triptych.core.errors import CheckpointError, ConfigError, RunError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
@@ -192,6 +193,22 @@ def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(t
         run(loop)
     assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
     assert load_newest(tmp_path / "run/checkpoints", warn=pytest.fail).images_seen == 16
+
+
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda root: root.rename(root.with_name("elsewhere"))], ids=["removed", "renamed"])
+def test_a_run_that_is_removed_meanwhile_ends_and_is_not_made_anew(tmp_path, change):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=64, checkpoint_every=8)
+    iteration = loop._iteration
+
+    def watched(batches):
+        iteration(batches)
+        if loop.images_seen == 24:
+            change(tmp_path / "run")
+
+    loop._iteration = watched
+    with pytest.raises(CheckpointError, match=r"run was removed or renamed while the run was trained: nothing can be saved there any more"):
+        run(loop)
+    assert loop.images_seen == 24 and not (tmp_path / "run").exists()
 
 
 def test_the_model_may_say_what_failed(tmp_path):

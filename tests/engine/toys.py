@@ -107,6 +107,7 @@ def make_loop(
     settings = TrainConfig(**({"total_images": 64, "batch_size": 8, "checkpoint_every": None, "ema_rates": (0.9, 0.99)} | train))
     directory = RunDirectory(root)
     directory.create()
+    directory.write_config({})
     reporting = None
     if log is not None:
         progress = Progress(settings.total_images, stream=StringIO())

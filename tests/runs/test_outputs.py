@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -131,6 +132,37 @@ def test_pieces_that_vanish_are_an_error_and_no_image_of_chance(flow: Run, tmp_p
     again: list[int] = []
     flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
     assert again == [2, 2] and [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_on_a_full_disk_what_is_there_is_whole_and_the_same_command_goes_on(case: Case, tmp_path: Path, monkeypatch) -> None:
+    """The disk is full at each of the moments when something has to be on it."""
+    case.act(tmp_path / "unbroken" / case.out, nothing)
+    expected, wait, moment = contents(tmp_path / "unbroken"), os.fsync, 0
+    while True:
+        left = moment
+
+        def full(descriptor: int) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            wait(descriptor)
+
+        folder = tmp_path / f"full{moment}"
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            try:
+                case.act(folder / case.out, nothing)
+            except DataError as error:
+                assert str(error).startswith(f"cannot write {folder / case.out}: No space left on device (free some space and start again)")
+        for path in visible(folder):
+            assert content(path) == expected[str(path.relative_to(folder))], (moment, path)
+        case.act(folder / case.out, nothing)
+        assert contents(folder) == expected, moment
+        if left >= 0:
+            break
+        moment += 1
+    assert moment
 
 
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod")

@@ -299,6 +299,7 @@ def _write_test_images(given: Given, run: Path, out: Path) -> None:
     import numpy as np
 
     from triptych.core.errors import DataError
+    from triptych.core.files import explain
     from triptych.data.source import open_data
     from triptych.runs import open_run
     from triptych.runs.files import save_npz
@@ -315,4 +316,4 @@ def _write_test_images(given: Given, run: Path, out: Path) -> None:
     try:
         save_npz(out, arrays)
     except OSError as error:
-        raise DataError(f"cannot write {out}: {error.strerror or error}") from error
+        raise DataError(f"cannot write {out}: {explain(error)}") from error

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from triptych.core.files import explain
 
-_open: WeakSet[IO[str]] = WeakSet()
+_open: WeakSet[IO[bytes]] = WeakSet()
 
 
 class Held(Exception):
@@ -28,9 +28,12 @@ class Lock:
         self._path = path
         self._file = _taken(path)
         _open.add(self._file)
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except OSError:  # the disk is full
+            self.release(remove=True)
+            raise
 
     def release(self, *, remove: bool = False) -> None:
         """Lets another process take it. `remove`: the file is no longer needed."""
@@ -45,12 +48,12 @@ class Lock:
         self.release()
 
 
-def _taken(path: Path) -> IO[str]:
+def _taken(path: Path) -> IO[bytes]:
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = path.open("ab+", buffering=0)
         if not _flock(file):
             file.seek(0)
-            holder = file.read().strip() or "unknown"
+            holder = file.read().decode(errors="replace").strip() or "unknown"
             file.close()
             raise Held(holder)
         if _is_at(file, path):
@@ -58,7 +61,7 @@ def _taken(path: Path) -> IO[str]:
         file.close()  # its holder removed it between the opening and the locking
 
 
-def _flock(file: IO[str]) -> bool:
+def _flock(file: IO[bytes]) -> bool:
     """False when another process holds the lock. A file system without locks is warned of."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +72,7 @@ def _flock(file: IO[str]) -> bool:
     return True
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
+def _is_at(file: IO[bytes], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

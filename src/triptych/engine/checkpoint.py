@@ -61,7 +61,7 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
     target = folder / f"{images_seen:09d}"
     temporary = folder / f"{_TEMPORARY}{target.name}-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         hashes = {stem + SUFFIX: _write_tensors(temporary / (stem + SUFFIX), tensors) for stem, tensors in files.items()}

@@ -135,6 +135,7 @@ class Loop:
             files = self._tensors()
             self._check_weights(files)
             if self.world.is_main:
+                self.directory.require()
                 save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=self._info())
             self._saved_at = self.images_seen
         if self.world.is_main:
@@ -367,6 +368,7 @@ class Loop:
 
     def _write(self, values: dict[str, float]) -> None:
         if self.reporting is not None:
+            self.directory.require()
             speed = self.reporting.progress.images_per_second
             self.reporting.log.write(self.images_seen, values | {"images_per_second": speed})
             self._say(self.reporting.progress.measured(self.images_seen, self._headlines(values)))

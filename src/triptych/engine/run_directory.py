@@ -96,6 +96,11 @@ class RunDirectory:
         except OSError as error:
             raise CheckpointError(f"cannot make the run directory {self.root}: {explain(error)}") from error
 
+    def require(self) -> None:
+        """Raises CheckpointError where the run was removed, or renamed, while it was trained: nobody would find what is written now."""
+        if not self.exists():
+            raise CheckpointError(f"{self.root} was removed or renamed while the run was trained: nothing can be saved there any more")
+
     def write_config(self, document: dict[str, Any]) -> None:
         """Writes config.json, whole or not at all, with a format number in front."""
         try:

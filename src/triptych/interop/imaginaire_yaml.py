@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from triptych.core.errors import ConfigError
+from triptych.core.files import explain
 from triptych.interop.imaginaire_reading import Settings
 
 MOST_BYTES = 1_000_000
@@ -91,7 +92,7 @@ def read_yaml(path: str | Path) -> YamlFile:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ConfigError("", f"cannot read {path}: {error.strerror or error}") from error
+        raise ConfigError("", f"cannot read {path}: {explain(error)}") from error
     if len(data) > MOST_BYTES:
         raise ConfigError("", f"{path} is larger than {MOST_BYTES:,} bytes: this is no file of settings")
     return YamlFile(parsed_yaml(data, name=str(path)), path=str(path))

@@ -21,6 +21,7 @@ import numpy as np
 
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
+from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, read_npz
 from triptych.core.reading import read_regular
 
@@ -320,7 +321,7 @@ def _read_npz(path: Path, wanted: Callable[[str], bool] | None) -> dict[str, np.
     try:
         return read_npz(path, wanted=wanted or (lambda name: True))
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+        raise CheckpointError(f"cannot read {path}: {explain(error)}") from error
     except MemoryError as error:
         raise CheckpointError(f"{path}: there is no memory for its arrays: {error}") from error
     except DamagedArchive as error:

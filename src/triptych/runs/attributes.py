@@ -12,6 +12,7 @@ import numpy as np
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import explain
 from triptych.data.images import FileImages
 from triptych.runs.directions import check_group
 from triptych.runs.upsampling import Pictures
@@ -62,7 +63,7 @@ def attribute_groups(path: Path, pictures: Pictures, *, count: int) -> Groups:
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: is no table of attributes ({error})") from error
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {explain(error)}") from error
     return {name: _members(path, name, values[:, k]) for k, name in enumerate(names)}
 
 
