@@ -21,6 +21,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
+from triptych.data.database import open_database
 from triptych.data.loader import evaluation_batches
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.data.source import open_data
@@ -173,7 +174,7 @@ def test_a_database_is_a_path_of_images_too(tmp_path):
     np.testing.assert_array_equal(one.train.load(np.arange(3)), other.train.load(np.arange(3)))
 
 
-def test_damaged_databases(tmp_path, monkeypatch):
+def test_damaged_databases(tmp_path):
     write_pairs(tmp_path / "files")
     database = write_database(tmp_path / "set" / "images", tmp_path / "files" / "images")
     write_database(tmp_path / "set" / "labels", tmp_path / "files" / "labels")
@@ -181,16 +182,46 @@ def test_damaged_databases(tmp_path, monkeypatch):
     whole = (database / "data.mdb").read_bytes()
     for content, message in (
         (whole[: len(whole) // 2], "cut short"),
-        (b"no database" * 1000, "cannot be read as an LMDB"),
-        (b"", "LMDB|cut"),
+        (b"no database" * 1000, "not an LMDB, or one of a machine that writes numbers otherwise"),
+        (b"", "cut short"),
     ):
         (database / "data.mdb").write_bytes(content)
         with pytest.raises(DataError, match=message) as caught:
             only_maps(tmp_path / "set")
         assert "set/images" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_database_needs_no_package(tmp_path, monkeypatch):
+    """One of more than a page of keys, with values of all sizes, as the package lmdb wrote it."""
+    lmdb = pytest.importorskip("lmdb")
+    values = {f"{k % 7}/{'x' * (k % 40)}{k:04d}": bytes([k % 256]) * (k * 37 % 9000) for k in range(500)}
+    with lmdb.open(str(tmp_path), map_size=2**24) as environment:
+        for k, (name, value) in enumerate(values.items()):
+            with environment.begin(write=True) as transaction:
+                transaction.put(name.encode(), value)
+                if k % 3 == 0:
+                    transaction.delete(name.encode())
     monkeypatch.setitem(sys.modules, "lmdb", None)
-    with pytest.raises(DataError, match=r'images: an LMDB, which the package lmdb reads: pip install "triptych\[data\]"$'):
-        only_maps(tmp_path / "set")
+    files = open_database(tmp_path)
+    kept = {name: value for k, (name, value) in enumerate(values.items()) if k % 3}
+    assert {files.names[k]: files.read(k) for k in range(len(files.names))} == kept
+
+
+def test_an_empty_database(tmp_path):
+    lmdb = pytest.importorskip("lmdb")
+    lmdb.open(str(tmp_path), map_size=2**20).close()
+    assert len(open_database(tmp_path).names) == 0
+
+
+@pytest.mark.parametrize("kind", ["named", "repeated"])
+def test_other_kinds_of_databases(tmp_path, kind):
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path), map_size=2**20, max_dbs=2) as environment:
+        part = environment.open_db(b"part", dupsort=kind == "repeated")
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"a", b"b", db=part)
+    with pytest.raises(DataError, match="holds something else than a value; copy or make it again"):
+        open_database(tmp_path)
 
 
 # What is wrong with pairs

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, characters that turn the direction of text, and bytes of file names that are not UTF-8."""
 
+_MOST_SAID = 300  # characters
+
 
 class UserError(Exception):
     """Something that the user gave cannot be used; the message says what to change."""
@@ -53,6 +55,12 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint `; did you mean "x"?`, or an empty string when nothing is near."""
     matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return f'; did you mean "{matches[0]}"?' if matches else ""
+
+
+def one_line(error: Exception) -> str:
+    """What another library says of an error, in one line that is not too long: some write whole files into it."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    return line if len(line) <= _MOST_SAID else f"{line[:_MOST_SAID]}..."
 
 
 def printable(text: str) -> str:

@@ -18,6 +18,7 @@ from typing import IO
 
 import numpy as np
 
+from triptych.core.errors import one_line
 from triptych.core.reading import open_regular
 
 _MOST_HEADER = 10_000  # bytes; NumPy's own limit, which it looks at after it has read the header
@@ -128,4 +129,4 @@ _DAMAGE = (
 def _reason(error: Exception) -> str:
     if isinstance(error, tokenize.TokenError | SyntaxError):
         return "the header of an array is damaged"
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)

@@ -22,6 +22,7 @@ from types import ModuleType
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
+from triptych.core.errors import one_line
 from triptych.data.transforms import Plan, Size, apply, padded, plan
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
@@ -166,7 +167,7 @@ def reason(error: Exception) -> str:
         return f"not an image that can be read ({', '.join(FORMATS)})"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)
 
 
 def _orientation(image: Image.Image) -> int:

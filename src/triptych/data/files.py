@@ -27,7 +27,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from triptych.core.errors import DataError
+from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular, read_regular
 
 KINDS = "AVIF, BMP, GIF, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP files"
@@ -114,7 +114,7 @@ class Member:
 class Archive(Files):
     """The image files of an archive."""
 
-    def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str]) -> None:
+    def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str] | None = None) -> None:
         """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
         members = sorted(members, key=lambda member: member.name.split("/"))
         super().__init__(place, [member.name for member in members], passed_over=passed_over)
@@ -249,7 +249,7 @@ def open_tar(path: Path) -> Archive:
         spool.flush()
         return Archive(path, spool, members, passed_over)
     except _DAMAGE as error:
-        raise DataError(f"{path}: cannot be read as a tar archive ({' '.join(str(error).split())})") from error
+        raise DataError(f"{path}: cannot be read as a tar archive ({one_line(error)})") from error
 
 
 def _tar_members(path: Path, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str]) -> Iterator[Member]:
@@ -292,7 +292,7 @@ def open_zip(path: Path) -> Archive:
         return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read as a zip archive ({' '.join(str(error).split())})") from error
+        raise DataError(f"{path}: cannot be read as a zip archive ({one_line(error)})") from error
 
 
 def _zip_member(path: Path, file: IO[bytes], entry: zipfile.ZipInfo) -> Member:
