@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
+from tests.processes import run_torchrun
 from triptych.core.errors import Stopped
 from triptych.engine import signals
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -256,3 +257,15 @@ def test_a_process_that_did_not_hear_a_signal_hears_of_it():
 
         with pytest.raises(Stopped):
             made_by_all(Both(0, 2, torch.device("cpu")), make)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("torchrun")
+def test_two_processes_stop_where_one_hears_a_signal_and_go_on_as_if_it_had_not_been(tmp_path):
+    done = run_torchrun(2, "tests/engine/stopping_worker.py", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = metrics(tmp_path / "unbroken")
+    assert [line["images"] for line in lines] == [24, 48, 64] and metrics(tmp_path / "broken") == lines
+    ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", 64)) for name in ("unbroken", "broken")]
+    assert ends[0].hashes == ends[1].hashes and ends[0].info == ends[1].info
+    assert {path.name for path in (tmp_path / "broken/samples").iterdir()} == {"000000040.png", "000000064.png"}

@@ -109,7 +109,7 @@ def make_loop(
     directory.create()
     directory.write_config({})
     reporting = None
-    if log is not None:
+    if log is not None and world.is_main:
         progress = Progress(settings.total_images, stream=StringIO())
         reporting = Reporting(MetricLog(directory, config=log, settings={}, show=progress.message), progress)
     return Loop(
