@@ -14,10 +14,12 @@ from torch.distributed.run import get_args_parser
 from triptych.cli import encode, evaluate, export, glow, guided_diffusion, imaginaire, import_, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
+from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
 from triptych.interop.flags import all_flags, parse_flags
 from triptych.interop.glow_flags import FLAGS
 from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.runs.document import accept_changes
 
 from .conftest import FakeRuns
 
@@ -159,6 +161,32 @@ def test_python_examples(page: Path, fake_runs: FakeRuns) -> None:
                 assert function() != load_recipe("adm-digits")
     if page.name == "README.md":
         assert [name for name, _, _ in fake_runs.calls] == ["train", "open_run", "sample"]
+
+
+def test_the_tutorial_shows_what_is_accepted_and_what_is_refused() -> None:
+    text = (ROOT / "docs/tutorial.md").read_text("utf-8")
+    section = text.partition("## 3.")[2].partition("## 4.")[0]
+    same, accepted, refused = (shlex.split(block) for block in re.findall(r"```sh\n(.*?)```", section, flags=re.DOTALL))
+    (said,) = re.findall(r"```\n(data.*?)\n```", section)
+    base = train.base_of("adm-digits")
+    changed = []
+    for command in (same, accepted, refused):
+        options, config = train.configure(base, command[3:])
+        assert options.run == "runs/digits"
+        changed.append(config)
+    assert accept_changes(base.config, changed[0], directory="runs/digits") == []
+    assert "train.total_images changed from 50000" in accept_changes(base.config, changed[1], directory="runs/digits")[0]
+    with pytest.raises(ConfigError) as caught:
+        accept_changes(base.config, changed[2], directory="runs/digits")
+    assert str(caught.value) == said
+
+
+def test_pages_have_the_titles_that_the_readme_links_them_by() -> None:
+    table = re.findall(r"\[([^]]+)\]\((docs/[\w/-]+\.md)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert len(table) > 20
+    for text, page in table:
+        title = (ROOT / page).read_text("utf-8").partition("\n")[0]
+        assert text.startswith("docs/") or text.endswith(".md") or text.lower() in title.lower() or text == "figures", (text, title)
 
 
 def test_readme_lists_every_recipe() -> None:

@@ -265,11 +265,11 @@ def test_nothing_that_is_read_is_overwritten(glow: Run, tmp_path: Path, capsys: 
     read = {file: file.read_bytes() for file in (tmp_path / "images.npz", latents, glow.directory / "directions.npz")}
     (tmp_path / "folder.npz").mkdir()
     for verb, arguments, line in (
-        ("encode", ("images.npz", "--out", "images.npz"), "cannot write {}/images.npz: it is what is read; choose another --out"),
+        ("encode", ("images.npz", "--out", "images.npz"), "cannot write {}/images.npz: it is the file that is read; choose another --out"),
         (
             "encode",
             ("images.npz", "--directions", "--directions-out", "images.npz"),
-            "cannot write {}/images.npz: it is what is read; choose another --out",
+            "cannot write {}/images.npz: it is the file that is read; choose another --out",
         ),
         (
             "encode",
@@ -279,12 +279,12 @@ def test_nothing_that_is_read_is_overwritten(glow: Run, tmp_path: Path, capsys: 
         (
             "encode",
             ("latents.npz", "--decode", "--out", "latents.npz"),
-            "cannot write {}/latents.npz: it is what is read; choose another --out",
+            "cannot write {}/latents.npz: it is the file that is read; choose another --out",
         ),
         (
             "sample",
             ("--from", "latents.npz", "--out", "latents.npz"),
-            "cannot write {}/latents.npz: it is what is read; choose another --out",
+            "cannot write {}/latents.npz: it is the file that is read; choose another --out",
         ),
         ("encode", ("images.npz", "--out", "folder.npz"), "cannot write {}/folder.npz: it is a folder; choose another --out"),
     ):
@@ -293,7 +293,7 @@ def test_nothing_that_is_read_is_overwritten(glow: Run, tmp_path: Path, capsys: 
         assert capsys.readouterr().err == f"triptych: error: {line.replace('{}', str(tmp_path))}\n"
     own = str(glow.directory / "directions.npz")
     assert main(["sample", directory, "--from", str(latents), "--direction", "1=1", "--out", own, *cpu]) == 2
-    assert capsys.readouterr().err == f"triptych: error: cannot write {own}: it is what is read; choose another --out\n"
+    assert capsys.readouterr().err == f"triptych: error: cannot write {own}: it is the file that is read; choose another --out\n"
     assert all(file.read_bytes() == before for file, before in read.items()) and not (tmp_path / "both.npz").exists()
 
 

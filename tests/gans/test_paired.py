@@ -120,7 +120,7 @@ def test_the_label_map_has_classes_then_conditions_then_edges() -> None:
     labels = LabelMaps((INSTANCES, grey, MAP, second))
     inputs = {
         "labels": torch.tensor([[[0, 2], [1, 3]]]),  # 3 is no class, and has no channel
-        "parts": torch.tensor([[[0, 1], [2, 2]]]),  # 2 is the class that nobody cares for
+        "parts": torch.tensor([[[0, 1], [2, 2]]]),  # 2 is the ignore index
         "edges": torch.tensor([[[[-1.0, 0.0], [0.5, 1.0]]]]),
         "instances": torch.tensor([[[1, 1], [1, 1000]]]),
     }

@@ -257,7 +257,7 @@ def test_nothing_that_is_read_is_written(plain: Run, styled: Run, tmp_path: Path
     for out, message in cases:
         with pytest.raises(DataError, match=message):
             plain.translate(tmp_path / "in", out=out, **CPU)
-    with pytest.raises(DataError, match=r"cannot write .*a\.png: it is what is read"):
+    with pytest.raises(DataError, match=r"cannot write .*a\.png: it is the file that is read"):
         plain.translate(tmp_path / "in/a.png", out=tmp_path / "in/a.png", **CPU)
     assert (tmp_path / "in/a.png").read_bytes() == before and len(list(tmp_path.rglob("*"))) == 2
     with pytest.raises(DataError, match=r"two\.png: one image, but there are 2 to write"):

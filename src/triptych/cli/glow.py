@@ -1,4 +1,4 @@
-"""`triptych glow`: the command line of openai/glow's train.py, said again as Triptych's own, and run.
+"""`triptych glow`: the command line of openai/glow's train.py, translated into commands of Triptych, which are run.
 
 Its flags are taken word for word, with the original's defaults. What they become is printed before it runs, so that the next time it can
 be given as it is. A flag that has no meaning any more is named with what replaced it.

@@ -1,4 +1,4 @@
-"""`triptych guided-diffusion`: the command lines of guided-diffusion's scripts, said again as Triptych's own, and run.
+"""`triptych guided-diffusion`: the command lines of guided-diffusion's scripts, translated into commands of Triptych.
 
 A script's flags are taken word for word, with the original's defaults. Each becomes one or more commands of Triptych, which are printed
 before they run, so that the next time they can be given as they are. A flag that has no meaning any more is named with what replaced it.

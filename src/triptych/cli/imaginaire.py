@@ -1,4 +1,4 @@
-"""`triptych imaginaire`: the command line of imaginaire's train.py, said again as Triptych's own, and run.
+"""`triptych imaginaire`: the command line of imaginaire's train.py, translated into commands of Triptych, which are run.
 
 Its flags are taken word for word. They become an import of the YAML file (and of weights to begin with), and a training of the run that
 this makes; both are printed before they run. A flag that has no meaning any more is named with what replaced it.

@@ -25,11 +25,11 @@ class InputSpec(Config):
     kind: Literal["image", "classes", "instances", "labels"]
     "image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,)."
     channels: int | None = None
-    "Of an image: 1 (grey) or 3 (RGB)."
+    "image: 1 (grey) or 3 (RGB)."
     num_classes: int | None = None
-    "Of classes: how many; a pixel of that very number is one that nobody cares for. Of labels: how many."
+    "classes, labels: the number of classes. With dont_care, pixels of this very number are ignored (the ignore index)."
     dont_care: bool = False
-    "Of classes: whether there are such pixels."
+    "classes: whether there are ignored pixels."
 
     def __post_init__(self) -> None:
         self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")

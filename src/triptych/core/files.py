@@ -85,7 +85,7 @@ def sweep(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or folder as far as that is possible."""
+    """Removes a file or folder if possible."""
     try:
         path.unlink()
     except FileNotFoundError:

@@ -65,7 +65,7 @@ class Model(nn.Module, ABC):
     averaged: tuple[str, ...]
     "Attribute names of the networks that the exponential moving averages follow."
     validated: tuple[str, ...] = ()
-    "Names of the phases whose loss on held-out images means something."
+    "Names of the phases with a loss that is meaningful on held-out images."
     couples_samples: bool = False
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     init_images: int = 0
@@ -73,11 +73,11 @@ class Model(nn.Module, ABC):
     grids: Mapping[str, Config] = MappingProxyType({})
     "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
     borrowed: Mapping[str, str | None] = MappingProxyType({})
-    "Its frozen networks that training needs, by attribute name, and the files of their weights; None: none was given."
+    "Frozen networks that training needs, by attribute name, with the file of their weights; None: no file was given."
     collects: bool = False
     "Whether `collect` wants to be called."
     saves_memory: bool = False
-    "Whether it gives time for memory; its gradients then keep their place, for what comes and goes around them leaves gaps."
+    "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
 
     def initialize(self, batch: Batch, rng: Rng) -> None:
         """Data-dependent initialization, once, on the same first images in every process."""
@@ -97,11 +97,11 @@ class Model(nn.Module, ABC):
         return tensors
 
     def effective(self) -> Mapping[str, Tensor]:
-        """What averages follow in place of some parameters, by their names in the model: a weight as its layer applies it."""
+        """Tensors that averages follow in place of parameters, by the parameter's name: with spectral norm, weight / sigma."""
         return {}
 
     def settle(self, average: Mapping[str, Tensor]) -> None:
-        """Called with an average's tensors, by their names in the model, when it moved: makes buffers fit what it has of `effective`."""
+        """Called with an average's tensors, by name, after each update of it: recomputes the buffers that go with `effective`."""
 
     def run_averaged(self, batch: Batch, rng: Rng) -> None:
         """Runs the averaged networks as training does, and nothing else: for batch norms that take new statistics from it."""
@@ -291,7 +291,7 @@ class Encoder(Protocol):
     encoding: Config
     "The default settings of the two ways; `triptych encode` takes them as flags."
     interpolation: Literal["linear", "sphere"]
-    "From one image's latents to another's: straight; or on a sphere, where latents are noise, whose length a straight way would lose."
+    "The way between the latents of two images: a line; or a sphere, where latents are noise: on a line they would lose their length."
 
     def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:
         """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).

@@ -76,7 +76,7 @@ def open_npz(path: Path) -> Iterator[Npz]:
 
 
 def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
-    """The arrays of an .npz, by name, of those that are wanted. Raises DamagedArchive, OSError where it cannot be read, and MemoryError."""
+    """The wanted arrays of an .npz, by name. Raises DamagedArchive, OSError where it cannot be read, and MemoryError."""
     with open_npz(path) as file:
         names = [name for name in file.names if wanted(name)]
         for name in names:

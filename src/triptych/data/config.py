@@ -26,7 +26,7 @@ class DataConfig(Config):
     image_size: int = 64
     "Height and width that the images are cropped and resized to."
     anchor_size: int | None = None
-    "Batches of one process, init_images and warm-up are counted in images of this size, and rescaled when a run starts; None: plainly."
+    "Batches of one process, init_images and warm-up are counted in images of this size, and rescaled when a run starts; None: as given."
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: Literal["auto", "folder", "prefix", "none"] = "auto"

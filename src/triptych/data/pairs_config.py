@@ -23,7 +23,7 @@ class PairedDataConfig(DataConfig):
     num_classes: tuple[int, ...] = ()
     "Number of classes of each folder of maps."
     dont_care: bool = False
-    "Pixels of other classes become class num_classes, which nobody cares for; else they are an error."
+    "Ignore pixels of any other class: they become class num_classes, the ignore index. Without this they are an error."
     instances: str | None = None
     "Folder of instance maps: the number of the object that each pixel belongs to, of 8 or 16 bits."
     conditions: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class PairedDataConfig(DataConfig):
 
 @config
 class UnpairedDataConfig(DataConfig):
-    """Images of two domains, of which none belongs to another."""
+    """Images of two domains, without pairs."""
 
     kind_name: ClassVar = "unpaired"
     changeable: ClassVar = DataConfig.changeable | {"a", "b"}

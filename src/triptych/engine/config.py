@@ -146,11 +146,11 @@ class OptimConfig(Config):
     decay_end: int | None = None
     "linear, cosine: images seen (or epochs) where it stops falling; None: train.total_images."
     decay_to: float = 0.0
-    "linear, cosine: what of the rate is left at the end, as a part of it."
+    "linear, cosine: the final learning rate, as a fraction of learning_rate."
     decay_every: int | None = None
     "step: images (or epochs) between the falls."
     decay_factor: float = 0.1
-    "step: what of the rate each fall leaves."
+    "step: each fall multiplies the learning rate by this."
     decay_unit: Literal["images", "epochs"] = "images"
     "What decay_start, decay_end and decay_every count: images seen, or passes over the training images."
     warmup_images: int = 0

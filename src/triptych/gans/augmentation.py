@@ -94,7 +94,7 @@ def scaled(images: Tensor, *, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def cut_out(images: Tensor, *, row: Tensor, column: Tensor, size: tuple[int, int]) -> Tensor:
-    """The images with zeros in a rectangle of `size` (rows, columns) around (row, column), (b,) each, as far as it is inside."""
+    """The images with zeros in a rectangle of `size` (rows, columns) around (row, column), (b,) each, cut off at the border."""
     rows, columns = (
         _within(side, first=middle - cut // 2, count=cut) for side, middle, cut in zip(images.shape[2:], (row, column), size, strict=True)
     )

@@ -1,4 +1,4 @@
-"""The discriminators of the translation networks. All give scores, higher for what they take for real, and features to compare.
+"""The discriminators of the translation networks. All give scores, higher for images that look real to them, and features to compare.
 
 Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wang et al. 2018 (arXiv 1711.11585). Feature pyramid:
 Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809). By class: Mescheder et al. 2018,

@@ -176,7 +176,7 @@ class FUNIT(GAN):
     # Translation --------------------------------------------------------------------------------------------------------
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
-        """The content images and their style images; what they should look like nobody knows."""
+        """The content images and their style images; there is no ground truth for them."""
         return Example({_IMAGES: batch.images, STYLE: torch.stack([batch.inputs[name] for name in self._names], dim=1)})
 
     @torch.no_grad()

@@ -89,7 +89,7 @@ class LabelMaps:
 
 
 def class_channels(spec: InputSpec) -> int:
-    """The channels of a one-hot class map: one more than classes where there are pixels that nobody cares for."""
+    """The channels of a one-hot class map: one more than classes where there are ignored pixels."""
     return (spec.num_classes or 0) + spec.dont_care
 
 

@@ -88,7 +88,7 @@ class Contest:
     "(b, c, h, w), as the discriminator sees them."
     fake: Tensor
     judge: Callable[[Tensor], Scores]
-    "What the discriminator says of images, told all that it is told beside them."
+    "From images to the discriminator's scores; its other inputs (label map, style) are bound already."
 
     def term(self, kind: str) -> str:
         """The name of a term of this contest."""
@@ -113,7 +113,7 @@ class GAN(Model):
     validated = (GENERATOR,)
 
     def __init__(self, config: GANConfig, generator: nn.Module, discriminator: nn.Module, *, partial: bool = False) -> None:
-        """Takes the networks and draws their initial weights. `partial`: not every parameter has a part in each loss of its phase."""
+        """Takes the networks and draws their initial weights. `partial`: some losses give some parameters no gradient."""
         super().__init__()
         self.config = config
         self.generator, self.discriminator = generator, discriminator
@@ -164,9 +164,10 @@ class GAN(Model):
             self.get_buffer("generator_steps").add_(1)
 
     def stepped(self, phase: Phase) -> None:
-        """Power iterations of the spectral norms of the phase's networks, so that the other phase sees them fit their new weights.
+        """One power iteration of spectral norm in the phase's networks, so that the other phase sees the sigma of their new weights.
 
-        Before the step would be too late: small initial weights are others after a step of Adam, and sigma nearly any number.
+        It comes after the optimizer's step. Small initial weights change completely in one step of Adam, and a sigma from before the
+        step would no longer fit them.
         """
         for name in phase.networks:
             power_iteration(getattr(self, name))

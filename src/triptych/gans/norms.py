@@ -36,7 +36,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class AdaptiveNorm:
-    """A norm whose output is scaled and shifted by what a vector says."""
+    """A norm with a scale and shift computed from a vector."""
 
     base: Norm
     cond_channels: int
@@ -48,7 +48,7 @@ class AdaptiveNorm:
 
 @dataclass(frozen=True)
 class SpatialNorm:
-    """A norm whose output is scaled and shifted pixel by pixel, by what one or several maps say."""
+    """A norm with a scale and shift for each pixel, computed from one or several maps."""
 
     base: Norm
     cond_channels: tuple[int, ...]

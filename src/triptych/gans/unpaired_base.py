@@ -1,4 +1,4 @@
-"""What UNIT and MUNIT have in common in training: two domains of images, of which none belongs to another.
+"""What UNIT and MUNIT have in common in training: two domains of images, without pairs.
 
 In all names a is the domain of `Batch.images`, b that of the input `IMAGES_B`, and "ab" what has come from a to b.
 """
@@ -195,7 +195,7 @@ class UnpairedGAN(GAN):
         """The translations of images that were checked; `style`: the style images, where there are some."""
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
-        """The images of the domain that the direction starts from; what they should look like nobody knows."""
+        """The images of the domain that the direction starts from; there is no ground truth for them."""
         return Example({_IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
 
     @torch.no_grad()

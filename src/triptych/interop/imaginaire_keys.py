@@ -84,7 +84,7 @@ IGNORED = (
 
 
 def unasked(given: Mapping[str, Any], asked: set[str]) -> tuple[list[str], list[str]]:
-    """A warning for each key of a file that nobody knows, with the nearest one; and a line of those known that mean nothing here.
+    """A warning for each unknown key of a file, with the nearest known one; and a line that names the keys without an effect here.
 
     `asked`: the dotted names that were asked for.
     """

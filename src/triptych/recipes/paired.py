@@ -24,7 +24,7 @@ _COCO, _CITYSCAPES = 118_000, 2_975
 _PROCESSES = 8
 
 _INITIAL = InitConfig(gain=1.0)
-"""With the usual 0.02 the first steps of 0.0004 would change the weights by more than all that they are."""
+"""The usual gain of 0.02 gives weights so small that the first steps, at learning rate 0.0004, would be larger than the weights."""
 
 
 def spade_camvid() -> RunConfig:

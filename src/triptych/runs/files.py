@@ -30,7 +30,7 @@ def check_place(out: Path) -> None:
 def check_kept(out: Path, read: str | Path) -> None:
     """DataError where `out` is the file that is read, which would be lost."""
     if out.is_file() and Path(read).is_file() and out.samefile(read):
-        raise DataError(f"cannot write {out}: it is what is read; choose another --out")
+        raise DataError(f"cannot write {out}: it is the file that is read; choose another --out")
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -87,7 +87,7 @@ def import_run(
 
 
 def untrained_import(directory: RunDirectory) -> bool:
-    """Whether a run was imported and not trained since: then nothing but its model is settled."""
+    """Whether a run was imported and not trained since. Then only its model is fixed; the other settings may still be chosen."""
     if list_checkpoints(directory.checkpoints) != [0]:
         return False
     return "imported" in load_checkpoint(checkpoint_path(directory.checkpoints, 0), files=()).info

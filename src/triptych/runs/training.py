@@ -151,7 +151,7 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
     settled = stored.config
-    if untrained_import(directory):  # all but the model is still to be chosen
+    if untrained_import(directory):  # only the model of such a run is fixed
         settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
     try:
         notes = accept_changes(settled, config, directory=str(directory.root))

@@ -77,7 +77,7 @@ class Translation:
     precision: str
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
-        """What is translated of inputs of one size, for the first answer; with the truth, where it is known, if that is wanted."""
+        """The model's input for some items of one size, with the style of the first answer. `truth`: with the target image, where known."""
         example = self.inputs.example(require_translator(model), items, device=device, settings=self.settings, truth=truth)
         inputs = dict(example.inputs)
         if self.styles is not None:

@@ -32,7 +32,7 @@ BASE_COUNT = 64
 
 ClassesFrom = Literal["auto", "folder", "prefix", "none"]
 _COLUMNS = 16  # of the grids during training
-_BELOW_SIZE = ", smaller than data.image_size"  # where the data's message goes on with advice about settings that are not there here
+_BELOW_SIZE = ", smaller than data.image_size"  # the rest of the data's message advises on settings that this command does not have
 _LABELS = "data.labels"  # which is called `classes` here
 
 

@@ -57,6 +57,6 @@ def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[st
 
 
 def _divided(name: str) -> str:
-    """The name of the weight that spectral norm divides by what a vector of this name says; with another weight it is nearly any number."""
+    """The name of the weight that a vector u of spectral norm belongs to: with another weight, the sigma computed from u is wrong."""
     stem, _, last = name.rpartition("weight_")
     return f"{stem}weight_orig" if last in ("u", "v") else ""
