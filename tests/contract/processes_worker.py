@@ -1,4 +1,4 @@
-"""What several processes do: train every shrunk recipe in a folder, and sample from it."""
+"""What several processes do: train every shrunk recipe in a folder, and sample from it; go on with some runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,19 @@ from tests.contract.shrink import BATCH, KINDS, shrunk
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
+
+MIXED = ("adm-digits", "munit-mnist", "spade-camvid")
+"""Runs that change the number of their processes."""
+
+
+def go_on(folder: Path, total_images: int) -> None:
+    """Trains the runs of the folder "mixed" until then, by a rate that does not depend on it."""
+    with in_float64():
+        for name in MIXED:
+            config = shrunk(name)
+            optim = replace(config.optim, warmup_images=0, schedule="constant")
+            config = replace(config, optim=optim, train=replace(config.train, total_images=total_images))
+            train(config, folder / "mixed" / name, device="cpu")
 
 
 def main(folder: Path) -> None:

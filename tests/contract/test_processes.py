@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,25 @@ from tests.contract.shrink import BATCH, KINDS, able
 from tests.float64 import in_float64
 from tests.processes import run_together
 from triptych.engine.metric_log import read_metrics
-from triptych.runs import open_run
+from triptych.runs import Run, open_run
 from triptych.runs.stored import build
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})
 
 
+def work(folder: Path) -> None:
+    processes_worker.main(folder)
+    processes_worker.go_on(folder, 4 * BATCH)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    run_together(2, processes_worker.main, two)
+    processes_worker.go_on(two, 2 * BATCH)
+    run_together(2, work, two)
+    processes_worker.go_on(two, 6 * BATCH)
+    processes_worker.go_on(one, 6 * BATCH)
     processes_worker.main(one)
     return one, two
 
@@ -31,18 +40,33 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("name", KINDS)
 def test_two_processes_train_as_one(folders, name):
     one, two = (open_run(folder / name) for folder in folders)
-    with in_float64():
-        fresh = build(one.config, one.spec).state_dict()
-    weights, other = one.tensors(weights="raw"), two.tensors(weights="raw")
-    assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float64}
-    for key, tensor in weights.items():
-        # Measured: 6e-13 of the movement. Biases that norms take out again have a gradient of rounding alone, and move by up to 5e-11.
-        assert (other[key] - tensor).double().norm() <= 1e-9 * (tensor - fresh[key]).double().norm() + 1e-9, key
+    check_weights(one, two)
     lines = [read_metrics(run.directory / "metrics.jsonl") for run in (one, two)]
     names, other_names = ([name for line in part for name in line if "/loss" in name] for part in lines)  # by group too, and validation's
     losses, other_losses = ([line[name] for line in part for name in line if "/loss" in name] for part in lines)
     assert names and names == other_names
     np.testing.assert_allclose(losses, other_losses, rtol=1e-6)  # the log sums in float32
+
+
+@pytest.mark.parametrize("name", processes_worker.MIXED)
+def test_a_run_of_one_two_and_one_processes_is_that_of_one(folders, name):
+    one, mixed = (open_run(folder / "mixed" / name) for folder in folders)
+    log = (mixed.directory / "log.txt").read_text(encoding="utf-8")
+    assert re.findall(r"(\d) process\(es\)", log) == ["1", "2", "1"]
+    assert re.findall(r"goes on at (\d+) images", log) == [str(2 * BATCH), str(4 * BATCH)]
+    check_weights(one, mixed)
+
+
+def check_weights(one: Run, two: Run) -> None:
+    """The same weights, and the same averages of them."""
+    with in_float64():
+        fresh = build(one.config, one.spec).state_dict()
+    for which in ("raw", None):
+        weights, other = one.tensors(weights=which), two.tensors(weights=which)
+        assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float64}
+        for key, tensor in weights.items():
+            # Measured: 6e-13 of the movement. Biases that norms take out again have a gradient of rounding alone, and move by up to 5e-11.
+            assert (other[key] - tensor).double().norm() <= 1e-9 * (tensor - fresh[key]).double().norm() + 1e-9, (which, key)
 
 
 @pytest.mark.parametrize("name", MAKERS)
