@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
+import time
 from dataclasses import replace
 
 import pytest
@@ -322,6 +324,17 @@ def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
     assert checkpoint.info["log2_loss_scale"] == {"network": 17.75}
 
 
+def test_a_gradient_that_overflows_in_fp16_costs_steps_and_nothing_else(tmp_path):
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", precision="fp16", total_images=8 * 40, loss_scale=2.0**40)
+    start = {name: parameter.detach().clone() for name, parameter in loop.model.named_parameters()}
+    run(loop)
+    (updater,) = loop.updaters.values()
+    assert 10 < updater.scale.log2_scale < 39  # it fell for as long as its products exceeded 65,504
+    checkpoint = load_newest(tmp_path / "run/checkpoints", warn=pytest.fail)
+    assert all(tensor.isfinite().all() for file in checkpoint.files.values() for tensor in file.values())
+    assert all(not torch.equal(checkpoint.files["model"][name], tensor) for name, tensor in start.items())
+
+
 def test_loss_scale_has_a_floor(tmp_path):
     model = seeded(Overflowing)
     model.limit = -1.0
@@ -329,6 +342,20 @@ def test_loss_scale_has_a_floor(tmp_path):
     with pytest.raises(RunError, match=r"loss scale fell below its floor \(1\)"):
         run(loop)
     assert list_checkpoints(tmp_path / "run/checkpoints") == []
+
+
+def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
+    """Back and forth by years, as when a machine learns the time after its start; what counts seconds uses another clock."""
+    made, years = {}, itertools.cycle((0.0, 2e9, 1.7e9, -1.0))
+    for name in ("steady", "jumping"):
+        if name == "jumping":
+            monkeypatch.setattr(time, "time", lambda: next(years))
+            monkeypatch.setattr(time, "time_ns", lambda: int(next(years) * 1e9))
+        loop = make_loop(seeded(Denoiser), tmp_path / name, total_images=64, checkpoint_minutes=5.0, keep_last=9)
+        assert run(loop)
+        assert list_checkpoints(tmp_path / name / "checkpoints") == [64]  # none was overdue
+        made[name] = load_newest(tmp_path / name / "checkpoints", warn=pytest.fail)
+    assert made["steady"].hashes == made["jumping"].hashes
 
 
 def test_clipping_bounds_the_gradient_of_the_step(tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from triptych.core import locks
 from triptych.core.errors import CheckpointError
 from triptych.core.files import temporary_path
 from triptych.engine.run_directory import RunDirectory
@@ -174,3 +176,19 @@ def test_what_killed_writers_left_is_swept(tmp_path: Path) -> None:
         path.touch()
     run.sweep()
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(kept)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_warned_of_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Some network file systems have none, and a training that refused them could not be started there at all."""
+
+    def refused(file: object, how: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refused)
+    with pytest.warns(
+        UserWarning, match=rf"\.lock cannot be locked \({os.strerror(code)}\): see that only one command writes there"
+    ) as said:
+        lock = RunDirectory(tmp_path).lock()
+    assert len(said) == 1 and "\n" not in str(said[0].message)
+    lock.release()
