@@ -12,18 +12,18 @@ from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
 
-MIXED = ("adm-digits", "munit-mnist", "spade-camvid")
+CHANGING = ("adm-digits", "munit-mnist", "spade-camvid")
 """Runs that change the number of their processes."""
 
 
 def go_on(folder: Path, total_images: int) -> None:
-    """Trains the runs of the folder "mixed" until then, by a rate that does not depend on it."""
+    """Trains those runs in the folder until then, by a rate that does not depend on it."""
     with in_float64():
-        for name in MIXED:
+        for name in CHANGING:
             config = shrunk(name)
             optim = replace(config.optim, warmup_images=0, schedule="constant")
             config = replace(config, optim=optim, train=replace(config.train, total_images=total_images))
-            train(config, folder / "mixed" / name, device="cpu")
+            train(config, folder / name, device="cpu")
 
 
 def main(folder: Path) -> None:

@@ -21,20 +21,23 @@ pytestmark = pytest.mark.xdist_group("torchrun")
 MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})
 
 
-def work(folder: Path) -> None:
-    processes_worker.main(folder)
-    processes_worker.go_on(folder, 4 * BATCH)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    processes_worker.go_on(two, 2 * BATCH)
-    run_together(2, work, two)
-    processes_worker.go_on(two, 6 * BATCH)
-    processes_worker.go_on(one, 6 * BATCH)
+    run_together(2, processes_worker.main, two)
     processes_worker.main(one)
     return one, two
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory) -> tuple[Path, Path]:
+    """Runs of one process, and runs of one, two and one again."""
+    one, changed = (tmp_path_factory.mktemp(name) for name in ("one", "changed"))
+    processes_worker.go_on(one, 6 * BATCH)
+    processes_worker.go_on(changed, 2 * BATCH)
+    run_together(2, processes_worker.go_on, changed, 4 * BATCH)
+    processes_worker.go_on(changed, 6 * BATCH)
+    return one, changed
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -48,13 +51,13 @@ def test_two_processes_train_as_one(folders, name):
     np.testing.assert_allclose(losses, other_losses, rtol=1e-6)  # the log sums in float32
 
 
-@pytest.mark.parametrize("name", processes_worker.MIXED)
-def test_a_run_of_one_two_and_one_processes_is_that_of_one(folders, name):
-    one, mixed = (open_run(folder / "mixed" / name) for folder in folders)
-    log = (mixed.directory / "log.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", processes_worker.CHANGING)
+def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
+    one, changed = (open_run(folder / name) for folder in changing)
+    log = (changed.directory / "log.txt").read_text(encoding="utf-8")
     assert re.findall(r"(\d) process\(es\)", log) == ["1", "2", "1"]
     assert re.findall(r"goes on at (\d+) images", log) == [str(2 * BATCH), str(4 * BATCH)]
-    check_weights(one, mixed)
+    check_weights(one, changed)
 
 
 def check_weights(one: Run, two: Run) -> None:
