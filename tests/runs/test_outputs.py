@@ -22,8 +22,11 @@ from tests.interop.networks import diffusion_weights
 from tests.runs.glow import moved_run, pixels
 from tests.runs.translators import mirror_run, opened, plain_data, write_images
 from triptych.core.errors import CheckpointError, DataError, RunError
+from triptych.core.files import temporary_path
+from triptych.engine import distributed
 from triptych.engine.checkpoint import load_checkpoint, save_checkpoint
 from triptych.runs import Run, import_run, open_run, train
+from triptych.runs.files import writing
 
 Progress = Callable[..., None]
 
@@ -240,7 +243,7 @@ def test_an_import_that_is_killed_is_whole_or_done_again(tmp_path: Path) -> None
         assert found == expected, operation
         if not was_killed:
             break
-        operation += 2
+        operation += 3
     assert operation > 10 and cut_short
 
 
@@ -258,6 +261,39 @@ def test_weights_that_are_not_finite_are_refused_by_name(flow: Run, tmp_path: Pa
         run.sample(1, checkpoint=str(number), device="cpu")
     with pytest.warns(UserWarning, match=name), pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         run.sample(1, device="cpu")
+
+
+def test_a_start_of_training_removes_what_killed_ones_left(flow: Run, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(flow.directory, run)
+    before = sorted(run.rglob("*"))
+    dead = 2**22 + 1  # Linux numbers no process so
+    current = temporary_path(run / "config.json").name.replace(f"-{os.getpid()}-", f"-{dead}-")
+    for name in (current, f".config.json.{dead}", f"samples/.000000008.png.{dead}", f"samples/{current}"):
+        (run / name).touch()
+    (run / "checkpoints" / f".tmp-000000008-{dead}").mkdir()
+    train(flow.config, run, device="cpu")
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_place_that_cannot_be_made_is_one_line_for_all_processes(flow: Run, tmp_path: Path, monkeypatch) -> None:
+    said: list[object] = []
+
+    class World(distributed.World):
+        def from_main(self, value):
+            said.append(value)
+            return value
+
+    def refuse(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with (
+        pytest.raises(DataError, match="cannot write .*: No space left"),
+        writing(tmp_path / "a" / "b.npz", world=World(0, 2, torch.device("cpu"))),
+    ):
+        raise AssertionError
+    assert isinstance(said[0], DataError)
 
 
 def test_the_best_checkpoint_is_known_though_the_newest_is_damaged(flow: Run, tmp_path: Path) -> None:

@@ -53,10 +53,17 @@ def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[Non
 
     def begin() -> None:
         nonlocal lock
-        place.mkdir(parents=True, exist_ok=True)
-        lock = _locked(out, place)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            lock = _locked(out, place)
+        except OSError as error:  # as an error that reaches the other processes too, which wait for this one
+            raise failed(error) from error
         for folder in _swept(out):
             sweep(folder)
+
+    def failed(error: OSError) -> DataError:
+        goes_on = f"; what was {kept} is kept, and the same command goes on" if kept is not None else ""
+        return DataError(f"cannot write {out}: {explain(error)}{goes_on}")
 
     try:
         world.on_main(begin)
@@ -65,8 +72,7 @@ def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[Non
         rest = f"what was {kept} is kept, and the same command goes on" if kept is not None else "the same command begins again"
         raise Stopped(f"interrupted; {rest}") from None
     except OSError as error:
-        goes_on = f"; what was {kept} is kept, and the same command goes on" if kept is not None else ""
-        raise DataError(f"cannot write {out}: {explain(error)}{goes_on}") from error
+        raise failed(error) from error
     finally:
         if lock is not None:
             lock.release(remove=True)
