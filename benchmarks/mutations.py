@@ -23,7 +23,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engine/checkpoint.py": _tests("engine", "checkpoint"),
     "engine/config.py": _tests("engine", "optim loop"),
     "engine/distributed.py": _tests("engine", "distributed"),
-    "engine/ema.py": _tests("engine", "optim checkpoint"),
+    "engine/ema.py": _tests("engine", "optim checkpoint loop"),
     "engine/loop.py": _tests("engine", "loop stopping progress"),
     "engine/measurements.py": _tests("engine", "measurements"),
     "engine/metric_log.py": _tests("engine", "metric_log"),
@@ -100,7 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "diffusion/model.py": _tests("diffusion", "adm encoding guidance"),
     "diffusion/pooling.py": _tests("diffusion", "classifier classifier_parity"),
     "diffusion/respacing.py": _tests("diffusion", "respacing"),
-    "diffusion/samplers.py": _tests("diffusion", "samplers parity"),
+    "diffusion/samplers.py": _tests("diffusion", "samplers parity guidance"),
     "diffusion/schedules.py": _tests("diffusion", "gaussian"),
     "diffusion/solvers.py": _tests("diffusion", "solvers"),
     "diffusion/super_resolution.py": _tests("diffusion", "super_resolution super_resolution_parity"),
@@ -180,5 +180,10 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)",
         "matches = difflib.get_close_matches(name, list(allowed), n=2, cutoff=0.5)",
     ): "the best match, which comes first, is all that is used",
+    (
+        "engine/progress.py",
+        'row.add_row(ProgressBar(self._total, self._images, width=30), Text(f"{self._images:,}/{self._total:,} images"))',
+        'row.add_row(ProgressBar(self._total, self._images, width=31), Text(f"{self._images:,}/{self._total:,} images"))',
+    ): "looks alone",
 }
 """(file, line, line with the fault): why no test can notice it."""

@@ -444,3 +444,16 @@ def test_nothing_is_made_of_measurements_that_are_not_finite(tmp_path, what):
     with pytest.raises(RunError, match=r'"denoise": the loss term "loss" is not finite at 24'):
         getattr(loop, what)(*([{"": lambda path, watch: made.append(path)}] if what == "_draw" else []))
     assert not made and not any((tmp_path / "run/checkpoints").iterdir())
+
+
+def test_the_gradient_under_fp16_is_that_of_float32(tmp_path):
+    """Multiplied by the loss scale and divided by it again."""
+    norms = {}
+    for precision in ("float32", "fp16"):
+        loop = make_loop(seeded(Denoiser), tmp_path / precision, precision=precision, loss_scale=1024.0, ema_rates=())
+        batch = next(loop.callables.draw(0)).to("cpu")
+        (updater,) = loop.updaters.values()
+        (phase,) = loop.model.phases
+        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), rate=0.0, total=8, images=8)
+        norms[precision] = float(record.gradient_norm)
+    assert norms["fp16"] == pytest.approx(norms["float32"], rel=0.02)
