@@ -340,7 +340,10 @@ def test_mistakes(run: Run, images: Path, tmp_path: Path, capsys: pytest.Capture
             "(n, height, width, 1 or 3)",
         ),
         ((directory, given, "--out", "a.png"), "--out: got 'a.png', expected a name that ends with .npz"),
-        ((directory, given, "--decode", "--out", "a.jpg"), "--out: got 'a.jpg', expected a name that ends with .png or .npz, or a folder"),
+        (
+            (directory, given, "--decode", "--out", "a.gif"),
+            "--out: got 'a.gif', expected a name that ends with .png, .jpg, .webp or .npz, or a folder",
+        ),
         ((directory, given, "--decode", "--check"), "--check: got True, expected False with --decode; it goes with encoding"),
         ((directory, given, "--count", "9", *FAST), "--count: got 9, expected 1 to 5, the images that are there"),
         ((directory, given, "--step", "9"), '--step: unknown setting; did you mean "--steps"?'),
