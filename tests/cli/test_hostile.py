@@ -177,3 +177,50 @@ def test_a_file_name_that_is_not_utf8(tmp_path, capsys, verb):
     name = os.fsdecode(b"caf\xe9")
     arguments = {"train": ["train", "adm-digits", "--run", str(tmp_path / "run"), "--data.path", name], "sample": ["sample", name]}[verb]
     assert r"caf\xe9" in one_line(capsys, code=2, arguments=arguments)
+
+
+def test_help_does_not_steer_the_terminal(tmp_path, capsys):
+    document = config_of_a_run(tmp_path)
+    document["data"]["path"] = STEERING
+    root = tmp_path / f"run{STEERING}"
+    root.mkdir()
+    (root / "config.json").write_text(json.dumps(document))
+    assert main(["train", str(root), "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--data.path" in out and "\\x1b" in out
+    assert out.replace("\n", "").isprintable()
+
+
+def test_tensors_that_no_memory_holds(monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(command, "_dispatch", lambda given: torch.empty(2**57) and 0)
+    line = one_line(capsys, code=1, arguments=["sample"])
+    assert re.search(r"not enough memory \(.*allocate memory.*\): ask for less at once", line)
+
+
+TINY = "--data.image-size 16 --train.total-images 8 --train.batch-size 8 --train.sample-count 3 --model.network.num-channels 32"
+
+
+def test_names_that_are_not_utf8_in_a_whole_run(tmp_path, capsys):
+    """Of files, classes and the run: trained, logged, stored, drawn by name; and a damaged file of such a name."""
+    data, names = tmp_path / "data", [b"caf\xe9", b"\x1b[31mred", b"plain"]
+    for name in names:
+        folder = data / os.fsdecode(name)
+        folder.mkdir(parents=True)
+        for k in range(4):
+            (folder / os.fsdecode(b"\xff%d.png" % k)).write_bytes(encoded(picture(16, 16, seed=k)))
+    run = tmp_path / os.fsdecode(b"run\xfe")
+    arguments = ["train", "adm-digits", "--run", str(run), "--data.path", str(data), "--data.workers", "1", "--model.sampling.steps", "2"]
+    assert main([*arguments, *TINY.split()]) == 0
+    assert json.loads((run / "config.json").read_text("utf-8"))["spec"]["class_names"] == sorted(map(os.fsdecode, names))
+    assert r"run\xfe" in (run / "log.txt").read_text("utf-8")
+    picture_path = tmp_path / os.fsdecode(b"\xe9.png")
+    assert main(["sample", str(run), "--count", "1", "--labels", os.fsdecode(names[0]), "--out", str(picture_path)]) == 0
+    assert picture_path.is_file()
+    out, err = capsys.readouterr()
+    assert r"1 images in" in out and r"\xe9.png" in out
+    assert (out + err).replace("\n", "").isprintable()
+    (data / os.fsdecode(names[0]) / os.fsdecode(b"\xff1.png")).write_bytes(b"damaged")
+    assert main([*arguments[:3], str(tmp_path / "other"), *arguments[4:], *TINY.split()]) == 2
+    assert r"caf\xe9/\xff1.png: not an image that can be read" in capsys.readouterr().err

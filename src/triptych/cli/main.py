@@ -20,12 +20,13 @@ from types import FrameType
 from triptych import __version__
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, is_launched
-from triptych.core.errors import ConfigError, RunError, Stopped, UserError, nearest
+from triptych.core.errors import ConfigError, RunError, Stopped, UserError, nearest, one_line
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory")  # PyTorch's words, on the CPU and on a GPU
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except MemoryError as error:
-        short = RunError(f"not enough memory ({error}): ask for less at once").with_traceback(error.__traceback__)
-        return _fail(short, EXIT_FAILED, debug=debug)
+        return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
+    except RuntimeError as error:
+        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise
+        return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
     except OSError as error:
         return _fail(error, EXIT_FAILED, debug=debug)
+
+
+def _out_of_memory(error: Exception) -> RunError:
+    said = f" ({one_line(error)})" if str(error) else ""
+    return RunError(f"not enough memory{said}: ask for less at once").with_traceback(error.__traceback__)
 
 
 @contextmanager

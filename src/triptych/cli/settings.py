@@ -27,7 +27,7 @@ import tyro
 
 from triptych.cli.synonyms import hint
 from triptych.core.config import Config, field_types
-from triptych.core.errors import ConfigError, nearest
+from triptych.core.errors import ConfigError, nearest, printable
 from triptych.core.reading import parsed_json, read_regular
 
 _MOST_BYTES = 2**24  # of a file of settings
@@ -53,10 +53,11 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     """
     flags = {flag.name: flag for part in (options, settings) for flag in flags_of(part)}
     assert len(flags) == len(list(flags_of(options))) + len(list(flags_of(settings))), "a setting has the name of an option of the verb"
-    form = _form("Flags", options, settings)
     given = list(_plain_booleans(arguments, flags))
     if "-h" in given or "--help" in given:
-        tyro.cli(form, prog=prog, description=description, args=["--help"])
+        page = _form("Flags", options, settings, shown=True)
+        tyro.cli(page, prog=printable(prog), description=printable(description), args=["--help"])
+    form = _form("Flags", options, settings)
     groups = [(flags.get(_canonical(name, flags)), values) for name, values in _grouped(given, flags)[1]]
     lacking = any(flag is not None and _lacks_values(values, flag.annotation) for flag, values in groups)
     filled = None if lacking else _quietly(form, list(_plain_values(given, flags)))
@@ -165,20 +166,30 @@ def whole_number(text: str) -> str:
     return str(int(whole + part.ljust(places, "0"))) if len(part) <= places else text
 
 
-def _form(name: str, *parts: Config) -> type:
-    """A plain dataclass with the fields of `parts`, their values as defaults and their docstrings as help."""
+def _form(name: str, *parts: Config, shown: bool = False) -> type:
+    """A plain dataclass with the fields of `parts`, their values as defaults and their docstrings as help.
+
+    `shown`: for a page of help, on which the values must not steer the terminal.
+    """
     fields: list[tuple[str, Any, Any]] = []
     for part in parts:
         docs = field_docs(type(part))
         for field, annotation in field_types(type(part)).items():
             value = getattr(part, field)
             if isinstance(value, Config):
-                section = _form(f"{type(value).__name__}Form", value)
+                section = _form(f"{type(value).__name__}Form", value, shown=shown)
                 help_text = Annotated[section, tyro.conf.arg(help=docs.get(field))]
                 fields.append((field, help_text, dataclasses.field(default_factory=section)))
             elif not _holds_section(annotation):
-                fields.append((field, Annotated[annotation, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=value)))
+                default = _printable(value) if shown else value
+                fields.append((field, Annotated[annotation, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
     return dataclasses.make_dataclass(name, fields, kw_only=True)
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    return printable(value) if isinstance(value, str) else value
 
 
 def _changes(filled: Any, settings: Config) -> dict[str, Any]:

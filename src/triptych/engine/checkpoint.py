@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain, replace_folder, sync, whole
+from triptych.core.tensors import load_tensors
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
 from triptych.engine.state import RESERVED, SUFFIX, read_state, write_state
 
@@ -201,7 +202,7 @@ def _read_tensors(path: Path, expected: str) -> dict[str, Tensor]:
     try:
         if _digest(path) != expected:
             raise CheckpointError(f"{path} is damaged or cut short: its content is not what was written")
-        return load_file(path)
+        return load_tensors(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.core.files import whole
+from triptych.core.tensors import load_tensors
 
 _WRAPPERS = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before every name."""
@@ -88,7 +88,7 @@ def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _load(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return load_tensors(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
