@@ -43,7 +43,8 @@ def run_together(count: int, function: Callable[..., int | None], *arguments: An
             process.kill()
             process.join()
         said = [Said(*(Path(f"{folder}/{rank}.{stream}").read_text() for stream in ("out", "err"))) for rank in range(count)]
-    assert all(process.exitcode == 0 for process in processes), "\n".join(part.stderr[-3000:] for part in said)
+    codes = [process.exitcode for process in processes]
+    assert codes == [0] * count, "\n".join([f"exit codes {codes} (-9: not done in time)", *(part.stderr[-3000:] for part in said)])
     return said
 
 

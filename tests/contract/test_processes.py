@@ -17,14 +17,14 @@ from triptych.engine.metric_log import read_metrics
 from triptych.runs import Run, open_run
 from triptych.runs.stored import build
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]  # the first one waits for all the runs
 MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    run_together(2, processes_worker.main, two)
+    run_together(2, processes_worker.main, two, timeout_seconds=600)
     processes_worker.main(one)
     return one, two
 

@@ -53,6 +53,7 @@ def gradient(made: ADM, parts: list[slice]) -> tuple[Tensor, dict[str, Tensor]]:
     return torch.cat([p.grad.flatten() for p in made.network.parameters() if p.grad is not None]), joined
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("timestep_sampler", ["uniform", "loss-second-moment"])
 def test_microbatches_give_the_whole_batchs_gradient(timestep_sampler: str) -> None:
     made = model(timestep_sampler=timestep_sampler)
@@ -127,6 +128,7 @@ def sampled(made: ADM, count: int, **settings: Any) -> Tensor:
     return made.sample(rng, labels=torch.arange(count) % 3, settings=SamplingConfig(**({"steps": 5} | settings)))
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("settings", [{}, {"sampler": "ddim"}, {"sampler": "ddim", "eta": 1.0}, {"steps": "ddim10"}, {"steps": "3,2"}])
 def test_samples_do_not_depend_on_the_batch(settings: dict[str, Any]) -> None:
     made = model().eval()
@@ -185,6 +187,7 @@ def test_labels_are_checked() -> None:
     assert unlabelled.sample(rng, labels=None, settings=SamplingConfig(steps=2)).shape == (2, 1, 8, 8)
 
 
+@pytest.mark.usefixtures("float64")
 def test_bound_of_images() -> None:
     made, (images, rng) = model().eval(), batch()
     result = made.bound(images, rng, steps=10)

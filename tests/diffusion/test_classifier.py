@@ -60,12 +60,13 @@ def batch(count: int = 6) -> tuple[Batch, Rng]:
 # The network.
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("pool", POOLS)
 def test_logits(pool: Pool) -> None:
     made, (images, rng) = model(pool=pool), batch()
     t = torch.arange(6) * 10
     logits = made.eval().network(images.images, t)
-    assert logits.shape == (6, 7) and logits.dtype == torch.float32
+    assert logits.shape == (6, 7) and logits.dtype == images.images.dtype
     torch.testing.assert_close(made.network(images.images[2:3], t[2:3]), logits[2:3], atol=1e-5, rtol=0)
     assert not torch.allclose(made.network(images.images, t + 30), logits, atol=1e-4)  # the timestep matters
     made.train()
@@ -131,6 +132,7 @@ def test_gradient_of_the_images_by_differences(pool: Pool) -> None:
     torch.testing.assert_close(change, 2 * (gradient * step).double().sum(), rtol=1e-2, atol=0)
 
 
+@pytest.mark.usefixtures("float64")
 def test_recomputed_activations_give_the_same_gradients() -> None:
     images, rng = batch()
     gradients = []

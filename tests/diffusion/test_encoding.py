@@ -112,10 +112,11 @@ def test_another_label_moves_the_mean() -> None:
     torch.testing.assert_close(moved, (MEAN * (other - labels).double())[:, None, None, None].expand_as(images), atol=0.02, rtol=0)
 
 
+@pytest.mark.usefixtures("float64")
 def test_latents_do_not_depend_on_the_batch() -> None:
     made, settings = model(), EncodingConfig(steps=6)
     images, labels, rng = pictures(5)
-    images = images.float()
+    images = images.double()
     (whole,) = made.encode(images, labels=labels, rng=rng, settings=settings)
     cuts = (slice(0, 1), slice(1, 5))
     parts = [made.encode(images[cut], labels=labels[cut], rng=rng[cut], settings=settings)[0] for cut in cuts]
@@ -127,6 +128,7 @@ def test_latents_do_not_depend_on_the_batch() -> None:
     assert not whole.requires_grad and not decoded.requires_grad
 
 
+@pytest.mark.usefixtures("float64")
 def test_decoding_is_the_sampler_without_clipping() -> None:
     made = model()
     rng, labels = Rng(7, ("sample",), torch.arange(3)), torch.tensor([0, 2, 1])

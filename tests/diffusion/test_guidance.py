@@ -208,6 +208,7 @@ def sampled(made: nn.Module, *, labels: list[int] | None, **settings: Any) -> Te
     return made.sample(rng, labels=None if labels is None else torch.tensor(labels), settings=SamplingConfig(**({"steps": 5} | settings)))
 
 
+@pytest.mark.usefixtures("float64")
 def test_a_classifier_leads_an_unconditional_model_by_labels() -> None:
     plain = adm(class_conditional=False)
     assert isinstance(plain, Guidable)
@@ -319,6 +320,7 @@ def test_clipping_after_the_shift() -> None:
     assert largest[0] > 1.01 and largest[1] <= 1
 
 
+@pytest.mark.usefixtures("float64")
 def test_away_from_a_weaker_model() -> None:
     """From itself there is nowhere to go; from another, farther at a larger scale; at scale 1 it is not asked."""
     strong, weaker, labels = adm(), adm(network=NETWORK.updated({"num_res_blocks": 2})), [0, 1, 2, 0]

@@ -52,6 +52,7 @@ def rng(count: int, *stream: str | int) -> Rng:
     return Rng(0, ("evaluate", *stream), torch.arange(count))
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 @pytest.mark.parametrize("mean", ["epsilon", "x0", "v"])
 def test_gaussian_data(mean: Any, schedule: Any) -> None:
@@ -221,6 +222,7 @@ def test_the_estimate_of_a_network_is_around_its_exact_value() -> None:
     assert abs(float(estimates.mean() - exact)) < 3.5 * error
 
 
+@pytest.mark.usefixtures("float64")
 def test_an_image_does_not_depend_on_its_batch() -> None:
     made, given, settings = model(variance="learned_range"), batch(), FlowODEConfig(steps=4)
     whole = made.log_prob(given, rng(5), settings=settings)

@@ -305,6 +305,7 @@ def model(**diffusion: Any) -> ADM:
     return made.eval()
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("name", ANY)
 def test_image_k_is_the_same_in_every_batch(name: str) -> None:
     made, labels, rng = model(), torch.tensor([0, 2, 1, 0, 1]), Rng(7, ("sample",), torch.arange(5))

@@ -78,6 +78,7 @@ class _Same(nn.Module):
         return x
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("settings", [{}, {"sampler": "ddim"}, {"sampler": "ddim", "eta": 1.0}])
 def test_enlargements_do_not_depend_on_the_batch(settings: dict[str, Any]) -> None:
     made, batch = model(), small_batch()
@@ -115,6 +116,7 @@ def test_the_loss_goes_by_the_small_image_of_the_same_batch() -> None:
     assert not torch.allclose(made.network(x_t, t.float(), *made.conditions(flat)), output, atol=1e-2)
 
 
+@pytest.mark.usefixtures("float64")
 def test_colours_and_sizes() -> None:
     network = NETWORK.updated({"attention_resolutions": (8,)})
     made = model(DataSpec(image_size=16, channels=3), small_size=6, class_conditional=False, network=network)

@@ -111,6 +111,7 @@ def test_half_precision_attention_is_close() -> None:
     assert relative(half.float(), exact) < 0.01
 
 
+@pytest.mark.usefixtures("float64")
 def test_attention_orders_are_a_permutation_of_weights() -> None:
     torch.manual_seed(0)
     legacy, new = SelfAttention(64, heads=4, order="legacy"), SelfAttention(64, heads=4, order="new")
@@ -136,6 +137,7 @@ def test_untrained_network_gives_exactly_0(flags: dict[str, Any]) -> None:
     assert not out.any()
 
 
+@pytest.mark.usefixtures("float64")
 def test_dropout_is_a_function_of_the_sample() -> None:
     x, t, rng = inputs()
     net = network(dropout=0.3)
@@ -178,6 +180,7 @@ def test_dropout_without_rng_is_an_error() -> None:
         network(dropout=0.1)(x, t)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("flags", [{}, {"resblock_updown": True}])
 def test_checkpointed_gradient_is_the_plain_gradient(flags: dict[str, Any]) -> None:
     x, t, rng = inputs()

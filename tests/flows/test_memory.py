@@ -34,13 +34,14 @@ def gradients(steps: nn.ModuleList, memory: MemoryName, *, bf16: bool = False) -
     steps.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
         y, log_det, _ = run_steps(steps, x, memory=memory)  # type: ignore[arg-type]
-    assert y.dtype == log_det.dtype == torch.float32
+    assert y.dtype == log_det.dtype == x.dtype, "carried in full precision"
     ((y * weight).sum() + 3 * log_det.sum() + 0.1 * y.square().sum()).backward()
     assert x.grad is not None
     found = {"x": x.grad} | {name: p.grad.clone() for name, p in steps.named_parameters() if p.grad is not None}
     return y.detach(), log_det.detach(), found
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("memory", ["checkpoint", "inversion"])
 @pytest.mark.parametrize(("coupling", "mixing"), [("affine", "conv"), ("additive", "conv"), ("affine", "conv-lu"), ("affine", "shuffle")])
 def test_the_gradient_is_that_of_autograd(memory: MemoryName, coupling: CouplingName, mixing: MixingName) -> None:
@@ -54,6 +55,7 @@ def test_the_gradient_is_that_of_autograd(memory: MemoryName, coupling: Coupling
         assert (other[2][name] - gradient).norm() <= 1e-4 * gradient.norm(), name
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("memory", ["checkpoint", "inversion"])
 def test_parameters_that_do_not_learn_get_no_gradient(memory: MemoryName) -> None:
     steps = steps_of(depth=3)
