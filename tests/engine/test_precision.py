@@ -7,7 +7,7 @@ import torch
 
 from triptych.core.errors import ConfigError, RunError
 from triptych.engine.config import TrainConfig
-from triptych.engine.precision import LossScale, autocast
+from triptych.engine.precision import LossScale, autocast, native_precision
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("float32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
@@ -19,6 +19,23 @@ def test_matrices_are_multiplied_in_the_precision(precision: str, dtype: torch.d
 def test_an_unknown_precision_is_named() -> None:
     with pytest.raises(ConfigError, match=r"precision: got 'fp8', expected one of float32, bf16, fp16"):
         autocast("fp8", device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("can", "chosen"),
+    [({"amx_bf16": True}, "bf16"), ({"avx512_bf16": True, "amx_bf16": False}, "bf16"), ({"avx2": True, "avx512_bf16": False}, "float32")],
+)
+def test_bf16_is_native_to_some_cpus(can: dict[str, bool], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: can)
+    assert native_precision(torch.device("cpu")) == chosen
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in earlier versions
+    assert native_precision(torch.device("cpu")) == "float32"
+
+
+@pytest.mark.parametrize(("capability", "chosen"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "float32")])
+def test_bf16_is_native_to_some_gpus(capability: tuple[int, int], chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert native_precision(torch.device("cuda:1")) == chosen
 
 
 def loss_scale(precision: str = "fp16") -> LossScale:

@@ -372,6 +372,29 @@ def test_bf16_and_compile_train(tmp_path):
     assert line["denoise/loss"] == pytest.approx(read_metrics(exact.directory / "metrics.jsonl")[0]["denoise/loss"], rel=0.02)
 
 
+def test_a_run_keeps_the_precision_that_suited_where_it_began(tmp_path, monkeypatch):
+    def logged() -> str:
+        return (tmp_path / "run/log.txt").read_text()
+
+    auto = config(train={"precision": "auto", "total_images": BATCH})
+    monkeypatch.setattr("triptych.runs.training.native_precision", lambda device: "bf16")
+    half = train(auto, tmp_path / "run", device="cpu")
+    assert half.config.train.precision == "bf16"
+    assert "train.precision auto: bf16 (this cpu multiplies bf16 natively)" in logged() and "seed 0, bf16" in logged()
+    exact = train(config(train={"precision": "float32", "total_images": BATCH}), tmp_path / "exact", device="cpu")
+    moved, exactly = half.tensors(weights="raw"), exact.tensors(weights="raw")
+    assert not all(torch.equal(moved[name], exactly[name]) for name in moved), "it was not trained in bf16"
+
+    monkeypatch.setattr("triptych.runs.training.native_precision", lambda device: "float32")
+    longer = replace(auto, train=replace(auto.train, total_images=2 * BATCH))
+    assert train(longer, tmp_path / "run", device="cpu").config.train.precision == "bf16"
+    assert "train.precision auto: bf16 (as in this run)" in logged() and "precision changed" not in logged()
+    told = replace(longer, train=replace(longer.train, precision="float32", total_images=3 * BATCH))
+    assert train(told, tmp_path / "run", device="cpu").config.train.precision == "float32"
+    assert "train.precision changed from 'bf16' to 'float32'" in logged()
+    assert train(auto, tmp_path / "other", device="cpu").config.train.precision == "float32"
+
+
 def test_a_profile_is_written(tmp_path):
     run = train(config(train={"profile_steps": 2, "total_images": 6 * BATCH}), tmp_path / "run", device="cpu")
     trace = json.loads((run.directory / "profile/trace.json").read_text())

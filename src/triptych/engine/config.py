@@ -46,8 +46,8 @@ class TrainConfig(Config):
     "Images of one optimizer step, over all processes and microbatches."
     microbatch: int | None = None
     "Images that go through the network at once in each process; None: the process's whole share of the batch."
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    "Arithmetic of the networks; weights, losses and the optimizer stay float32."
+    precision: Literal["auto", "float32", "bf16", "fp16"] = "float32"
+    "Arithmetic of the networks; weights, losses and the optimizer stay float32. auto: bf16 where the device multiplies it natively."
     loss_scale: float = 2.0**20
     "fp16: the first loss scale."
     loss_scale_growth: float = 1e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +19,15 @@ def autocast(precision: str, *, device: torch.device) -> AbstractContextManager:
     if precision != "float32" and precision not in _DTYPES:
         raise ConfigError("precision", f"got {precision!r}, expected one of {', '.join(('float32', *_DTYPES))}")
     return nullcontext() if precision == "float32" else torch.autocast(device.type, dtype=_DTYPES[precision])
+
+
+def native_precision(device: torch.device) -> Literal["bf16", "float32"]:
+    """What train.precision auto stands for: bf16 where the device multiplies it itself, else float32, which is faster then."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
+    # Earlier versions of PyTorch do not say what a CPU can do.
+    can = getattr(torch.cpu, "get_capabilities", dict)() if device.type == "cpu" else {}
+    return "bf16" if can.get("amx_bf16") or can.get("avx512_bf16") else "float32"
 
 
 class LossScale:

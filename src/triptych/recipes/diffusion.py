@@ -35,8 +35,9 @@ def adm_digits() -> RunConfig:
         ),
         data=DataConfig(source="digits", image_size=16, flip=False),
         train=TrainConfig(
-            total_images=50_000,
+            total_images=40_000,
             batch_size=64,
+            precision="auto",
             ema_rates=(0.999,),
             checkpoint_every=10_000,
             sample_every=10_000,
@@ -67,7 +68,7 @@ def adm_mnist() -> RunConfig:
             sampling=SamplingConfig(sampler="ddim", steps=50, clip_guided=True),
         ),
         data=DataConfig(image_size=28, flip=False),
-        train=TrainConfig(total_images=3_000_000, batch_size=128, ema_rates=(0.999, 0.9999)),
+        train=TrainConfig(total_images=3_000_000, batch_size=128, precision="auto", ema_rates=(0.999, 0.9999)),
         optim=OptimConfig(learning_rate=3e-4, warmup_images=64_000, warmup_share=0.1),
     )
 

@@ -30,6 +30,7 @@ from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpo
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Callables, Grid, Loop, Reporting, refuse_impossible
 from triptych.engine.metric_log import MetricLog
+from triptych.engine.precision import native_precision
 from triptych.engine.progress import Progress, Watch
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
@@ -84,7 +85,7 @@ def train(
         stop.at_once = True  # until there is something to save
         stop.say = to_standard_error if world.is_main else lambda message: None
         world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
-        start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, stack))
+        start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, world.device, stack))
         data = open_data(start.config.data)
         if start.stored is not None:
             _require_same_images(start.stored.spec, data.spec)
@@ -133,7 +134,9 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
     )
 
 
-def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, stack: ExitStack) -> _Start:
+def _start(
+    config: RunConfig, directory: RunDirectory, recipe: str | None, init_from: str | Path | None, device: torch.device, stack: ExitStack
+) -> _Start:
     if not directory.exists() and list_checkpoints(directory.checkpoints):
         raise CheckpointError(
             f"{directory.root} has checkpoints but no config.json, as after an import that was cut short; import again, or choose another "
@@ -145,16 +148,18 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
             seed = secrets.randbits(63)
             config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
             notes = [f"drew seed {seed}"]
-        return _Start(config, recipe, None, notes)
+        config, reasons = _with_precision(config, device)
+        return _Start(config, recipe, None, [*notes, *reasons])
     stack.enter_context(directory.lock())
     stored = RunDocument.from_dict(directory.read_config())
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
-    settled = stored.config
-    if untrained_import(directory):  # only the model of such a run is fixed
+    settled, fresh = stored.config, untrained_import(directory)
+    config, reasons = _with_precision(config, device, kept=None if fresh else settled.train.precision)
+    if fresh:  # only the model of such a run is fixed
         settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
     try:
-        notes = accept_changes(settled, config, directory=str(directory.root))
+        notes = reasons + accept_changes(settled, config, directory=str(directory.root))
     except ConfigError:
         if None in (recipe, stored.recipe) or recipe == stored.recipe:
             raise
@@ -165,6 +170,18 @@ def _start(config: RunConfig, directory: RunDirectory, recipe: str | None, init_
             f"another --run (with --init-from {place}, to begin with its weights)",
         ) from None
     return _Start(config, recipe or stored.recipe, stored, notes)
+
+
+def _with_precision(config: RunConfig, device: torch.device, *, kept: str | None = None) -> tuple[RunConfig, list[str]]:
+    """The configuration with a precision in place of auto, and a line for the log: `kept`, that of the run, or what suits the device."""
+    if config.train.precision != "auto":
+        return config, []
+    native = native_precision(device)
+    chosen = native if kept in (None, "auto") else kept
+    suits = f"this {device.type} multiplies bf16 {'natively' if native == 'bf16' else 'no faster'}"
+    why = suits if kept in (None, "auto") else "as in this run"
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=chosen))
+    return config, [f"train.precision auto: {chosen} ({why})"]
 
 
 def _prepare_directory(directory: RunDirectory, document: RunDocument, start: _Start, stack: ExitStack) -> None:
