@@ -57,7 +57,8 @@ def test_what_is_known_of_a_run(tmp_path: Path) -> None:
 
 
 def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
-    lines = tuple({"images": k, "denoise/loss": float(k), "padding": "x" * 1_000} for k in range(1, 600))
+    padding = {f"denoise/term_{k}": 0.5 for k in range(60)}
+    lines = tuple({"images": k, "denoise/loss": float(k), **padding} for k in range(1, 600))
     run = listed(write_run(tmp_path / "a", lines=({"images": 1, "validation/denoise/loss": 0.5}, *lines)))
     assert run.images_seen == 599 and run.figures == {"denoise/loss": 599.0}
 
@@ -123,6 +124,15 @@ def test_the_table_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     page = capsys.readouterr().out
     assert "denoise/loss  0.4" in page and "50 images" in page and "best" in page and "samples/000000200.png" in page
     assert page.endswith("triptych train 'runs/my digits'   goes on with it\n")
+
+
+def test_a_name_that_would_command_the_terminal_is_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "evil\x1b[31m\nline")
+    write_run(tmp_path / "plain")
+    assert main(["runs", str(tmp_path)]) == 0
+    heads, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert "evil\\x1b[31m\\nline" in first
+    assert heads.index("recipe") == first.index("adm-digits") == second.index("adm-digits")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.cli.output import show_page
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from triptych.report.listing import Listed
@@ -51,6 +51,7 @@ def table(found: list[Listed], folder: Path) -> str:
     rows = [
         (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in found
     ]
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [heads, *rows]]
     return "\n".join([*lines, "", "triptych runs RUN   shows the checkpoints and pictures of one"])
