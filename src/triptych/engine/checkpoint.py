@@ -120,16 +120,19 @@ def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = No
 
 
 def not_finite(files: Mapping[str, Mapping[str, Tensor]]) -> str | None:
-    """Which weights or averages are not finite, as "TENSOR of FILE has values that are not finite"; None: all of them are."""
+    """Which weights or averages are not finite, or so large (1e19) that their squares are not; None: all are as they should be.
+
+    As "TENSOR of FILE has values that are not finite, or far too large". An optimizer's state is not looked at.
+    """
     for stem, tensors in files.items():
         named = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
         if stem == OPTIMIZER or not named:
             continue
-        # A norm is finite only if all values are, and is 50 times faster than a look at each. It may overflow: then each is looked at.
-        norms = torch.stack([torch.linalg.vector_norm(tensor).float() for tensor in named.values()]).tolist()
-        for (name, tensor), norm in zip(named.items(), norms, strict=True):
-            if not math.isfinite(norm) and not tensor.isfinite().all():
-                return f"{name} of {stem}{SUFFIX} has values that are not finite"
+        # A norm is finite only if all values are, and is 50 times faster than a look at each.
+        norms = [torch.linalg.vector_norm(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)) for tensor in named.values()]
+        for name, norm in zip(named, torch.stack([norm.double() for norm in norms]).tolist(), strict=True):
+            if not math.isfinite(norm):
+                return f"{name} of {stem}{SUFFIX} has values that are not finite, or far too large"
     return None
 
 
