@@ -290,7 +290,8 @@ def main() -> int:
 
     import torch  # noqa: F401  (before the forks, which need not import it then)
 
-    unchanged = [] if options.unchecked else [replace(m, end=m.start, new="") for m in {m.tests: m for m in chosen}.values()]
+    tests = [] if options.unchecked else dict.fromkeys(test for mutant in chosen for test in mutant.tests)
+    unchanged = [replace(chosen[0], end=chosen[0].start, new="", tests=(test,)) for test in tests]
     for mutant, result, seconds in run(unchanged, processes=options.processes):
         if result != "survived":
             print(f"without any fault, {' '.join(mutant.tests)}: {result} after {seconds:.0f} s")
