@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -41,8 +42,12 @@ def disturbed(x: Tensor, generator: torch.Generator) -> Tensor:
     return x + error.where(x != 0, 0)
 
 
+NOT_SO = ("test_profiling.py", "test_autocast_and_no_grad_have_no_say")
+"""Tests that count operations, of which this makes more, or that change types below autocast, where this stands."""
+
+
 @pytest.fixture(autouse=True)
-def other_rounding() -> Iterator[None]:
-    """Every test is run so."""
-    with OtherRounding():
+def other_rounding(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test is run so, but for those that this itself would break."""
+    with nullcontext() if any(name in request.node.nodeid for name in NOT_SO) else OtherRounding():
         yield

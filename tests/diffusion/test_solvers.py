@@ -342,7 +342,7 @@ def test_spacing_is_used() -> None:
         ({"eta": 0.5}, "eta: got 0.5, expected 0 with sampler ancestral; ddim alone has it"),
         (
             {"sampler": "ddim", "spacing": "edm"},
-            "spacing: got 'edm', expected None with sampler ddim, which goes by steps alone",
+            "spacing: got 'edm', expected nothing with sampler ddim, which goes by steps alone",
         ),
     ],
 )
