@@ -108,7 +108,7 @@ def test_on_few_images_of_ones_own_the_learning_rate_reaches_its_value(name):
 
 
 def test_a_changed_length_says_what_becomes_of_the_learning_rate():
-    recipe = load_recipe("adm-digits")
+    recipe = load_recipe("adm-digits").updated({"train": {"total_images": 50_000}})
     longer = recipe.updated({"train": {"total_images": 100_000}})
     assert accept_changes(recipe, longer, directory="runs/x") == [
         "train.total_images changed from 50000 to 100000; the cosine fall of the learning rate is stretched to the new length, "
