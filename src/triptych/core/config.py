@@ -216,7 +216,7 @@ def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
 def _kinds(cls: type[Config]) -> dict[str, type[Config]]:
     """The class and its subclasses that are imported, by their kind."""
     # By name: making a dataclass slotted replaces the class, and the replaced one is still listed as a subclass.
-    found = {kind_of(cls): getattr(sys.modules[cls.__module__], cls.__qualname__, cls)}
+    found = {kind_of(cls): getattr(sys.modules.get(cls.__module__), cls.__qualname__, cls)}
     for subclass in cls.__subclasses__():
         found |= _kinds(subclass)
     return found
