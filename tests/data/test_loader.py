@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import os
 import signal
+import time
 import warnings
 
 import numpy as np
@@ -146,6 +148,31 @@ def test_workers_end_with_their_stream(images):
     restarted = children() - before
     del loader, stream
     assert not alive(restarted)
+
+
+def shared_memory_maps() -> int:
+    """How many pieces of shared memory this process has; the folder of them is every process's."""
+    with open("/proc/self/maps") as file:
+        return sum("/dev/shm" in line for line in file)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts what /proc lists")
+def test_streams_leave_no_open_files_shared_memory_or_threads(images):
+    def taken() -> tuple[int, int, int]:
+        return len(os.listdir("/proc/self/fd")), shared_memory_maps(), len(os.listdir("/proc/self/task"))
+
+    def more() -> bool:
+        return any(now > then for now, then in zip(taken(), before, strict=True))
+
+    take(images, 3, workers=1)  # what the first one makes for good
+    gc.collect()
+    before = taken()
+    for _ in range(5):
+        take(images, 3, workers=1)
+    until = time.monotonic() + 10
+    while more() and time.monotonic() < until:  # the thread of the last one's queue may take a moment
+        time.sleep(0.02)
+    assert not more(), (before, taken())
 
 
 def test_signals_of_the_group_do_not_reach_workers(images):
