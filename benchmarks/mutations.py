@@ -13,11 +13,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "core/batch.py": _tests("core", "batch"),
     "core/config.py": _tests("core", "config"),
     "core/crc32c.py": _tests("core", "crc32c"),
-    "core/errors.py": _tests("core", "config"),
+    "core/errors.py": _tests("core", "config reading"),
     "core/files.py": _tests("core", "files"),
     "core/images.py": _tests("core", "batch"),
     "core/model.py": _tests("engine", "loop") + _tests("gans", "model"),
-    "core/npz.py": _tests("data", "sources") + _tests("runs", "attributes directions"),
+    "core/npz.py": _tests("core", "reading") + _tests("data", "sources") + _tests("runs", "attributes directions"),
     "core/parent.py": _tests("core", "parent"),
     "core/rng.py": _tests("core", "rng"),
     "engine/checkpoint.py": _tests("engine", "checkpoint"),
@@ -185,5 +185,10 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'row.add_row(ProgressBar(self._total, self._images, width=30), Text(f"{self._images:,}/{self._total:,} images"))',
         'row.add_row(ProgressBar(self._total, self._images, width=31), Text(f"{self._images:,}/{self._total:,} images"))',
     ): "looks alone",
+    (
+        "core/parent.py",
+        'if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0:',
+        'if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 1) == 0:',
+    ): "the system reads one argument of this option",
 }
 """(file, line, line with the fault): why no test can notice it."""

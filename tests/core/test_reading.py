@@ -10,7 +10,7 @@ import pytest
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError, DataError, printable
+from triptych.core.errors import ConfigError, DataError, one_line, printable
 from triptych.core.reading import parsed_json, user_path
 
 
@@ -133,3 +133,9 @@ def test_paths_of_users(tmp_path, monkeypatch):
         user_path("~nosuchuser/a")
     with pytest.raises(DataError, match="no path has a zero byte in it"):
         user_path("a\0b")
+
+
+def test_what_another_library_says_is_cut_to_a_line() -> None:
+    assert one_line(ValueError("a\n  b")) == "a b" and one_line(ValueError("")) == "ValueError"
+    assert one_line(ValueError("x" * 300)) == "x" * 300
+    assert one_line(ValueError("x" * 301)) == "x" * 300 + "..."

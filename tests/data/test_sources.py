@@ -110,6 +110,14 @@ def test_a_zip_may_say_more_of_a_member_than_its_name(tmp_path):
     assert len(images) == 2 and np.array_equal(images[0], images[1])
 
 
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_arrays_of_either_version_of_the_header(tmp_path, version):
+    images = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), dtype=np.uint8)
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array(file, images, version=version)
+    np.testing.assert_array_equal(everything(opened(tmp_path / "x.npy").train), images)
+
+
 def test_an_array_that_is_only_mapped_is_read_by_a_worker(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((2, 16, 16, 3), dtype=np.uint8))
     np.savez_compressed(tmp_path / "x.npz", np.zeros((2, 16, 16, 3), dtype=np.uint8))
