@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engine/profiling.py": _tests("engine", "profiling"),
     "engine/peers.py": _tests("engine", "peers distributed"),
     "engine/progress.py": _tests("engine", "progress"),
-    "engine/run_directory.py": _tests("engine", "run_directory"),
+    "engine/run_directory.py": _tests("engine", "run_directory checkpoint"),
     "engine/signals.py": _tests("engine", "stopping loop"),
     "engine/state.py": _tests("engine", "checkpoint loop"),
     "engine/statistics.py": _tests("engine", "statistics"),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
 from tests.float64 import in_float64
-from triptych.engine.distributed import failing_together, open_world
+from triptych.engine.distributed import _PATIENCE, failing_together, open_world
 from triptych.engine.peers import PeerError
 
 
@@ -41,7 +43,10 @@ def train_toys(folder: Path, microbatch: int | None) -> None:
 def keep_waiting(folder: Path) -> None:
     """The second of two processes is late, where that is allowed and where it is not; what each is told is written to a file."""
     world = open_world("cpu")
+    group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    assert group.options._timeout == _PATIENCE, "while nobody has set a limit"
     world.limit(1 / 60)
+    assert group.options._timeout == timedelta(seconds=1)
     with world.patience("writing a checkpoint"):
         time.sleep(2.5 * world.rank)
     world.doing("loading images")
