@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import importlib
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import PIL
 import torch
+from machine import machine
 from PIL import Image
 
 from triptych.data import decode
@@ -130,7 +130,6 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True, help="a folder of photos")
     parser.add_argument("--count", type=int, default=2048, help="JPEGs to make")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--machine", default=f"{os.cpu_count()} cores", help="words for the results")
     parser.add_argument("--out", type=Path, help="also write the table here")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -154,8 +153,7 @@ def main() -> None:
         f"# Data loading, {time.strftime('%Y-%m-%d')}",
         "",
         f"256x256 JPEGs (quality 90, cut from photos) to {SIZE} pixels, batches of {BATCH}, one worker, mirrored at random;",
-        f"{options.rounds} rounds in turn on {options.machine}. Python {platform.python_version()}, torch {torch.__version__}, "
-        f"Pillow {PIL.__version__}, {simplejpeg}.",
+        f"{options.rounds} rounds in turn. {machine()}, Pillow {PIL.__version__}, {simplejpeg}.",
         f"Mean difference of reduced from exact decoding: {difference:.2f} / 255.",
         "",
     ]

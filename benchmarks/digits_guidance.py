@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from digits_quality import CLASSES, DISTINCT, PER_LABEL, Neighbours, distances, first_of_each, nearest_within_class, reduced
+from machine import machine
 
 from triptych.core.images import enlarge, grid, save_picture
 from triptych.runs import open_run
@@ -74,6 +75,8 @@ def main() -> int:
     report = "\n".join(
         [
             f"# Digits led by a classifier, {datetime.date.today().isoformat()}",
+            "",
+            machine(),
             "",
             f"{run.recipe}, {run.find_checkpoint()} images seen; guide {guide.recipe}, {guide.find_checkpoint()} images seen; "
             f"sample seed {options.seed}. Sampler: "

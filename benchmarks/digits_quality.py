@@ -22,6 +22,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from machine import machine
 from PIL import Image
 
 from triptych.data.config import DataConfig
@@ -175,6 +176,7 @@ def main() -> int:
         lines, passed = assess(run, options.seed)
         seen = run.find_checkpoint()
     head = f"# Samples of adm-digits, {datetime.date.today().isoformat()}\n\n{seen} images seen; sample seed {options.seed}.{training}\n"
+    head += f"\n{machine()}\n"
     report = "\n".join([head, *lines, "", "All targets reached." if passed else "A target was MISSED."]) + "\n"
     print(report)
     if options.out:

@@ -20,6 +20,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from machine import machine
+
 VARIANTS = ("autograd", "checkpoint", "inversion")
 MOST_GIGABYTES, MOST_TIMES = 2.0, 1.5
 
@@ -95,6 +97,7 @@ def main() -> int:
             f"# A training step of Glow, {datetime.date.today().isoformat()}",
             "",
             f"{options.depth} steps x 3 levels, width 512, 32x32, batch {options.batch_size}, {options.precision}, CPU.",
+            machine(),
             "",
             *lines,
             "",

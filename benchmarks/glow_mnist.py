@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from machine import machine
 
 from triptych.core.images import grid
 from triptych.engine.metric_log import read_metrics
@@ -67,6 +68,7 @@ def main() -> int:
     run = trained(options.run, options.data, options.images)
     figures = run.evaluate().figures["bits-per-dim"]
     print(f"{figures['bits_per_dim']:.4f} bits per dimension on the test images, standard error {figures['standard_error']:.4f}")
+    print(machine())
     if options.out:
         draw(run, options.out)
     return 0

@@ -14,6 +14,8 @@ import datetime
 import sys
 from pathlib import Path
 
+from machine import machine
+
 from triptych.core.errors import RunError
 from triptych.engine.metric_log import read_metrics
 from triptych.recipes.flows import glow_cifar10_cond
@@ -63,6 +65,7 @@ def main() -> int:
             f"# Seeds of glow-cifar10-cond, {datetime.date.today().isoformat()}",
             "",
             f"32 steps x 3 levels, width {WIDTH}, batch {BATCH}, {WARMUP} steps of warm-up and {STEPS} at 0.001, float32, CPU.",
+            machine(),
             "",
             "| seed | images seen | most bits/dim after warm-up | largest gradient norm then | validation at the end, 5 bits |",
             "|---|---|---|---|---|",

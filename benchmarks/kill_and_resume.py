@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from machine import machine
 
 from triptych.engine.metric_log import read_metrics
 
@@ -334,6 +335,8 @@ def report(results: list[Result]) -> str:
         f"{len(ends)} runs were broken and reached their end, {sum(not end for end in ends)} of them like the unbroken one: "
         "the same bytes of weights, averages, optimizer and state, the same grids, equal metrics (speed and time apart), the same files. "
         f"{'IDENTICAL' if not any(ends) else 'DIFFERENT'}. OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}.",
+        "",
+        machine(),
         "",
         "Where the kills fell: " + ", ".join(f"{name} {count}" for name, count in aims.most_common()) + ".",
         "",

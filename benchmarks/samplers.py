@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
+from machine import machine
 
 from triptych.core.rng import Rng
 from triptych.diffusion.model import SamplingConfig
@@ -81,6 +82,7 @@ def main() -> int:
             "",
             f"{run.recipe}, {run.find_checkpoint()} images seen, {options.count} images; spacing: {options.spacing or 'what suits each'}.",
             f"The two solutions of 1000 steps are {apart:.2f} apart. Heun's method takes the steps that need at most that many calls.",
+            machine(),
             "",
             *lines,
             "",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from machine import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 ONEDNN, ATEN, THREADS = "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "TEST_THREADS"
@@ -68,8 +67,7 @@ def report(outcomes: list[Outcome], arguments: list[str]) -> str:
     lines = [
         f"# The test suite on simulated machines, {datetime.date.today().isoformat()}",
         "",
-        f"{cpu()}; {len(os.sched_getaffinity(0))} cores, two processes of pytest; Python {platform.python_version()}, "
-        f"PyTorch {torch.__version__}. Selected: {' '.join(arguments) or 'all tests'}.",
+        f"{machine()}. Two processes of pytest. Selected: {' '.join(arguments) or 'all tests'}.",
         "",
         "| machine | environment | outcome | minutes |",
         "|---|---|---|---|",
@@ -79,15 +77,6 @@ def report(outcomes: list[Outcome], arguments: list[str]) -> str:
         lines.append(f"| {outcome.name} | {settings} | {outcome.summary} | {outcome.minutes:.1f} |")
     failed = [f"- {outcome.name}: {test}" for outcome in outcomes for test in outcome.failed]
     return "\n".join([*lines, "", *(failed or ["All of them passed."])])
-
-
-def cpu() -> str:
-    """The model of the CPU, and what it has of AVX and AMX."""
-    info = Path("/proc/cpuinfo")
-    facts = dict(line.split(":", 1) for line in info.read_text().splitlines() if ":" in line) if info.exists() else {}
-    found = {key.strip(): value.strip() for key, value in facts.items()}
-    flags = sorted(flag for flag in found.get("flags", "").split() if flag.startswith(("avx", "amx")))
-    return f"{found.get('model name', platform.processor() or 'unknown CPU')} ({' '.join(flags) or 'no flags known'})"
 
 
 def main() -> int:

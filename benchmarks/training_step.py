@@ -15,7 +15,6 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from machine import machine
 
 BATCH, SIZE = 16, 32
 PRECISIONS = ("float32", "bf16")
@@ -160,7 +161,8 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
     lines = [
         f"# Training step, {datetime.date.today().isoformat()}",
         "",
-        f"{cpu_name()}, {options.threads} threads, torch {table[0]['torch']}; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
+        machine(),
+        f"{options.threads} threads in each process; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
         f"{options.rounds} rounds of separate processes in turn, each with {options.warmup} warm-up and {options.steps} timed steps.",
         f"Load average when it started: {options.load:.1f}, with {os.cpu_count()} cores (above 0.5 other programs took part of them).",
         "",
@@ -189,15 +191,6 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
         f"| {what} | {value:.3f} | {limit:.2f} | {'reached' if reached else 'MISSED'} |" for what, value, limit, reached in targets(table)
     ]
     return "\n".join(lines) + "\n"
-
-
-def cpu_name() -> str:
-    """The processor, as the system names it."""
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    )
-    return names[0] if names else platform.processor() or "unknown processor"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from machine import machine
+
 from triptych.engine.metric_log import read_metrics
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import Run, open_run, train
@@ -39,7 +41,7 @@ def report(title: str, heading: str, rows: Sequence[tuple[str, float, float | No
     for name, value, target in rows:
         said = "" if target is None else f"at least {100 * target:.1f} %: {'reached' if value >= target else 'MISSED'}"
         lines.append(f"| {name} | {100 * value:.1f} % | {said} |")
-    print(text := "\n".join([*lines, "", note, ""]))
+    print(text := "\n".join([*lines, "", note, "", machine(), ""]))
     if out:
         out.write_text(text, encoding="utf-8")
     return 0 if all(target is None or value >= target for _, value, target in rows) else 1

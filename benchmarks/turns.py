@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from machine import machine
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, bat
     report = [
         f"# {comparison.title}, {datetime.date.today().isoformat()}",
         "",
-        f"{comparison.setting}, batch {batch_size}, CPU with {len(os.sched_getaffinity(0))} cores; medians of {rounds} processes of "
-        f"{steps - 1} steps each, in turns.",
+        f"{comparison.setting}, batch {batch_size}, CPU; medians of {rounds} processes of {steps - 1} steps each, in turns.",
+        machine(),
         "",
         f"| program | ms a step | images/s | {comparison.times} | peak memory, GB |",
         "|---|---|---|---|---|",
