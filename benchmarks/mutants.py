@@ -156,7 +156,7 @@ class _Rules:
                 self.found.append((end - len(node.func.attr), end, _NAMES[node.func.attr]))
         elif isinstance(node.func, ast.Name) and node.func.id in _NAMES:
             self.found.append((*self._span(node.func), _NAMES[node.func.id]))
-        symmetric = getattr(node.func, "id", getattr(node.func, "attr", "")) in ("min", "max", "minimum", "maximum", "dot")
+        symmetric = getattr(node.func, "id", getattr(node.func, "attr", "")) in ("min", "max", "minimum", "maximum", "dot", "promote_types")
         if (
             len(node.args) >= 2
             and not symmetric

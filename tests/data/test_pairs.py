@@ -184,6 +184,8 @@ def test_damaged_databases(tmp_path):
         (whole[: len(whole) // 2], "cut short"),
         (b"no database" * 1000, "not an LMDB, or one of a machine that writes numbers otherwise"),
         (b"", "cut short"),
+        (whole[:40] + (511).to_bytes(4, "little") + whole[44:], "its pages cannot have 511 bytes"),
+        (whole[:40] + (512).to_bytes(4, "little") + whole[44:], "not an LMDB"),
     ):
         (database / "data.mdb").write_bytes(content)
         with pytest.raises(DataError, match=message) as caught:
