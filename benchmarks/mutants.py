@@ -33,7 +33,7 @@ from mutations import BY_HAND, EQUIVALENT, TESTS
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = Path("src/triptych")
 TIME_LIMIT = 300.0  # seconds: a fault that makes a test wait for ever is noticed too
-PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not gpu")
+PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
 
 
 @cache
