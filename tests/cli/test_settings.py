@@ -107,7 +107,7 @@ def test_options_are_told_from_settings() -> None:
         ("--optim.betas 0.9", "--optim.betas: got '0.9', expected 2 values, each a number"),
         (
             "--train.precision bf61",
-            "--train.precision: got 'bf61', expected one of float32, bf16, fp16; did you mean \"bf16\"?",
+            "--train.precision: got 'bf61', expected one of auto, float32, bf16, fp16; did you mean \"bf16\"?",
         ),
         ("--train.total-images", "--train.total-images: the value is missing, expected a whole number"),
         ("--train.batch-size 3 4", "--train.batch-size: got '3 4', expected a whole number"),

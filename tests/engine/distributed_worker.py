@@ -57,3 +57,7 @@ def keep_waiting(folder: Path) -> None:
             world.sum(torch.ones(1))
     except PeerError as error:
         (folder / f"late-{world.rank}.txt").write_text(str(error), encoding="utf-8")
+    # Here the first process keeps the store through which they speak; under torchrun that is torchrun itself.
+    until = time.monotonic() + 60
+    while world.rank == 0 and not (folder / "late-1.txt").exists() and time.monotonic() < until:
+        time.sleep(0.05)

@@ -178,7 +178,7 @@ def test_improved_diffusion() -> None:
         ({"resblock_updown": None}, "--resblock_updown True is missing: the file has residual blocks that change the resolution"),
         ({"use_scale_shift_norm": False}, "--use_scale_shift_norm: the file has embeddings that scale and shift, got False"),
         ({"noise_schedule": "cosin"}, "--noise_schedule: got 'cosin', expected linear or cosine"),
-        ({"diffusion_steps": 0}, "--diffusion_steps: got 0, expected at least 1"),
+        ({"diffusion_steps": 0}, "--diffusion_steps: got 0, expected 1 to 1,000,000"),
         ({"num_heads": 3}, "--num_heads: got 3, expected a divisor of 64, the width of a level with attention"),
         ({"num_head_channels": 48}, "--num_head_channels: got 48, expected a divisor of 64, the width of a level with attention"),
         ({"dropout": 1.5}, "--dropout: got 1.5, expected from 0 to below 1"),
