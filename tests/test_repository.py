@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import math
+import os
 import re
 import subprocess
 import sys
@@ -171,3 +172,10 @@ def test_the_example_trains(example: ModuleType, tmp_path: Path) -> None:
     samples = open_run(tmp_path / "run").sample(100, device="cpu").images
     assert samples.shape == (100, 16, 16, 1)
     assert samples[:, 0, 0].mean() < 60 < samples[:, 8, 8].mean(), "digits are bright in the middle and dark in the corner"
+
+
+@pytest.mark.xdist_group("group")
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs all tests")
+def test_groups_of_tests_stay_together(request):
+    """pytest-xdist tells a group by the end of a test's id; where it is lost, shared runs are trained in each process."""
+    assert request.node.nodeid.endswith("@group")
