@@ -157,10 +157,14 @@ def _dispatch(given: list[str]) -> int:
 def _fail(error: Exception, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    if not getattr(error, "first", True):  # another process has said it already
-        return code
-    line = " ".join(str(error).split()) or type(error).__name__
-    show(f"triptych: error: {line}", error=True)
+    if getattr(error, "first", True):  # else another process has said it already
+        line = " ".join(str(error).split()) or type(error).__name__
+        show(f"triptych: error: {line}", error=True)
+    if is_launched():
+        # The threads of the group that broke may still hold tensors: to let go of one while Python shuts down aborts the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 

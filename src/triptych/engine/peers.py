@@ -94,12 +94,14 @@ class Peers:
         self._signs = [_Sign() for _ in range(size)]
         self._explained = False
         self._left = threading.Event()
+        self._thread: threading.Thread | None = None
         store.set(f"name/{rank}", f"rank {rank} (process {os.getpid()} on {socket.gethostname()})")
         self._give_sign()
 
     def watch(self) -> None:
         """Starts the thread; all processes must have been made."""
-        threading.Thread(target=self._watch, name="peers", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
+        self._thread.start()
 
     def leave(self) -> None:
         """Tells the others that this process ends as it should."""
@@ -109,6 +111,8 @@ class Peers:
         self._doing = ""
         with contextlib.suppress(dist.DistError):  # the process that keeps the store has ended first
             self._give_sign()
+        if self._thread is not None:
+            self._thread.join(_GRACE_SECONDS)  # a thread that talks to the store while Python shuts down aborts the process
 
     def doing(self, what: str) -> None:
         """Notes what this process begins; all begin the same things in the same order."""
