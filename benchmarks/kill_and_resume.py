@@ -288,7 +288,7 @@ def tried(recipe: str, folder: Path, *, count: int, seed: int) -> Result:
     settings = COMMON | FAMILIES[recipe]
     if recipe == "unit-mnist":
         write_domains(folder)
-        settings |= {"data.path": str(folder), "data.validation-fraction": 0.2}
+        settings |= {"data.path": str(folder), "data.a": "images_a.npz", "data.b": "images_b.npz", "data.validation-fraction": 0.2}
     trial = Trial(recipe, settings, folder / "unbroken")
     first, whole = trial.finish(trial.unbroken)
     kept = {

@@ -39,7 +39,8 @@ def bounded_size() -> Iterator[None]:
 
     def count_parameter(module: nn.Module, name: str, parameter: Tensor | None) -> None:
         nonlocal parameters
-        parameters += 0 if parameter is None else parameter.numel()
+        if parameter is not None:
+            parameters += parameter.numel()
         if parameters > MOST_PARAMETERS:
             raise _too_large()
 
