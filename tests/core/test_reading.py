@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError, one_line, printable
 from triptych.core.reading import parsed_json, user_path
+from triptych.core.tensors import load_tensors
 
 
 @config
@@ -139,3 +143,14 @@ def test_what_another_library_says_is_cut_to_a_line() -> None:
     assert one_line(ValueError("a\n  b")) == "a b" and one_line(ValueError("")) == "ValueError"
     assert one_line(ValueError("x" * 300)) == "x" * 300
     assert one_line(ValueError("x" * 301)) == "x" * 300 + "..."
+
+
+def test_tensors_in_a_folder_whose_name_is_not_utf8(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    save_file({"a": torch.arange(3)}, tmp_path / "plain")
+    (tmp_path / "plain").rename(folder / "a.safetensors")
+    assert load_tensors(folder / "a.safetensors")["a"].tolist() == [0, 1, 2]
