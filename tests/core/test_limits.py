@@ -33,9 +33,11 @@ def test_a_model_that_is_too_large(monkeypatch, recipe, settings):
     with pytest.raises(ConfigError, match="larger than 10,000,000,000 parameters or 200 layers; lower") as caught:
         seeded_build(load_recipe(recipe).model.updated(settings), SPEC, seed=0)
     assert len(str(caught.value)) < 300
+    assert caught.value.setting == ""
 
 
 def test_the_limits_are_those_that_are_stated(monkeypatch):
+    assert (limits.MOST_PARAMETERS, limits.MOST_LAYERS) == (10**10, 20_000)
     monkeypatch.setattr(limits, "MOST_PARAMETERS", 12)
     monkeypatch.setattr(limits, "MOST_LAYERS", 2)
     with bounded_size():
