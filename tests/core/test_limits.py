@@ -33,7 +33,7 @@ def test_a_model_that_is_too_large(monkeypatch, recipe, settings):
     with pytest.raises(ConfigError, match="larger than 10,000,000,000 parameters or 200 layers; lower") as caught:
         seeded_build(load_recipe(recipe).model.updated(settings), SPEC, seed=0)
     assert len(str(caught.value)) < 300
-    assert caught.value.setting == ""
+    assert caught.value.setting in ("", "network")
 
 
 def test_the_limits_are_those_that_are_stated(monkeypatch):
