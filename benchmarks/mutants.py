@@ -28,6 +28,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from machine import machine
 from mutations import BY_HAND, EQUIVALENT, TESTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -288,8 +289,6 @@ def main() -> int:
     mutants = list(by_hand()) + [m for file in TESTS for m in by_rule(file, seed=options.seed, count=options.per_file)]
     chosen = [m for m in mutants if any(options.only in part for part in (m.file, *m.lines()))]
 
-    import torch  # noqa: F401  (before the forks, which need not import it then)
-
     tests = [] if options.unchecked else dict.fromkeys(test for mutant in chosen for test in mutant.tests)
     unchanged = [replace(chosen[0], end=chosen[0].start, new="", tests=(test,)) for test in tests]
     for mutant, result, seconds in run(unchanged, processes=options.processes):
@@ -307,7 +306,7 @@ def main() -> int:
     rows = [f"| {part} | {counts[part, True] + counts[part, False]} | {counts[part, False]} |" for part in parts]
     table = ["| folder | faults | not noticed |", "|---|---|---|", *rows, f"| all | {len(chosen)} | {len(left)} |"]
     told = f"{sum(m.by_hand for m in chosen)} by hand, the others by rule with seed {options.seed}; {time.monotonic() - began:.0f} s"
-    report = "\n".join((*table, "", told, *left))
+    report = "\n".join((*table, "", told, machine(), *left))
     print(report)
     if options.out:
         options.out.write_text(report + "\n")
