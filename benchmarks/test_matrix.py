@@ -54,7 +54,8 @@ def tested(name: str, arguments: list[str]) -> Outcome:
     started = time.monotonic()
     threads = MACHINES[name].get(THREADS, "1")
     paths = os.pathsep.join((str(ROOT), str(ROOT / "src")))
-    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads} | MACHINES[name]
+    # More threads than cores, which spin while they wait, would take most of the time from one another.
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"} | MACHINES[name]
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-q", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE))
