@@ -31,7 +31,7 @@ class ToyNetwork(Config):
     use_skip: bool = True
     "Whether there are skip connections."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.num_channels >= 1, "num_channels", "at least 1")
 
 
@@ -46,7 +46,7 @@ class ToySampling(Config):
     eta: float = 0.0
     "Noise of DDIM."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.eta >= 0, "eta", "0 or more")
 
 

@@ -23,7 +23,7 @@ class Shape(Config):
 class Circle(Shape):
     radius: float = 1.0
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.radius > 0, "radius", "a positive number")
 
 
@@ -118,3 +118,30 @@ def test_integers_are_numbers_and_dashes_are_underscores():
         batch_size: int = 1
 
     assert Dashed.from_dict({"batch-size": 4}).batch_size == 4
+
+
+@config
+class Ring(Circle):
+    hole: float = 0.5
+
+    def validate(self) -> None:
+        self.require(self.hole < self.radius, "hole", "below radius")
+
+
+def test_a_subclass_keeps_the_checks_of_its_base():
+    assert Ring(radius=2.0, hole=1.0).hole == 1.0
+    with pytest.raises(ConfigError, match="hole: got 1.0, expected below radius"):
+        Ring(hole=1.0)
+    with pytest.raises(ConfigError, match="radius: got -1.0"):
+        Ring(radius=-1.0, hole=-2.0)  # right by its own check
+    with pytest.raises(ConfigError, match="radius: got -1.0"):
+        Ring(radius=-1.0)  # wrong by both: the base's comes first
+
+
+def test_a_check_that_would_replace_those_of_the_bases_is_refused():
+    with pytest.raises(TypeError, match="call it validate"):
+
+        @config
+        class Silent(Circle):
+            def __post_init__(self) -> None:
+                pass

@@ -69,7 +69,7 @@ class EncodeOptions(Config):
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("check", "directions"):
             self.require(not (self.decode and getattr(self, name)), name, "False with --decode; it goes with encoding")
         self.require(not self.decode or self.classes == "auto", "classes", "auto with --decode; it goes with encoding")

@@ -57,7 +57,7 @@ class EvaluateOptions(Config):
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(len(self.metrics) > 0, "metrics", "at least one")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")

@@ -34,7 +34,7 @@ class ExportOptions(Config):
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
 
 

@@ -77,7 +77,7 @@ class SampleOptions(Config):
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")

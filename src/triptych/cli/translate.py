@@ -65,7 +65,7 @@ class TranslateOptions(Config):
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.style_count >= 1, "style_count", "at least 1")
         self.require(_size(self.size) is not None, "size", "run, own, a short side (512), or height and width (480x640)")

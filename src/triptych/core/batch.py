@@ -31,7 +31,7 @@ class InputSpec(Config):
     dont_care: bool = False
     "classes: whether there are ignored pixels."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")
         counted = self.kind in ("classes", "labels")
         self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
@@ -57,7 +57,7 @@ class DataSpec(Config):
     inputs: tuple[InputSpec, ...] = ()
     "What else belongs to each sample."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(1 <= self.image_size <= _LARGEST_SIDE, "image_size", f"1 to {_LARGEST_SIDE:,}")
         self.require(self.width is None or 1 <= self.width <= _LARGEST_SIDE, "width", f"1 to {_LARGEST_SIDE:,}, or nothing")
         self.require(self.channels in (1, 3), "channels", "1 or 3")

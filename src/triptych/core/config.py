@@ -4,7 +4,7 @@
     class OptimizerConfig(Config):
         learning_rate: float = 1e-4
         "Step size after warm-up."
-        def __post_init__(self) -> None:
+        def validate(self) -> None:
             self.require(self.learning_rate > 0, "learning_rate", "a positive number")
 
 A field annotated with a base class (`model: ModelConfig`) may hold any subclass; its dictionary then names it under
@@ -44,12 +44,24 @@ def config(cls: type[T]) -> type[T]:
 
 @config
 class Config:
-    """Base of every configuration: `to_dict`, `from_dict`, `updated` and `require`."""
+    """Base of every configuration."""
 
     kind_name: ClassVar = ""
     "What files call this class where one of several may stand; it never changes. Each such class has its own."
     changeable: ClassVar[frozenset[str]] = frozenset()
     "Names of the settings that may change when a run goes on; the others are refused."
+
+    def __init_subclass__(cls) -> None:
+        if "__post_init__" in cls.__dict__:
+            raise TypeError(f"{cls.__qualname__} has a __post_init__, which would replace the checks of its bases; call it validate")
+
+    def __post_init__(self) -> None:
+        for cls in reversed(type(self).__mro__):
+            if issubclass(cls, Config) and "validate" in cls.__dict__:
+                cls.validate(self)
+
+    def validate(self) -> None:
+        """Raises ConfigError for a value out of range. The `validate` of every base class runs by itself, the base's first."""
 
     def require(self, condition: bool, setting: str, allowed: str) -> None:
         """Raises ConfigError unless `condition` holds: names the setting, what was given and what is `allowed`."""

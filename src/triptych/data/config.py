@@ -52,7 +52,7 @@ class DataConfig(Config):
     workers: int | None = None
     "Loader processes of each training process; 0: none; None: by the source and the number of CPU cores."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         self.require(self.resize is None or self.resize >= self.image_size, "resize", "at least data.image_size, or nothing")

@@ -29,8 +29,7 @@ class PairedDataConfig(DataConfig):
     conditions: tuple[str, ...] = ()
     "Folders of other images to make them from (edges, sketches, photos of another season)."
 
-    def __post_init__(self) -> None:
-        DataConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         self.require(self.width is None or self.width >= 1, "width", "at least 1, or nothing")
         folders = [self.target, *self.maps, *self.conditions, *([] if self.instances is None else [self.instances])]
         for setting, names in (("target", (self.target,)), ("maps", self.maps), ("conditions", self.conditions)):
@@ -58,8 +57,7 @@ class UnpairedDataConfig(DataConfig):
     b: str = "images_b"
     "Images of domain B, likewise."
 
-    def __post_init__(self) -> None:
-        DataConfig.__post_init__(self)  # see above
+    def validate(self) -> None:
         for setting in ("a", "b"):
             self.require(getattr(self, setting) not in ("", "."), setting, "the name of a folder, or a path")
         self.require(self.a != self.b, "b", f"another place than data.a, {self.a!r}")
@@ -79,8 +77,7 @@ class FewShotDataConfig(DataConfig):
     style_count: int = 1
     "Style images of each sample, all of one class."
 
-    def __post_init__(self) -> None:
-        DataConfig.__post_init__(self)  # see above
+    def validate(self) -> None:
         self.require(self.style_count >= 1, "style_count", "at least 1")
         number = self.held_out if isinstance(self.held_out, int) else 2
         self.require(number == 0 or number >= 2, "held_out", "0, or at least 2: the style is of another class than the content")

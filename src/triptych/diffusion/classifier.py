@@ -50,7 +50,7 @@ class ClassifierConfig(ModelConfig):
     timestep_sampler: Literal["uniform", "loss-second-moment"] = "uniform"
     "Timesteps in training: all alike, or those with larger losses more often."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.noised or self.timestep_sampler == "uniform", "timestep_sampler", "'uniform' where noised is false")
 
     def build(self, spec: DataSpec) -> NoisyClassifier:

@@ -46,7 +46,7 @@ class NoiseConfig(Config):
     rescale_timesteps: bool = False
     "The network sees t * 1000 / T."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(1 <= self.steps <= _MOST_STEPS, "steps", f"1 to {_MOST_STEPS:,}")
         if self.betas is None:
             named_betas(self.schedule, steps=self.steps)

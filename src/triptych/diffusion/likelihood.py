@@ -41,7 +41,7 @@ class FlowODEConfig(Config):
     probes: int | None = 1
     "Random vectors for the divergence at each network call; None: the exact one, with a backward pass for each dimension."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.steps >= 1, "steps", "at least 1")
         self.require(self.probes is None or self.probes >= 1, "probes", "at least 1, or None for the exact divergence")
 

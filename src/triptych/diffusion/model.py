@@ -59,7 +59,7 @@ class SamplingConfig(Config):
     clip_guided: bool = False
     "Clip once more after the shift by a classifier (not in ancestral sampling, which shifts the mean)."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
         self.require(self.eta == 0 or self.sampler == "ddim", "eta", f"0 with sampler {self.sampler}; ddim alone has it")
         solver = self.sampler in SOLVERS
@@ -104,7 +104,7 @@ class DiffusionConfig(ModelConfig):
     sampling: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     "Default settings of `triptych sample`, and those of the grids during training."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 <= self.label_dropout < 1, "label_dropout", "from 0 to below 1")
         self.require(self.label_dropout == 0 or self.class_conditional, "label_dropout", "0 where class_conditional is false")
         try:

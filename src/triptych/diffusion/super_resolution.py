@@ -32,8 +32,7 @@ class SuperResolutionConfig(DiffusionConfig):
     small_size: int
     "Height and width of the small images, in pixels; the large ones have data.image_size."
 
-    def __post_init__(self) -> None:
-        DiffusionConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         self.require(self.small_size >= 1, "small_size", "at least 1")
 
     def build(self, spec: DataSpec) -> SuperResolution:

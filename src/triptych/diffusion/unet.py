@@ -73,7 +73,7 @@ class EncoderConfig(Config):
     checkpoint: bool = False
     "Recompute the blocks in the backward pass: less than half the activation memory for about a third more time."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.num_channels > 0, "num_channels", "a positive number")
         self.require(self.num_res_blocks >= 1, "num_res_blocks", "at least 1")
         mult = self.channel_mult
@@ -91,8 +91,7 @@ class UNetConfig(EncoderConfig):
     num_heads_upsample: int | None = None
     "Attention heads in the decoder; None: num_heads."
 
-    def __post_init__(self) -> None:
-        EncoderConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         self.require(self.num_heads_upsample is None or self.num_heads_upsample >= 1, "num_heads_upsample", "at least 1, or nothing")
         without = self.num_heads_upsample is None or self.num_head_channels is None
         self.require(without, "num_heads_upsample", "nothing where num_head_channels is given, which decides everywhere")

@@ -89,7 +89,7 @@ class TrainConfig(Config):
     timeout_minutes: float = 5.0
     "Of several processes: how long one may give no sign of life, or keep the others waiting in a step, before the run ends and names it."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("total_images", "batch_size", "keep_last"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every"):
@@ -160,7 +160,7 @@ class OptimConfig(Config):
     clip_norm: float | None = None
     "Largest norm of the whole gradient; None: it is not clipped."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 < self.learning_rate < math.inf, "learning_rate", "a positive number")
         self.require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 to below 1")
         self.require(self.eps > 0, "eps", "a positive number")
@@ -204,5 +204,5 @@ class LogConfig(Config):
     wandb_project: str = "triptych"
     "Project in Weights & Biases."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.every >= 1, "every", "at least 1")

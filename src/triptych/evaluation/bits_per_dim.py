@@ -32,7 +32,7 @@ class BitsPerDimConfig(Config):
     draws: int | None = None
     "Flows: draws of the dequantization noise, over which an image's bits are averaged; None: 1."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         number = str(self.steps)
         self.require(self.likelihood != "ode" or self.steps is None or number.isdecimal(), "steps", "a number, with likelihood ode")
         self.require(self.draws is None or self.draws >= 1, "draws", "at least 1")

@@ -45,7 +45,7 @@ class GlowSamplingConfig(Config):
     temperature: tuple[float, ...] = (1.0,)
     "Factor of the latents' standard deviation, at all levels; below 1 images are less varied. Several are taken in turn, image by image."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(len(self.temperature) > 0, "temperature", "at least one number")
         self.require(all(0 <= value < math.inf for value in self.temperature), "temperature", "0 or more")
 
@@ -65,7 +65,7 @@ class GlowLikelihoodConfig(Config):
     draws: int = 1
     "Draws of the dequantization noise, over which log p is averaged."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.draws >= 1, "draws", "at least 1")
 
 
@@ -105,7 +105,7 @@ class GlowConfig(ModelConfig):
     grid_temperatures: tuple[float, ...] = (0.0, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
     "Temperatures at which there are further grids during training, of the same noise."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("levels", "depth", "width"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         self.require(1 <= self.bits <= 8, "bits", "1 to 8")

@@ -25,8 +25,7 @@ class COCOFUNITGeneratorConfig(FUNITGeneratorConfig):
     style_bias_dims: int = 1024
     "Numbers of the style that all images share."
 
-    def __post_init__(self) -> None:
-        FUNITGeneratorConfig.__post_init__(self)
+    def validate(self) -> None:
         self.require(self.style_bias_dims >= 1, "style_bias_dims", "a positive whole number")
 
 

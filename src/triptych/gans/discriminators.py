@@ -53,7 +53,7 @@ class PatchDiscriminatorConfig(Config):
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_discriminators", "kernel_size", "num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 
@@ -75,7 +75,7 @@ class ResidualDiscriminatorConfig(Config):
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights of all convolutions but the last."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 
@@ -281,7 +281,7 @@ class FUNITDiscriminatorConfig(Config):
     weight_norm: WeightNorm = "spectral"
     "Norm of the weights of the convolutions."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 

@@ -53,8 +53,7 @@ class FUNITConfig(GANConfig):
     translation: FUNITTranslationConfig = FUNITTranslationConfig()
     "Settings of `triptych translate`."
 
-    def __post_init__(self) -> None:
-        GANConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         for name in ("feature_matching_weight", "image_recon_weight"):
             self.require(0 <= getattr(self, name) < float("inf"), name, "0 or a positive number")
         self.require(

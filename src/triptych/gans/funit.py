@@ -45,7 +45,7 @@ class FUNITGeneratorConfig(Config):
     weight_norm: WeightNorm = "none"
     "Norm of the weights."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_filters", "style_dims", "mlp_filters", "mlp_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):

@@ -28,7 +28,7 @@ class InitConfig(Config):
     bias_gain: float = 0.5
     "Standard deviation of normal biases."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 < self.gain < math.inf, "gain", "a positive number")
         self.require(0 < self.bias_gain < math.inf, "bias_gain", "a positive number")
 

@@ -36,7 +36,7 @@ class FeatureEncoderConfig(Config):
     num_clusters: int = 10
     "Looks that are kept for each class."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_features", "num_filters", "num_downsamples", "num_clusters"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 

@@ -41,7 +41,7 @@ class TopKConfig(Config):
     round_steps: int = 1000
     "Steps of the generator in a round: as many as a pass over the data takes, in the paper."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 < self.least <= 1, "least", "above 0 and at most 1")
         self.require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         self.require(self.round_steps >= 1, "round_steps", "at least 1")
@@ -70,7 +70,7 @@ class GANConfig(ModelConfig):
     initial: InitConfig = InitConfig()
     "Initial weights of both networks."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 <= self.adversarial_weight < float("inf"), "adversarial_weight", "0 or a positive number")
         self.require(self.discriminator_steps >= 1, "discriminator_steps", "at least 1")
         self.require(self.generator_steps >= 1, "generator_steps", "at least 1")

@@ -53,7 +53,7 @@ class MUNITGeneratorConfig(Config):
     output: Literal["none", "tanh"] = "none"
     "What the images go through last."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_filters", "max_num_filters", "style_dims", "mlp_filters", "mlp_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):

@@ -63,8 +63,7 @@ class PairedGANConfig(GANConfig):
     positive_conditions: bool = False
     "Condition images have values from 0 to 1 for the networks, not from -1 to 1."
 
-    def __post_init__(self) -> None:
-        GANConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         for name in ("feature_matching_weight", "perceptual_weight", "l1_weight"):
             self.require(0 <= getattr(self, name) < math.inf, name, "0 or a positive number")
         total = self.adversarial_weight + self.feature_matching_weight + self.perceptual_weight + self.l1_weight
@@ -202,7 +201,7 @@ class SPADETranslationConfig(Config):
     temperature: float = 1.0
     "Factor of random style codes; 0: always the mean of all styles. Styles that images give are taken as they are."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 <= self.temperature < math.inf, "temperature", "0 or more")
 
 
@@ -222,8 +221,7 @@ class SPADEConfig(PairedGANConfig):
     translation: SPADETranslationConfig = SPADETranslationConfig()
     "Settings of `triptych translate`, and of the grids during training."
 
-    def __post_init__(self) -> None:
-        PairedGANConfig.__post_init__(self)  # see above
+    def validate(self) -> None:
         self.require(0 <= self.kl_weight < math.inf, "kl_weight", "0 or a positive number")
 
     def build(self, spec: DataSpec) -> SPADE:

@@ -28,7 +28,7 @@ class PenaltyConfig(Config):
     every: int = 1
     "Penalise in every so many iterations only, so many times as strongly."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for setting in ("r1_gamma", "r2_gamma"):
             self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
         self.require(self.every >= 1, "every", "at least 1")

@@ -48,7 +48,7 @@ class PerceptualConfig(Config):
     resize: int | None = None
     "Pixels of the sides that images are resized to first, 224 for what the networks were trained on; None: as they are."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         if self.layers is not None:
             known = layer_names(self.network)
             for name in self.layers:

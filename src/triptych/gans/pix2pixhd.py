@@ -42,7 +42,7 @@ class Pix2PixHDGeneratorConfig(Config):
     encoder: FeatureEncoderConfig | None = None
     "The feature encoder, where there is one."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(self.num_filters >= 1, "num_filters", "a positive whole number")
         for name in ("num_downsamples", "num_res_blocks", "num_enhancers", "num_enhancer_res_blocks"):
             self.require(getattr(self, name) >= 0, name, "0 or more")

@@ -61,7 +61,7 @@ class SPADEGeneratorConfig(Config):
     encoder_size: int = 256
     "Pixels along the sides to which the style encoder's images are resized, a multiple of 64."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         for name in ("num_filters", "kernel_size", "spade_kernel_size", "encoder_filters"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("kernel_size", "spade_kernel_size"):

@@ -32,7 +32,7 @@ class MUNITTranslationConfig(UNITTranslationConfig):
     temperature: float = 1.0
     "Factor of random styles: below 1 they are more alike, at 0 all one. The styles of style images are taken as they are."
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
         self.require(0 <= self.temperature < float("inf"), "temperature", "0 or a positive number")
 
 
@@ -78,8 +78,7 @@ class MUNITConfig(UnpairedConfig):
     translation: MUNITTranslationConfig = MUNITTranslationConfig()
     "Default settings of `triptych translate`; the grids during training go both ways."
 
-    def __post_init__(self) -> None:
-        UnpairedConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         self.require(0 <= self.consistency_weight < float("inf"), "consistency_weight", "0 or a positive number")
 
     def term_settings(self) -> dict[str, str]:

@@ -63,8 +63,7 @@ class UnpairedConfig(GANConfig):
     translation: UNITTranslationConfig = UNITTranslationConfig()
     "Default settings of `triptych translate`; the grids during training go both ways."
 
-    def __post_init__(self) -> None:
-        GANConfig.__post_init__(self)  # super() without arguments does not survive the making of a slotted dataclass
+    def validate(self) -> None:
         for setting in self.term_settings().values():
             self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
         wanted = "a positive number where the weights of all other terms are 0"
