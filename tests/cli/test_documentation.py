@@ -16,8 +16,9 @@ from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
-from triptych.interop.flags import all_flags, parse_flags
-from triptych.interop.glow_flags import FLAGS
+from triptych.interop.flags import parse_flags
+from triptych.interop.glow.flags import FLAGS
+from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.runs.document import accept_changes
 

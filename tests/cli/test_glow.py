@@ -14,7 +14,7 @@ from tests.interop.checkpoint import FOLDER, PREFIX
 from triptych.cli import glow, train
 from triptych.cli.main import main
 from triptych.flows.glow import GlowConfig
-from triptych.interop.glow_flags import FLAGS
+from triptych.interop.glow.flags import FLAGS
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 

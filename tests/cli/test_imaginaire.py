@@ -14,9 +14,9 @@ from tests.runs.test_imaginaire_import import photographed, short
 from triptych.cli import imaginaire, import_
 from triptych.cli.main import main
 from triptych.core.model import seeded_build
-from triptych.interop.imaginaire_flags import FLAGS
-from triptych.interop.imaginaire_settings import plan_of
-from triptych.interop.imaginaire_yaml import YamlFile
+from triptych.interop.imaginaire.flags import FLAGS
+from triptych.interop.imaginaire.settings import plan_of
+from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import open_run
 
 

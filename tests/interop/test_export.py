@@ -21,8 +21,8 @@ from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.interop.attention_rows import legacy_rows, split_rows
-from triptych.interop.guided_diffusion import from_state_dict, to_state_dict
-from triptych.interop.original_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.to_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.weights import from_state_dict, to_state_dict
 from triptych.nn.attention import SelfAttention
 
 SPEC = DataSpec(image_size=64, channels=3, num_classes=1000)

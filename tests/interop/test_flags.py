@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import all_flags, checked_flags, command_line, flag_table, numbers, parse_flags
+from triptych.interop.flags import checked_flags, command_line, numbers, parse_flags
+from triptych.interop.guided_diffusion.flags import all_flags, flag_table
 
 KNOWN = all_flags()
 

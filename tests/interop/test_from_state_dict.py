@@ -14,8 +14,8 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.classifier import NoisyClassifier
 from triptych.diffusion.super_resolution import SuperResolution
-from triptych.interop.guided_diffusion import describe, from_state_dict
-from triptych.interop.shapes import shape_flags
+from triptych.interop.guided_diffusion.shapes import shape_flags
+from triptych.interop.guided_diffusion.weights import describe, from_state_dict
 
 ARRAYS, CONFIGS = recorded.load("adm")
 NAME = "unet_new_order"

@@ -15,8 +15,8 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow import averages, described, from_variables, shape_flags, variable_name
-from triptych.interop.glow_published import published
+from triptych.interop.glow.published import published
+from triptych.interop.glow.weights import averages, described, from_variables, shape_flags, variable_name
 from triptych.recipes.catalogue import load_recipe
 
 ARRAYS, FLAGS = recorded.load("glow")

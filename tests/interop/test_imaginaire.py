@@ -43,7 +43,7 @@ from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEGenerator
 from triptych.gans.unit import UNITGenerator
 from triptych.gans.weight_norms import fold_spectral_norm
-from triptych.interop.imaginaire import from_state_dict, networks
+from triptych.interop.imaginaire.state_dicts import from_state_dict, networks
 
 ARRAYS, CASES = recorded.recorded()
 TOLERANCE = 1e-4

@@ -25,8 +25,8 @@ from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEGeneratorConfig
 from triptych.gans.unit import UNITGeneratorConfig
 from triptych.gans.unpaired import MUNITConfig, UNITConfig
-from triptych.interop.imaginaire_settings import Plan, plan_of
-from triptych.interop.imaginaire_yaml import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
+from triptych.interop.imaginaire.settings import Plan, plan_of
+from triptych.interop.imaginaire.yaml_file import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
 
 
 def planned(values: dict[str, Any]) -> Plan:

@@ -22,8 +22,8 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import STYLE, Model, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
-from triptych.interop.imaginaire_settings import plan_of
-from triptych.interop.imaginaire_yaml import YamlFile
+from triptych.interop.imaginaire.settings import plan_of
+from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import Run, import_run, train
 
 TOLERANCE = 1e-5

@@ -24,8 +24,9 @@ from triptych.diffusion.classifier import NoisyClassifier
 from triptych.diffusion.super_resolution import SuperResolution
 from triptych.engine.checkpoint import list_checkpoints
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop import glow, published, tensor_bundle
-from triptych.interop.published import Published
+from triptych.interop import glow, tensor_bundle
+from triptych.interop.guided_diffusion import published
+from triptych.interop.guided_diffusion.published import Published
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig

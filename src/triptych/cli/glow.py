@@ -18,7 +18,7 @@ from triptych.cli.originals import Commands, imported, nearest_recipe, note, run
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
 from triptych.interop.flags import parse_flags
-from triptych.interop.glow_flags import FLAGS, IMAGE_SIZES, check_choices, check_positive, second_rate, steps_in_epoch, words
+from triptych.interop.glow.flags import FLAGS, IMAGE_SIZES, check_choices, check_positive, second_rate, steps_in_epoch, words
 
 if TYPE_CHECKING:
     from triptych.data.config import DataConfig
@@ -190,7 +190,7 @@ def _run_config(given: Given) -> RunConfig:
 
 def _model_config(given: Given) -> GlowConfig:
     from triptych.flows.glow import GlowConfig
-    from triptych.interop.glow import settings_of
+    from triptych.interop.glow.weights import settings_of
 
     if given["weight_y"] and not given["ycond"]:
         note("--weight_y has no effect without --ycond, as in the original")

@@ -17,8 +17,16 @@ from triptych.cli.originals import Commands, flag_list, imported, nearest_recipe
 from triptych.cli.output import show_page
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import Flag, Kind, Value, command_line, flag_table, parse_flags
-from triptych.interop.script_flags import CLASSIFIER_SAMPLING, CLASSIFIER_TRAINING, LIKELIHOOD, SAMPLING, TRAINING, UPSAMPLING
+from triptych.interop.flags import Flag, Value, command_line, parse_flags
+from triptych.interop.guided_diffusion.flags import Kind, flag_table
+from triptych.interop.guided_diffusion.script_flags import (
+    CLASSIFIER_SAMPLING,
+    CLASSIFIER_TRAINING,
+    LIKELIHOOD,
+    SAMPLING,
+    TRAINING,
+    UPSAMPLING,
+)
 
 if TYPE_CHECKING:
     from triptych.engine.config import OptimConfig, TrainConfig
@@ -174,7 +182,7 @@ def _run_config(given: Given, kind: Kind, *, crop: str) -> RunConfig:
     """What the original's flags train, as a configuration."""
     from triptych.data.config import DataConfig
     from triptych.engine.config import LogConfig
-    from triptych.interop.from_flags import configuration
+    from triptych.interop.guided_diffusion.from_flags import configuration
     from triptych.recipes.config import RunConfig
 
     model, image_size = configuration(given.of(kind), kind)

@@ -18,7 +18,7 @@ from triptych.cli.processes import num_processes
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain, write_text
 from triptych.interop.flags import parse_flags
-from triptych.interop.imaginaire_flags import FLAGS, RANDOM_SEEDS
+from triptych.interop.imaginaire.flags import FLAGS, RANDOM_SEEDS
 
 USAGE = """usage: triptych imaginaire [train.py] --config FILE [--logdir DIR] --flag value ... [settings]
 

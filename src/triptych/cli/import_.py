@@ -9,9 +9,10 @@ from triptych.cli.arguments import next_command
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import SOURCES, all_flags
-from triptych.interop.glow_flags import FLAGS
-from triptych.interop.script_flags import OF_SCRIPTS
+from triptych.interop.flags import SOURCES
+from triptych.interop.glow.flags import FLAGS
+from triptych.interop.guided_diffusion.flags import all_flags
+from triptych.interop.guided_diffusion.script_flags import OF_SCRIPTS
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]

@@ -1,28 +1,18 @@
-"""The flags of guided-diffusion and of improved-diffusion: their names, types and defaults, and a parser of their own words.
-
-guided-diffusion: https://github.com/openai/guided-diffusion. improved-diffusion, its ancestor, has fewer flags and some other defaults.
-Every flag takes a value: `--image_size 64 --class_cond True`. Flags of other originals (glow_flags.py) are read by the same parser.
-"""
+"""The flags of other programs' command lines: their types, and a parser of their own words, such as `--image_size 64 --class_cond True`."""
 
 from __future__ import annotations
 
-import functools
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from triptych.core.errors import ConfigError, nearest
 
-Program = Literal["guided-diffusion", "improved-diffusion"]
-"""Whose flags are meant."""
 Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
 """Whose weights are imported."""
-Kind = Literal["diffusion", "classifier", "super-resolution"]
-"""What a network is."""
 Value = bool | int | float | str
 
-PROGRAMS: tuple[Program, ...] = get_args(Program)
 SOURCES: tuple[Source, ...] = get_args(Source)
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 LISTS = ("attention_resolutions", "classifier_attention_resolutions", "channel_mult")
@@ -44,85 +34,6 @@ class Flag:
     def type(self) -> type:
         """bool, int, float or str."""
         return type(self.default)
-
-
-def _flags(group: str, **defaults: Value) -> tuple[Flag, ...]:
-    return tuple(Flag(name, default, group) for name, default in defaults.items())
-
-
-DIFFUSION = _flags(
-    "diffusion",
-    learn_sigma=False,
-    diffusion_steps=1000,
-    noise_schedule="linear",
-    timestep_respacing="",
-    use_kl=False,
-    predict_xstart=False,
-    rescale_timesteps=False,
-    rescale_learned_sigmas=False,
-)
-MODEL = _flags(
-    "model",
-    image_size=64,
-    num_channels=128,
-    num_res_blocks=2,
-    num_heads=4,
-    num_heads_upsample=-1,
-    num_head_channels=-1,
-    attention_resolutions="16,8",
-    channel_mult="",
-    dropout=0.0,
-    class_cond=False,
-    use_checkpoint=False,
-    use_scale_shift_norm=True,
-    resblock_updown=False,
-    use_fp16=False,
-    use_new_attention_order=False,
-)
-CLASSIFIER = _flags(
-    "classifier",
-    image_size=64,
-    classifier_use_fp16=False,
-    classifier_width=128,
-    classifier_depth=2,
-    classifier_attention_resolutions="32,16,8",
-    classifier_use_scale_shift_norm=True,
-    classifier_resblock_updown=True,
-    classifier_pool="attention",
-)
-SUPER_RESOLUTION = _flags("super-resolution", large_size=256, small_size=64)
-
-_NOT_OF_UPSAMPLERS = ("image_size", "channel_mult", "use_new_attention_order")
-_NOT_IN_IMPROVED = ("num_head_channels", "channel_mult", "resblock_updown", "use_fp16", "use_new_attention_order")
-_IMPROVED_DEFAULTS: dict[str, Value] = {"rescale_timesteps": True, "rescale_learned_sigmas": True}
-
-
-@functools.cache
-def flag_table(kind: Kind, program: Program = "guided-diffusion") -> dict[str, Flag]:
-    """The flags by name that describe a network of that kind and its diffusion.
-
-    Raises ConfigError for a program that has no such networks.
-    """
-    if program not in PROGRAMS:
-        raise ConfigError("program", f"got {program!r}, expected {' or '.join(PROGRAMS)}{nearest(str(program), PROGRAMS)}")
-    if kind == "classifier":
-        if program == "improved-diffusion":
-            raise ConfigError("program", "improved-diffusion has no classifiers; guided-diffusion has")
-        return {flag.name: flag for flag in (*CLASSIFIER, *DIFFUSION)}
-    flags = {flag.name: flag for flag in (*MODEL, *DIFFUSION)}
-    if kind == "super-resolution":
-        flags = {name: flag for name, flag in flags.items() if name not in _NOT_OF_UPSAMPLERS} | {f.name: f for f in SUPER_RESOLUTION}
-    if program == "improved-diffusion":
-        flags = {name: replace(flag, default=_IMPROVED_DEFAULTS.get(name, flag.default)) for name, flag in flags.items()}
-        flags = {name: flag for name, flag in flags.items() if name not in _NOT_IN_IMPROVED}
-        flags["sigma_small"] = Flag("sigma_small", False, "diffusion")
-    return flags
-
-
-def all_flags(program: Program = "guided-diffusion") -> dict[str, Flag]:
-    """The flags of all kinds of networks, by name."""
-    kinds = get_args(Kind) if program != "improved-diffusion" else ("diffusion", "super-resolution")
-    return {name: flag for kind in kinds for name, flag in flag_table(kind, program).items()}
 
 
 def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[str, Value]:

@@ -25,18 +25,19 @@ from triptych.data.source import open_data
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop import glow
-from triptych.interop.flags import SOURCES, Program, Source, all_flags, checked_flags, command_line, parse_flags
-from triptych.interop.glow_flags import FLAGS, check_positive, second_rate, words
-from triptych.interop.glow_published import PublishedGlow
-from triptych.interop.glow_published import published as published_glow
-from triptych.interop.guided_diffusion import Described, describe, filled_model
-from triptych.interop.imaginaire_data import DataKind, PlannedData
-from triptych.interop.imaginaire_settings import Plan, plan_of
-from triptych.interop.imaginaire_weights import run_weights
-from triptych.interop.imaginaire_yaml import YamlFile, read_yaml
-from triptych.interop.published import Published, recognise
-from triptych.interop.shapes import shape_flags
+from triptych.interop.flags import SOURCES, Source, checked_flags, command_line, parse_flags
+from triptych.interop.glow import weights as glow
+from triptych.interop.glow.flags import FLAGS, check_positive, second_rate, words
+from triptych.interop.glow.published import PublishedGlow
+from triptych.interop.glow.published import published as published_glow
+from triptych.interop.guided_diffusion.flags import Program, all_flags
+from triptych.interop.guided_diffusion.published import Published, recognise
+from triptych.interop.guided_diffusion.shapes import shape_flags
+from triptych.interop.guided_diffusion.weights import Described, describe, filled_model
+from triptych.interop.imaginaire.data import DataKind, PlannedData
+from triptych.interop.imaginaire.settings import Plan, plan_of
+from triptych.interop.imaginaire.weights import run_weights
+from triptych.interop.imaginaire.yaml_file import YamlFile, read_yaml
 from triptych.interop.tensor_bundle import bundle_files, read_variables
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe, recipes

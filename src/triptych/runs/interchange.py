@@ -22,10 +22,10 @@ from triptych.core.files import explain, write_text
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.diffusers import to_diffusers, write_diffusers
+from triptych.interop.diffusers.export import to_diffusers, write_diffusers
 from triptych.interop.flags import Source, command_line
-from triptych.interop.guided_diffusion import to_state_dict
-from triptych.interop.original_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.to_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.weights import to_state_dict
 from triptych.interop.weight_files import write_weights
 from triptych.runs.document import RunDocument
 from triptych.runs.importing import Request, imported

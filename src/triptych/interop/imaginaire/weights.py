@@ -20,11 +20,11 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.gans.weight_norms import fold_spectral_norm, settle_average
-from triptych.interop.imaginaire import check_fit, unwrapped
-from triptych.interop.imaginaire_reading import Settings, Weights
-from triptych.interop.imaginaire_settings import Plan
-from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
-from triptych.interop.imaginaire_yaml import YamlFile
+from triptych.interop.imaginaire.reading import Settings, Weights
+from triptych.interop.imaginaire.settings import Plan
+from triptych.interop.imaginaire.shapes import Described, describe_discriminator, describe_generator
+from triptych.interop.imaginaire.state_dicts import check_fit, unwrapped
+from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.interop.weight_files import read_content
 
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"

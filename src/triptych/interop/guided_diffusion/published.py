@@ -14,9 +14,10 @@ from pathlib import Path
 from torch import Tensor
 
 from triptych.core.errors import CheckpointError
-from triptych.interop.flags import Kind, Program, Value, flag_table
-from triptych.interop.guided_diffusion import NUM_CLASSES, disagreements
-from triptych.interop.shapes import Shape, read_shape
+from triptych.interop.flags import Value
+from triptych.interop.guided_diffusion.flags import Kind, Program, flag_table
+from triptych.interop.guided_diffusion.shapes import Shape, read_shape
+from triptych.interop.guided_diffusion.weights import NUM_CLASSES, disagreements
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import DiffusionConfig, SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import CHANNEL_MULT, EncoderConfig, plan
-from triptych.interop.flags import Value, flag_table, flag_text
-from triptych.interop.guided_diffusion import CLASSIFIER_HEAD_CHANNELS, LEVELS, NUM_CLASSES
+from triptych.interop.flags import Value, flag_text
+from triptych.interop.guided_diffusion.flags import flag_table
+from triptych.interop.guided_diffusion.weights import CLASSIFIER_HEAD_CHANNELS, LEVELS, NUM_CLASSES
 
 
 @dataclass

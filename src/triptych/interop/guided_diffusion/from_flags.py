@@ -7,9 +7,10 @@ from typing import Any
 
 from triptych.core.errors import ConfigError
 from triptych.core.model import ModelConfig
-from triptych.interop.flags import Kind, Program, numbers
-from triptych.interop.guided_diffusion import LEVELS, NUM_CLASSES, configuration_of, reached
-from triptych.interop.shapes import Shape
+from triptych.interop.flags import numbers
+from triptych.interop.guided_diffusion.flags import Kind, Program
+from triptych.interop.guided_diffusion.shapes import Shape
+from triptych.interop.guided_diffusion.weights import LEVELS, NUM_CLASSES, configuration_of, reached
 
 
 def configuration(flags: Mapping[str, Any], kind: Kind, *, program: Program = "guided-diffusion") -> tuple[ModelConfig, int]:

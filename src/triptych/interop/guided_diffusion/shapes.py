@@ -16,7 +16,8 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.diffusion.unet import CHANNEL_MULT
-from triptych.interop.flags import Kind, flag_text
+from triptych.interop.flags import flag_text
+from triptych.interop.guided_diffusion.flags import Kind
 
 _FEWEST_AXES = {"time_embed.0.weight": 2, "input_blocks.0.0.weight": 2, "out.2.positional_embedding": 2}
 """Of the tensors whose second axis is read; all others have at least one."""

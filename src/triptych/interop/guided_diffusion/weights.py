@@ -29,8 +29,9 @@ from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import CHANNEL_MULT, Encoder, EncoderConfig, UNetConfig
 from triptych.interop.attention_rows import legacy_rows
-from triptych.interop.flags import Kind, Program, Value, all_flags, checked_flags, flag_table, flag_text, listed, numbers
-from triptych.interop.shapes import Shape, read_shape
+from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
+from triptych.interop.guided_diffusion.flags import Kind, Program, all_flags, flag_table
+from triptych.interop.guided_diffusion.shapes import Shape, read_shape
 from triptych.interop.weight_files import checked_weights
 from triptych.nn.attention import SelfAttention
 

@@ -12,7 +12,7 @@ from triptych.gans.funit import FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEGenerator
-from triptych.interop.imaginaire_reading import ModelType
+from triptych.interop.imaginaire.reading import ModelType
 
 Outputs = dict[str, Any]
 """Tensors by the original's names, lists of them where there are several scales."""

@@ -18,7 +18,7 @@ import yaml
 
 from triptych.core.errors import ConfigError
 from triptych.core.files import explain
-from triptych.interop.imaginaire_reading import Settings
+from triptych.interop.imaginaire.reading import Settings
 
 MOST_BYTES = 1_000_000
 MOST_VALUES = 50_000

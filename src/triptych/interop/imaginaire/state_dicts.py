@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
 from triptych.core.outline import without_weights
-from triptych.interop.imaginaire_calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
-from triptych.interop.imaginaire_reading import ModelType, Weights, model_types
-from triptych.interop.imaginaire_shapes import Described, describe_discriminator, describe_generator
+from triptych.interop.imaginaire.calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
+from triptych.interop.imaginaire.reading import ModelType, Weights, model_types
+from triptych.interop.imaginaire.shapes import Described, describe_discriminator, describe_generator
 from triptych.interop.weight_files import checked_weights
 
 COUNTERS = ("num_batches_tracked", "num_updates_tracked")

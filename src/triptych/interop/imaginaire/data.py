@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.imaginaire_reading import ModelType, Settings
+from triptych.interop.imaginaire.reading import ModelType, Settings
 
 DataKind = Literal["paired_images", "unpaired_images", "unpaired_few_shot_images"]
 KINDS: dict[ModelType, DataKind] = {

@@ -28,7 +28,7 @@ from triptych.gans.norms import NormKind
 from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
-from triptych.interop.imaginaire_reading import ModelType, Settings, Weights
+from triptych.interop.imaginaire.reading import ModelType, Settings, Weights
 
 STEPS = 16
 """The most changes of resolution that a YAML file may ask for."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triptych.core.errors import ConfigError
-from triptych.interop.imaginaire_reading import Settings
-from triptych.interop.imaginaire_yaml import ENDLESS
+from triptych.interop.imaginaire.reading import Settings
+from triptych.interop.imaginaire.yaml_file import ENDLESS
 
 FALLBACK_IMAGES = 1_000_000
 """Length of a training whose epochs nobody has counted."""

@@ -22,12 +22,12 @@ from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.unpaired import MUNITConfig, MUNITTranslationConfig, UNITConfig
 from triptych.gans.unpaired_base import UNITTranslationConfig
-from triptych.interop.imaginaire_data import PlannedData, planned_data, unsaid_data
-from triptych.interop.imaginaire_keys import unasked
-from triptych.interop.imaginaire_networks import planned_discriminator, planned_generator
-from triptych.interop.imaginaire_reading import OWN, ModelType, Settings, model_types
-from triptych.interop.imaginaire_schedule import Schedule, planned_schedule
-from triptych.interop.imaginaire_yaml import YamlFile
+from triptych.interop.imaginaire.data import PlannedData, planned_data, unsaid_data
+from triptych.interop.imaginaire.keys import unasked
+from triptych.interop.imaginaire.networks import planned_discriminator, planned_generator
+from triptych.interop.imaginaire.reading import OWN, ModelType, Settings, model_types
+from triptych.interop.imaginaire.schedule import Schedule, planned_schedule
+from triptych.interop.imaginaire.yaml_file import YamlFile
 
 _GAN_MODES = {mode: mode for mode in ("hinge", "least_square", "non_saturated", "wasserstein")} | {"softplus": "non_saturated"}
 _INITIAL = ("xavier", "xavier_uniform", "kaiming", "orthogonal", "normal", "none")

@@ -24,7 +24,7 @@ from triptych.gans.munit import MUNITGeneratorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEGeneratorConfig
 from triptych.gans.unit import UNITGeneratorConfig
-from triptych.interop.imaginaire_reading import MOST, ModelType, Settings
+from triptych.interop.imaginaire.reading import MOST, ModelType, Settings
 
 C = TypeVar("C", bound=Config)
 

@@ -20,7 +20,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.outline import without_weights
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow_flags import COUPLINGS, FLAGS, IMAGE_SIZES, PERMUTATIONS, check_choices
+from triptych.interop.glow.flags import COUPLINGS, FLAGS, IMAGE_SIZES, PERMUTATIONS, check_choices
 
 DEFAULTS: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items() if flag.group == "model"} | {"n_y": None}
 """The flags of the original's train.py that say what the model is, and n_y, its number of classes (None: as the weights have it)."""
