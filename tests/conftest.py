@@ -16,6 +16,12 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 
 import pytest
+from jaxtyping import install_import_hook
+
+import tests.shapes  # noqa: F401  (the hook names it)
+
+# Shapes that annotations give are checked in every call that a test makes.
+install_import_hook(("triptych.nn", "triptych.flows", "triptych.gans", "triptych.diffusion"), "tests.shapes.checked")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

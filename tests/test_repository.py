@@ -92,7 +92,6 @@ def imports(path: Path) -> set[str]:
         ("jinja2", "report/"),
         ("pickle", "(nowhere)"),
         ("torchvision", "(nowhere)"),
-        ("jaxtyping", "(nowhere at run time)"),
     ],
 )
 def test_third_party_tools_stay_in_their_place(module: str, place: str) -> None:

@@ -6,25 +6,28 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 _PHASES = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column of a pixel in its square of four
 _FOLDED_FROM = 8  # pixels; below, the border that is computed in vain costs more than is saved (measured on a CPU)
 
 
-def enlarged(x: Tensor) -> Tensor:
-    """Every pixel of (b, c, h, w) as a square of four: (b, c, 2h, 2w)."""
+def enlarged(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
+    """Every pixel as a square of four."""
     with torch.autocast(x.device.type, enabled=False):  # which would make it float32
         return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
-def halved(x: Tensor) -> Tensor:
-    """The mean of every square of four pixels of (b, c, h, w): (b, c, h/2, w/2)."""
+def halved(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:
+    """The mean of every square of four pixels."""
     return F.avg_pool2d(x, 2)
 
 
-def convolved_enlarged(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """conv3x3(enlarged(x)) with a border of zeros: (b, o, 2h, 2w).
+def convolved_enlarged(
+    x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o c 3 3"], bias: Float[Tensor, " o"] | None
+) -> Float[Tensor, "b o 2*h 2*w"]:
+    """conv3x3(enlarged(x)) with a border of zeros.
 
     On a CPU as one convolution of the small map with four 2x2 kernels, one for each pixel of a square: 4/9 of the products.
     """
