@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.gans.terms import check_gradients
-from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE, Translator, seeded_build
+from triptych.core.model import Translator, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
 from triptych.gans.coco_funit import COCOFUNITGenerator, COCOFUNITGeneratorConfig

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.gans.terms import check_gradients
-from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE, Phase, Translator
+from triptych.core.model import Phase, Translator
 from triptych.core.rng import Rng
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig, SPADEDiscriminatorConfig

@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from tests.interop.imaginaire_files import ALONE, PUBLISHED, changed, checkpoint, small, written
-from triptych.core.batch import DataSpec
+from triptych.core.batch import STYLE, DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
-from triptych.core.model import STYLE, Model, seeded_build
+from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
 from triptych.interop.imaginaire.settings import plan_of

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from tests.data.pairs import SETTINGS, write, write_pairs
 from tests.data.pictures import encoded, picture
-from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.images import to_uint8
-from triptych.core.model import STYLE, Example, LossTerms, Model, ModelConfig, Phase
+from triptych.core.model import Example, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.pairs_config import PairedDataConfig

@@ -15,6 +15,20 @@ from triptych.core.reading import MOST_CLASSES
 
 _LARGEST_SIDE = 2**16
 
+IMAGES_B, STYLE, STYLE_LABELS = "images_b", "style", "style_labels"
+"""Names of inputs: the images of domain b; those whose look is taken; the class of the latter. `Batch.images` are those of domain a.
+
+The inputs of a `Batch` have the style images one by one, by `style_names`; those of a translation all of a sample as one tensor,
+(b, k, c, h, w).
+"""
+IMAGES = "images"
+"""Name of the images to be changed among the inputs of a translation."""
+
+
+def style_names(count: int) -> tuple[str, ...]:
+    """The names of so many style images of each sample."""
+    return (STYLE,) if count == 1 else tuple(f"{STYLE}_{k + 1}" for k in range(count))
+
 
 @config
 class InputSpec(Config):

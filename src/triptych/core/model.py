@@ -230,10 +230,6 @@ class Example:
     "Images in [-1, 1] (b, c, h, w)."
 
 
-STYLE = "style"
-"""Name of the images whose look is taken, among the inputs of a translation: (b, k, c, h, w), k of them for each image."""
-
-
 @runtime_checkable
 class Translator(Protocol):
     """A model that makes images of one kind from images, or maps, of another."""

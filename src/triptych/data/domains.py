@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.batch import IMAGES_B, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.reading import user_path
 from triptych.core.rng import key_of, words
@@ -18,9 +18,6 @@ from triptych.data.files import listed
 from triptych.data.images import Data, ImageSet, Loaded, seed_beside
 from triptych.data.naming import TRAINING, held_out_folder
 from triptych.data.pairs_config import UnpairedDataConfig
-
-OTHER = "images_b"
-"""Name of the images of B among the inputs."""
 
 
 class UnpairedImages(ImageSet):
@@ -42,7 +39,7 @@ class UnpairedImages(ImageSet):
         else:
             others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
         images = self._a.batch(items % len(self._a), positions, seed=seed).images
-        return Loaded(images, None, {OTHER: self._b.batch(others, positions, seed=seed_beside(seed, OTHER)).images})
+        return Loaded(images, None, {IMAGES_B: self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B)).images})
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         return self._a._squares(items % len(self._a), crop)
@@ -55,7 +52,7 @@ def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Da
         a, b = (_domain(config, setting, 3, open_one) for setting in ("a", "b"))
     train = UnpairedImages(a.train, b.train)
     validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
-    inputs = (InputSpec(name=OTHER, kind="image", channels=train.channels),)
+    inputs = (InputSpec(name=IMAGES_B, kind="image", channels=train.channels),)
     spec = DataSpec(image_size=config.image_size, channels=train.channels, inputs=inputs)
     return Data(train, validation, spec, (*a.notes, *b.notes))
 

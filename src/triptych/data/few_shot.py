@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.batch import STYLE, STYLE_LABELS, DataSpec, InputSpec, style_names
 from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
@@ -17,14 +17,6 @@ from triptych.data.files import KINDS, Files
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
 from triptych.data.pairs_config import FewShotDataConfig
-
-STYLE, STYLE_LABELS = "style", "style_labels"
-"""Names of the style image and of its class among the inputs; several images are style_1, style_2 and so on."""
-
-
-def style_names(count: int) -> tuple[str, ...]:
-    """The names of so many style images among the inputs."""
-    return (STYLE,) if count == 1 else tuple(f"{STYLE}_{k + 1}" for k in range(count))
 
 
 class FewShotImages(ImageSet):

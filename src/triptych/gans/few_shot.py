@@ -14,21 +14,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE, Example
+from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.coco_funit import COCOFUNITGenerator, COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import FUNITDiscriminator, FUNITDiscriminatorConfig
 from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import GAN, Contest, GANConfig
-
-STYLE_LABELS = "style_labels"
-"""Name of the classes of the style images among a batch's inputs; the images are "style", or "style_1", "style_2" and so on."""
-
-_IMAGES = "images"
 
 
 @config
@@ -108,7 +103,7 @@ class FUNIT(GAN):
             FUNITDiscriminator(config.discriminator, num_classes=spec.num_classes, image_channels=spec.channels),
         )
         self.translation = config.translation
-        self.sources = (InputSpec(name=_IMAGES, kind="image", channels=spec.channels),)
+        self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
         self.output_channels = spec.channels
         self.stride = config.generator.stride
         self.least_size = -(-max(config.generator.least_sides.values()) // self.stride) * self.stride
@@ -176,7 +171,7 @@ class FUNIT(GAN):
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The content images and their style images; there is no ground truth for them."""
-        return Example({_IMAGES: batch.images, STYLE: torch.stack([batch.inputs[name] for name in self._names], dim=1)})
+        return Example({IMAGES: batch.images, STYLE: torch.stack([batch.inputs[name] for name in self._names], dim=1)})
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
@@ -184,10 +179,10 @@ class FUNIT(GAN):
 
         Raises ConfigError for what is missing or does not fit.
         """
-        images, style = (self._checked(inputs, name) for name in (_IMAGES, STYLE))
+        images, style = (self._checked(inputs, name) for name in (IMAGES, STYLE))
         height, width = images.shape[2:]
         if height % self.stride or width % self.stride:
-            raise ConfigError(_IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
+            raise ConfigError(IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
         if len(style) != len(images):
             raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
         return self.generator(images_content=images, images_style=style, reconstruct=False).images_trans

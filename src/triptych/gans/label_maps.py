@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from triptych.core.batch import InputSpec
+from triptych.core.batch import STYLE, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE
 from triptych.gans.pix2pixhd import instance_edges
 
 

@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import STYLE, Batch, DataSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE, Example
+from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import (
     PatchDiscriminatorConfig,

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import IMAGES_B, Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
@@ -21,7 +21,7 @@ from triptych.gans.losses import gaussian_kl, sample_mean
 from triptych.gans.model import Contest
 from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutput
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
-from triptych.gans.unpaired_base import IMAGES_B, UNITTranslationConfig, UnpairedConfig, UnpairedGAN, distance
+from triptych.gans.unpaired_base import UNITTranslationConfig, UnpairedConfig, UnpairedGAN, distance
 from triptych.nn.precision import widened
 
 

@@ -14,10 +14,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec, InputSpec
+from triptych.core.batch import IMAGES, IMAGES_B, STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import STYLE, Example
+from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
 from triptych.gans.losses import l1
@@ -26,12 +26,7 @@ from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutpu
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
 
-IMAGES_B = "images_b"
-"""Name of the images of domain b among a batch's inputs."""
-
 Direction = Literal["a-to-b", "b-to-a"]
-
-_IMAGES = "images"
 
 
 @config
@@ -126,7 +121,7 @@ class UnpairedGAN(GAN):
         self.translation = config.translation
         other: Direction = "a-to-b" if config.translation.direction == "b-to-a" else "b-to-a"
         self.grids = {other: replace(config.translation, direction=other)}
-        self.sources = (InputSpec(name=_IMAGES, kind="image", channels=spec.channels),)
+        self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
         self.output_channels = spec.channels
         self.stride, self.least_size = config.generator.stride, config.generator.least_size
 
@@ -195,7 +190,7 @@ class UnpairedGAN(GAN):
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The images of the domain that the direction starts from; there is no ground truth for them."""
-        return Example({_IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
+        return Example({IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
@@ -204,10 +199,10 @@ class UnpairedGAN(GAN):
         MUNIT takes their style from k images of that domain each, (b, k, c, any size), the mean of the k, or draws it from `rng`. Raises
         ConfigError for images that do not fit.
         """
-        images = self._checked_images(inputs.get(_IMAGES), _IMAGES, first=("b",))
+        images = self._checked_images(inputs.get(IMAGES), IMAGES, first=("b",))
         height, width = images.shape[2:]
         if height % self.stride or width % self.stride:
-            raise ConfigError(_IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
+            raise ConfigError(IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
         style = inputs.get(STYLE)
         if style is not None:
             if self.styles == "none":

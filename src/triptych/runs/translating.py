@@ -17,12 +17,12 @@ import torch
 from PIL import Image
 from torch import nn
 
-from triptych.core.batch import share
+from triptych.core.batch import STYLE, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import save_picture, to_uint8
-from triptych.core.model import STYLE, Example, Sampler, Translator, Upsampler
+from triptych.core.model import Example, Sampler, Translator, Upsampler
 from triptych.core.reading import parsed_json, user_path
 from triptych.core.rng import Rng
 from triptych.data.images import failure

@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from triptych.core.batch import InputSpec
+from triptych.core.batch import STYLE, InputSpec
 from triptych.core.images import nearest_uint8
-from triptych.core.model import STYLE, Example
+from triptych.core.model import Example
 from triptych.gans.pix2pixhd import instance_edges
 from triptych.runs.sampling import Samples, write_grid
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from triptych.core.batch import DataSpec, InputSpec, RawBatch
+from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.model import STYLE, Example, Translator
+from triptych.core.model import Example, Translator
 from triptych.core.reading import user_path
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.batch import IMAGES_B, STYLE_LABELS, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.imaginaire.reading import ModelType, Settings
 
@@ -101,7 +101,7 @@ def planned_data(kind: ModelType, data: Settings, *, num_classes: int | None) ->
         return _paired(kind, data, types, settings | {"width": width}, size, roots, warnings)
     if wanted == "unpaired_images":
         a, b = _domains(types)
-        spec = DataSpec(**size, inputs=(InputSpec(name="images_b", kind="image", channels=channels),))
+        spec = DataSpec(**size, inputs=(InputSpec(name=IMAGES_B, kind="image", channels=channels),))
         return PlannedData(wanted, settings | {"a": a, "b": b}, spec, *roots, warnings=warnings)
     spec = DataSpec(**size, num_classes=num_classes, inputs=_style_inputs(channels, num_classes))
     return PlannedData(wanted, settings | {"validation_fraction": 0.0}, spec, *roots, warnings=warnings)
@@ -109,7 +109,7 @@ def planned_data(kind: ModelType, data: Settings, *, num_classes: int | None) ->
 
 def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ...]:
     image = InputSpec(name="style", kind="image", channels=channels)
-    return (image,) if num_classes is None else (image, InputSpec(name="style_labels", kind="labels", num_classes=num_classes))
+    return (image,) if num_classes is None else (image, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=num_classes))
 
 
 # Types of data -------------------------------------------------------------------------------------------------------------
