@@ -29,6 +29,7 @@ from PIL import Image
 from turns import Comparison, compare
 
 from triptych.core.batch import Batch
+from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.data.source import open_data
@@ -115,7 +116,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
         for phase in model.phases:
             for name, part in networks.items():
                 part.requires_grad_(name == phase.name)
-            model.prepare(phase)
+            model.prepare(phase, TrainingProgress(step * batch_size, batch_size, steps * batch_size))
             adam[phase.name].zero_grad()
             model.loss(phase, batch, Rng(step, (phase.name,), batch.index)).loss.mean().backward()
             adam[phase.name].step()

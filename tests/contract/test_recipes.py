@@ -16,6 +16,7 @@ import torch
 from tests.contract.moved import first_batch, gradients, moved_model
 from tests.contract.shrink import BATCH, KINDS, RECIPES, able, shrunk
 from tests.contract.small_data import SIDE, full_spec
+from tests.engine.toys import START
 from tests.float64 import in_float64, widened
 from triptych.core.batch import Batch
 from triptych.core.config import modules_that_name
@@ -112,7 +113,7 @@ def test_a_phase_changes_only_its_own_networks(name):
         own = tuple(f"{network}." for network in phase.networks)
         for key, parameter in model.named_parameters():
             parameter.requires_grad_(key.startswith(own))
-        model.prepare(phase)
+        model.prepare(phase, START)
         model.loss(phase, batch, Rng(0, (phase.name, 0), batch.index)).loss.sum().backward()
         model.stepped(phase)
         for key, tensor in model.state_dict().items():

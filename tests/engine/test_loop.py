@@ -14,7 +14,7 @@ import torch
 
 from tests.engine.toys import Denoiser, Pair, draw, make_loop, metrics, resumed, run, seeded, stop_after
 from triptych.core.errors import CheckpointError, ConfigError, RunError
-from triptych.core.model import LossTerms, Phase
+from triptych.core.model import LossTerms, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.config import LogConfig, OptimConfig
@@ -128,6 +128,9 @@ def test_each_phase_changes_its_own_networks_on_its_own_slices(tmp_path):
     assert model.seen == {"discriminator": list(range(16)), "generator": [0, 1, 2, 3, 8, 9, 10, 11]}
     assert model.prepared == ["discriminator", "discriminator", "generator"] * 2
     assert model.finished == [(name, k) for k, name in enumerate(model.prepared, start=1)]
+    steps = [(progress.images_seen, progress.iteration, progress.step) for progress in model.progress]
+    assert steps == [(0, 0, 0), (0, 0, 1), (0, 0, 0), (8, 1, 0), (8, 1, 1), (8, 1, 0)]
+    assert all((progress.iteration_images, progress.total_images) == (8, 16) for progress in model.progress)
     assert loop.averages[0].tensors.keys() == {"generator.weight", "generator.bias"}
 
 
@@ -454,6 +457,6 @@ def test_the_gradient_under_fp16_is_that_of_float32(tmp_path):
         batch = next(loop.callables.draw(0)).to("cpu")
         (updater,) = loop.updaters.values()
         (phase,) = loop.model.phases
-        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), rate=0.0, total=8, images=8)
+        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), rate=0.0, total=8, progress=TrainingProgress(0, 8, 8))
         norms[precision] = float(record.gradient_norm)
     assert norms["fp16"] == pytest.approx(norms["float32"], rel=0.02)

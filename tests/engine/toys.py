@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, RawBatch, share
-from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.model import LossTerms, Model, Phase, TrainingProgress
 from triptych.core.rng import Rng, key_of, words
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
@@ -23,6 +23,8 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
 
 SIZE = 6
+START = TrainingProgress(images_seen=0, iteration_images=1, total_images=1)
+"""The beginning of a training, for a step outside a loop."""
 
 
 class Denoiser(Model):
@@ -60,11 +62,13 @@ class Pair(Model):
         self.generator = nn.Conv2d(3, 3, 3, padding=1)
         self.discriminator = nn.Conv2d(3, 1, 3, padding=1)
         self.prepared: list[str] = []
+        self.progress: list[TrainingProgress] = []
         self.finished: list[tuple[str, int]] = []
         self.seen: dict[str, list[int]] = {"discriminator": [], "generator": []}
 
-    def prepare(self, phase: Phase) -> None:
+    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         self.prepared.append(phase.name)
+        self.progress.append(progress)
 
     def stepped(self, phase: Phase) -> None:
         self.finished.append((phase.name, len(self.prepared)))

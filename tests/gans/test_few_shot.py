@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.engine.toys import START
 from tests.gans.terms import check_gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
@@ -199,7 +200,7 @@ def test_a_phase_changes_its_own_networks_alone(generator: str) -> None:
             getattr(model, name).requires_grad_(name in phase.networks)
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.prepare(phase)
+        model.prepare(phase, START)
         terms_of(model, phase.name, batch).loss.mean().backward()
         assert all(parameter.grad is not None for parameter in own)
         torch.optim.SGD(own, lr=0.1).step()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.engine.toys import make_loop, run
+from tests.engine.toys import START, make_loop, run
 from tests.gans import top_k_worker
 from tests.gans.top_k_worker import COUNT, SETTINGS, terms_and_gradients
 from tests.gans.toy_gan import STRONG, Toy, images_of, toy
@@ -132,7 +132,7 @@ def optimise(model: Toy, name: str) -> tuple[set[str], list[str]]:
     for network in ("generator", "discriminator"):
         getattr(model, network).requires_grad_(network in phase.networks)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    model.prepare(phase)
+    model.prepare(phase, START)
     terms_of(model, name).loss.mean().backward()
     own = {key: parameter for key, parameter in model.named_parameters() if parameter.requires_grad}
     torch.optim.SGD(own.values(), lr=0.1).step()
@@ -268,14 +268,14 @@ def test_top_k_keeps_ever_fewer_of_the_best() -> None:
     best = adversarial.argsort()  # the best have the highest scores, so the lowest loss
     # 7 samples, rounds of 2 steps: a share of 1, 0.5, 0.5, and then at least 0.3, rounded.
     for step, kept in enumerate((7, 4, 4, 2, 2), start=1):
-        model.prepare(phase_of(model, "generator"))
+        model.prepare(phase_of(model, "generator"), START)
         assert model.get_buffer("generator_steps") == step
         found = terms_of(model, "generator").logged
         expected = torch.zeros(COUNT)
         expected[best[:kept]] = adversarial[best[:kept]] * COUNT / kept
         torch.testing.assert_close(found["adversarial"], expected)
         assert torch.equal(found["distance"], terms_of(plain, "generator").logged["distance"]), "other terms count for all"
-    model.prepare(phase_of(model, "discriminator"))
+    model.prepare(phase_of(model, "discriminator"), START)
     assert model.get_buffer("generator_steps") == 5
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.engine.toys import START
 from tests.gans.terms import check_gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
@@ -164,7 +165,7 @@ def stepped(model: PairedGAN, phase: Phase, batch: Batch) -> set[str]:
     own = [f"{network}." for network in phase.networks]
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(tuple(own)))
-    model.prepare(phase)
+    model.prepare(phase, START)
     model.loss(phase, batch, stream(batch, phase.name)).loss.mean().backward()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

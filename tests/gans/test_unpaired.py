@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.engine.toys import START
 from tests.gans.terms import gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
@@ -258,7 +259,7 @@ def test_lazy_penalties_and_top_k(kind: str) -> None:
     assert lazy.every == 4 and set(terms.logged) == {"r1_a", "r2_a", "r1_b", "r2_b"}
     torch.testing.assert_close(terms.loss, sum(terms.logged.values()))
     assert model.couples_samples
-    model.prepare(phase(model, "generator"))
+    model.prepare(phase(model, "generator"), START)
     kept = model.loss(phase(model, "generator"), batch(4), rng(4)).logged["adversarial_a"]
     assert (kept == 0).sum() == 2
 
@@ -295,7 +296,7 @@ def test_a_phase_changes_its_own_networks_alone(kind: str) -> None:
             for parameter in getattr(model, name).parameters():
                 parameter.requires_grad_(name in step.networks)
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.prepare(step)
+        model.prepare(step, START)
         model.zero_grad()
         model.loss(step, batch(), rng(name=step.name)).loss.sum().backward()
         with torch.no_grad():

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.engine.toys import START
 from tests.float64 import in_float64
 from tests.gans.toy_gan import Toy, images_of, toy
 from triptych.core.batch import Batch
@@ -24,7 +25,7 @@ def terms_and_gradients(model: Toy, batch: Batch, rng: Rng) -> list[tuple[dict[s
     found = []
     phase = model.phases[-1]
     for _ in range(STEPS):
-        model.prepare(phase)
+        model.prepare(phase, START)
         model.zero_grad()
         terms = model.loss(phase, batch, rng)
         terms.loss.sum().backward()

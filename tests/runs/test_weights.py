@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.errors import CheckpointError
 from triptych.core.model import Model, seeded_build
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.paired import Pix2PixHDConfig
 from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
-from triptych.runs.weights import load_fitting_weights
+from triptych.runs.weights import load_fitting_weights, load_weights
 
 COARSE = Pix2PixHDConfig(
     generator=Pix2PixHDGeneratorConfig(num_filters=4, num_downsamples=2, num_res_blocks=1, num_enhancer_res_blocks=1),
@@ -59,3 +61,15 @@ def test_a_weight_that_starts_anew_keeps_the_vectors_of_its_spectral_norm() -> N
     assert f"{first}u starts anew: it is of {first}orig" in lines
     for found, fresh in zip(largest(model), before, strict=True):
         assert abs(found - 1) < 0.02 and abs(fresh - 1) < 0.02
+
+
+def test_tensors_of_earlier_versions_are_ignored_where_the_model_says_so() -> None:
+    source, model = built(COARSE, seed=1), built(COARSE, seed=2)
+    tensors = source.state_dict() | {"steps": torch.tensor(7)}
+    with pytest.raises(CheckpointError, match="it has steps, which this one lacks"):
+        load_weights(model, tensors)
+    assert "steps is not used" in load_fitting_weights(built(COARSE, seed=3), tensors)
+    model.obsolete = ("steps",)
+    load_weights(model, tensors)
+    assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in model.state_dict().items())
+    assert load_fitting_weights(model, tensors) == []

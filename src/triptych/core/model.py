@@ -2,7 +2,8 @@
 
 A model is networks and losses, and a sampler where it has one. It owns no optimizer, device, logger, file or collective. The
 loop draws a batch for each optimizer step of each phase, calls `prepare` once, then `loss` for each microbatch, steps the
-phase's optimizer, calls `stepped`, and hands all terms to `observe`.
+phase's optimizer, calls `stepped`, and hands all terms to `observe`. A model has no clock of its own: what changes over a run
+(a weight, a probability) is a function of the `TrainingProgress` that `prepare` is told.
 """
 
 from __future__ import annotations
@@ -58,6 +59,25 @@ class LossTerms:
     "Detached tensors of shape (b,) that `observe` gets; gathered from all processes only where there are any."
 
 
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far a training is when an optimizer step begins."""
+
+    images_seen: int
+    "Before the iteration of the step."
+    iteration_images: int
+    "Images of one iteration."
+    total_images: int
+    "Images seen when the run ends."
+    step: int = 0
+    "Number of the step among those of its phase in the iteration, from 0."
+
+    @property
+    def iteration(self) -> int:
+        """Number of the iteration, from 0; derived from the images, so a run that changed its batch size counts by the new one."""
+        return self.images_seen // self.iteration_images
+
+
 class Model(nn.Module, ABC):
     """Networks, losses and, where it is a `Sampler`, a sampler."""
 
@@ -66,6 +86,8 @@ class Model(nn.Module, ABC):
     "Attribute names of the networks that the exponential moving averages follow."
     validated: tuple[str, ...] = ()
     "Names of the phases with a loss that is meaningful on held-out images."
+    num_classes: int | None = None
+    "Classes of the labels that it is told; None: it takes no labels."
     couples_samples: bool = False
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     init_images: int = 0
@@ -76,13 +98,15 @@ class Model(nn.Module, ABC):
     "Frozen networks that training needs, by attribute name, with the file of their weights; None: no file was given."
     collects: bool = False
     "Whether `collect` wants to be called."
+    obsolete: tuple[str, ...] = ()
+    "Names of tensors that earlier versions saved with its state; checkpoints may have them, and they are ignored."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
 
     def initialize(self, batch: Batch, rng: Rng) -> None:
         """Data-dependent initialization, once, on the same first images in every process."""
 
-    def prepare(self, phase: Phase) -> None:
+    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         """Called once before each optimizer step."""
 
     def stepped(self, phase: Phase) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
 from triptych.core.files import explain
-from triptych.core.model import NUM_GROUPS, Model, Phase
+from triptych.core.model import NUM_GROUPS, Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
@@ -230,9 +230,9 @@ class Loop:
             for networks, updater in self.updaters.items():
                 updater.require_gradients(networks == phase.networks)
         rng = Rng(self.train.seed, (phase.name, repeat), batch.index)
-        images = self.images_seen + self.drawn
+        progress = TrainingProgress(self.images_seen, self.drawn, self.train.total_images, step=repeat)
         updater = self.updaters[phase.networks]
-        record, observed = updater.step(phase, batch, rng=rng, rate=rate * phase.rate, total=self.train.batch_size, images=images)
+        record, observed = updater.step(phase, batch, rng=rng, rate=rate * phase.rate, total=self.train.batch_size, progress=progress)
         if observed:
             self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
         self.measurements.add(record)

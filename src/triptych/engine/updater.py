@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from triptych.core.batch import Batch
-from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.model import LossTerms, Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.distributed import World
@@ -56,13 +56,12 @@ class Updater:
         for parameter in self.parameters.values():
             parameter.requires_grad_(wanted)
 
-    def step(self, phase: Phase, batch: Batch, *, rng: Rng, rate: float, total: int, images: int) -> tuple[StepRecord, dict[str, Tensor]]:
-        """One optimizer step on this process's share of `total` samples, `images` being seen when it is done.
-
-        Returns its record, and what the model wants to observe of this process's samples.
-        """
-        self._model.prepare(phase)
-        record = StepRecord(phase.name, images)
+    def step(
+        self, phase: Phase, batch: Batch, *, rng: Rng, rate: float, total: int, progress: TrainingProgress
+    ) -> tuple[StepRecord, dict[str, Tensor]]:
+        """One optimizer step on this process's share of `total` samples: its record, and `LossTerms.observed` of this share."""
+        self._model.prepare(phase, progress)
+        record = StepRecord(phase.name, progress.images_seen + progress.iteration_images)
         observed: list[dict[str, Tensor]] = []
         factor = self.scale.scale * self._world.size / total  # DDP divides by the number of processes
         for samples, last in self._microbatches(len(batch)):

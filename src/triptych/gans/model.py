@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import LossTerms, Model, ModelConfig, Phase
+from triptych.core.model import LossTerms, Model, ModelConfig, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import Change, augmented
 from triptych.gans.discriminators import Scores
@@ -158,7 +158,7 @@ class GAN(Model):
 
     # The game -----------------------------------------------------------------------------------------------------------
 
-    def prepare(self, phase: Phase) -> None:
+    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         """Counts the generator's steps where top-k needs them."""
         if phase.name == GENERATOR and self.config.top_k.least < 1:
             self.get_buffer("generator_steps").add_(1)

@@ -25,7 +25,7 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
                 f"the checkpoint is of another model: {name} has shape {list(tensors[name].shape)}, expected {list(state[name].shape)}"
             )
     for name in tensors:
-        if name not in state:
+        if name not in state and name not in model.obsolete:
             raise CheckpointError(f"the checkpoint is of another model: it has {name}, which this one lacks")
     # Copies, in the model's own order of memory: the tensors of a checkpoint lie in its file, which may go away.
     room = {name: torch.empty_strided(own.shape, own.stride(), dtype=own.dtype) for name, own in state.items()}
@@ -53,7 +53,7 @@ def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[st
             fitted += 1
     if not fitted:
         raise CheckpointError("init-from: none of the other run's weights fits this model")
-    return lines + [f"{name} is not used" for name in tensors if name not in state]
+    return lines + [f"{name} is not used" for name in tensors if name not in state and name not in model.obsolete]
 
 
 def _divided(name: str) -> str:
