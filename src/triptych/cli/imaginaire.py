@@ -152,9 +152,9 @@ def _imported(given: Given, config: Path, logdir: Path) -> Any:
     words += ["--run", str(logdir)]
     path = _data_path(given)
     if path is None and config.is_file():  # before a run is made that could not be trained
-        from triptych.runs.importing import check_imaginaire_data
+        from triptych.interop.imaginaire.importer import check_data
 
-        check_imaginaire_data(config)
+        check_data(config)
     words += [] if path is None else ["--data", path]
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]

@@ -9,10 +9,10 @@ from triptych.cli.arguments import next_command
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import SOURCES
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.guided_diffusion.script_flags import OF_SCRIPTS
+from triptych.interop.importing import SOURCES, expected_program
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
@@ -114,8 +114,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
             raise ConfigError(f"--{name}", "the value is missing")
         named[name] = value
     if loose and loose[0] not in SOURCES:
-        known = f"{', '.join(SOURCES[:-1])} or {SOURCES[-1]}"
-        raise ConfigError("", f"unknown program {loose[0]!r}, expected {known}{nearest(loose[0], SOURCES)}")
+        raise ConfigError("", f"unknown program {loose[0]!r}, expected {expected_program(loose[0])}")
     most = 3 if loose[:1] == ["imaginaire"] else 2
     if not 2 <= len(loose) <= most:
         what = "no program and file given" if not loose else "no file given" if len(loose) < 2 else f"unexpected {loose[most]!r}"

@@ -5,15 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from triptych.core.errors import ConfigError, nearest
 
-Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
-"""Whose weights are imported."""
 Value = bool | int | float | str
 
-SOURCES: tuple[Source, ...] = get_args(Source)
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 LISTS = ("attention_resolutions", "classifier_attention_resolutions", "channel_mult")
 """Flags whose text is a list of numbers, separated by commas."""

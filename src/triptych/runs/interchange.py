@@ -1,9 +1,9 @@
 """Weights of other programs as runs of ours, and runs as files of other programs.
 
-What a file holds is found by importing.py. An imported run has one checkpoint, at 0 images, whose state.json says under "imported" where
-its weights come from: the program, the file and its SHA-256 (that of all their bytes where there are several), the flags, and which
-moving averages came with it ("averages": stems of files). Published weights are themselves an
-average, and are stored once, as the model's; with that mark they are used where the run's first average is asked for.
+The importer of a program (interop/importing.py) reads its files; `import_run` writes the run. It has one checkpoint, at 0 images. Its
+state.json says under "imported" where the weights come from: the program, the file, its SHA-256 (of several files, that of all their
+bytes), the flags, and the moving averages that came with it ("averages": stems of files). Published weights are themselves an average and
+are stored once, as the model's; with that mark they are used where the run's first average is asked for.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.diffusers.export import to_diffusers, write_diffusers
-from triptych.interop.flags import Source, command_line
+from triptych.interop.flags import command_line
 from triptych.interop.guided_diffusion.to_flags import flag_line, original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
+from triptych.interop.importing import ImportRequest, Source, imported
 from triptych.interop.weight_files import write_weights
 from triptych.runs.document import RunDocument
-from triptych.runs.importing import Request, imported
 from triptych.runs.run import Run, open_run
 
 Target = Literal["guided-diffusion", "diffusers"]
@@ -64,7 +64,7 @@ def import_run(
     if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     paths = {name: None if given is None else Path(given) for name, given in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
-    request = Request(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
+    request = ImportRequest(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
     found = imported(request)
     origin = {
         "program": program,

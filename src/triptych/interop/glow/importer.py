@@ -1,0 +1,115 @@
+"""Checkpoints of openai/glow as runs: the model that the shapes tell, the training of a recipe like it, and the moving averages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError
+from triptych.engine.ema import averaged_state
+from triptych.flows.glow import Glow, GlowConfig
+from triptych.interop.flags import checked_flags, parse_flags
+from triptych.interop.glow import weights
+from triptych.interop.glow.flags import FLAGS, check_positive, second_rate, words
+from triptych.interop.glow.published import PublishedGlow as Published
+from triptych.interop.glow.published import published as published_checkpoint
+from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.tensor_bundle import bundle_files, read_variables
+from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.recipes.config import RunConfig
+
+_PROCESSES = 8  # of the original's recipes; a checkpoint does not say, and the rate of its averages depends on it
+
+
+def imported(request: ImportRequest) -> ImportedRun:
+    """The run of a checkpoint. Raises ConfigError for flags that its shapes contradict, CheckpointError for files."""
+    refuse(request, ("checkpoint", "data", "processes"), "goes with imaginaire, not with glow")
+    if request.ema is not None:
+        raise ConfigError("ema", "a checkpoint of glow holds its averages itself: leave it out")
+    if request.ema_rate is not None and not 0 <= request.ema_rate < 1:
+        raise ConfigError("ema_rate", f"got {request.ema_rate}, expected 0 or more and below 1")
+    flags = request.flags or {}
+    given = parse_flags(flags, FLAGS) if isinstance(flags, str) else _checked(flags)
+    check_positive(given)
+    variables = read_variables(request.file, wanted=weights.is_of_model)
+    with about_file(request.file):
+        described, published = _described(variables, given, request)
+        model = weights.from_variables(variables, described)
+        config = _run_config(model, published)
+        files = {"model": dict(model.state_dict())}
+        averages = weights.averages(variables)
+        if averages is None and request.ema_rate is not None:
+            raise ConfigError("ema_rate", "the checkpoint has no moving averages of all its weights: leave it out")
+        if averages is not None:
+            rate = _average_rate(given) if request.ema_rate is None else request.ema_rate
+            config = replace(config, train=replace(config.train, ema_rates=(rate,)))
+            average = averaged_state(weights.from_variables(averages, described))
+            files[f"ema-{rate}"] = {name: tensor.detach() for name, tensor in average.items()}
+            request.report(f"its moving averages are the run's ema-{rate}, and are used unless --weights raw is given")
+    return ImportedRun(
+        config=config,
+        spec=_spec(model),
+        recipe=None if published is None else published.recipe,
+        files=files,
+        flags=words({name: value for name, value in described.items() if name in FLAGS}),
+        published=None if published is None else published.name,
+        sources=tuple(bundle_files(request.file)),
+    )
+
+
+def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags, checked; n_y, which is no flag of the command line, is left as it is."""
+    others = {name: value for name, value in flags.items() if name == "n_y"}
+    return checked_flags({name: value for name, value in flags.items() if name not in others}, FLAGS) | others
+
+
+def _described(variables: weights.Variables, given: Mapping[str, Any], request: ImportRequest) -> tuple[dict[str, Any], Published | None]:
+    """All flags of the model, and the published checkpoint that it is."""
+    published = published_checkpoint(request.file)
+    if published is None:
+        return weights.described(variables, given), None
+    try:
+        described = weights.described(variables, {**published.flags, **given})
+    except ConfigError:
+        request.report(f"{request.file} has the name of the published {published.name}, but another model")
+        return weights.described(variables, given), None
+    request.report(f"{request.file} is the published {published.name}")
+    return described, published
+
+
+def _average_rate(given: Mapping[str, Any]) -> float:
+    return second_rate({name: flag.default for name, flag in FLAGS.items()} | dict(given), world_size=_PROCESSES)
+
+
+def _spec(model: Glow) -> DataSpec:
+    channels, image_size, _ = model.image_shape
+    return DataSpec(image_size=image_size, channels=channels, num_classes=model.num_classes)
+
+
+def _run_config(model: Glow, published: Published | None) -> RunConfig:
+    """The model with the training, the data and the settings without a trace in the weights of its recipe, or of the one most like it."""
+    spec = _spec(model)
+    recipe = _most_like(model.config, spec) if published is None else load_recipe(published.recipe)
+    assert isinstance(recipe.model, GlowConfig)
+    untold = {name: getattr(recipe.model, name) for name in ("memory", "init_images", "sampling")}
+    labels = "none" if spec.num_classes is None else "auto"
+    # From wherever the images are: the recipe that is most like it may be one of another data set.
+    data = replace(recipe.data, source="auto", image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, labels=labels)
+    return replace(recipe, model=replace(model.config, **untold), data=data)
+
+
+def _most_like(model: GlowConfig, spec: DataSpec) -> RunConfig:
+    """The recipe of Glow with the nearest image size, then that has classes where this model has, then with the most of its settings."""
+
+    def differences(recipe: RunConfig) -> tuple[float, bool, int]:
+        size = abs(math.log2(recipe.data.image_size / spec.image_size))
+        names = [field.name for field in fields(model)]
+        other = [name for name in names if getattr(recipe.model, name) != getattr(model, name)]
+        return size, (recipe.data.labels == "none") != (spec.num_classes is None), len(other)
+
+    found = [load_recipe(name) for name, recipe in recipes().items() if recipe.family == "flows"]
+    # The built-in digits are no one's data: a run of theirs would train without being told on what.
+    return min((recipe for recipe in found if isinstance(recipe.model, GlowConfig) and recipe.data.source != "digits"), key=differences)
