@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +31,9 @@ def kinds() -> list[str]:
     return [name for name, _ in found]
 
 
-def able(capability: str) -> list[str]:
-    """The recipes, one of each kind, whose model has a method of that name."""
-    return [name for name in KINDS if hasattr(typing.get_type_hints(type(shrunk(name).model).build)["return"], capability)]
+def able(verb: str) -> list[str]:
+    """The recipes, one of each kind, whose model serves that verb."""
+    return [name for name in KINDS if verb in shrunk(name).model.verbs()]
 
 
 def shrunk(name: str) -> RunConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.engine.toys import SIZE, Denoiser, draw, make_loop, run, seeded
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.model import Averaged, LossTerms, Model, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World
@@ -27,7 +27,7 @@ ONE = World(0, 1, torch.device("cpu"))
 BATCHES = 3
 
 
-class Normed(Model):
+class Normed(Model, Averaged):
     """A network with batch norm that an average follows, and one that none does."""
 
     phases = (Phase("draw", ("network",)), Phase("judge", ("other",)))
@@ -115,9 +115,13 @@ def test_statistics_are_plain_means_and_all_else_stays(training: bool) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_what_a_model_collects_it_collects_in_evaluation_mode(training: bool) -> None:
-    model, modes = seeded(Denoiser).train(training), []
-    model.collects = True
-    model.collect = lambda given: modes.append((model.training, len(list(given))))  # type: ignore[method-assign]
+    class Collecting(Denoiser, Averaged):
+        collects = True
+
+        def collect(self, batches: Iterable[Batch]) -> None:
+            modes.append((self.training, len(list(batches))))
+
+    model, modes = seeded(Collecting).train(training), []
     estimate_statistics(model, batches, seed=0)
     assert modes == [(False, BATCHES)] and model.training == training
 
@@ -137,6 +141,16 @@ def test_evaluation_is_as_training_where_there_is_one_batch() -> None:
     torch.testing.assert_close(found, trained * ratio[:, None, None], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found, trained, rtol=0, atol=0.01)
     assert (ratio < 0.9999).all(), "which the comparison can tell"
+
+
+def test_a_model_with_batch_norm_says_how_its_networks_run() -> None:
+    class Silent(Denoiser):
+        pass
+
+    model = seeded(Silent)
+    model.network.append(BatchNorm2d(3))
+    with pytest.raises(TypeError, match="Silent has batch norm and is not Averaged"):
+        estimate_statistics(model, batches, seed=0)
 
 
 def test_which_models_have_batch_norm() -> None:

@@ -88,13 +88,13 @@ def at_checkpoint(arguments: Sequence[str]) -> list[str]:
 
 def next_command(run: Run, *, trained: bool) -> str | None:
     """What to do with a run that has weights: a line with the command; None where there is nothing but to train. `trained`: on its data."""
-    place, model = shlex.quote(str(run.directory)), run.config.model
-    if hasattr(model, "translation"):
+    place, verbs = shlex.quote(str(run.directory)), run.config.model.verbs()
+    if "translate" in verbs:
         held_out = f"triptych translate {place} --held-out, or " if trained else ""
         return f"translate with it: {held_out}triptych translate {place} INPUT --out DIR"
-    if hasattr(model, "sampling"):
-        return f"draw from it: triptych sample {place}{' --base IMAGES' if hasattr(model, 'small_size') else ''}"
-    if type(model).__name__ == "ClassifierConfig":
+    if not verbs.isdisjoint(("sample", "upsample")):
+        return f"draw from it: triptych sample {place}{' --base IMAGES' if 'upsample' in verbs else ''}"
+    if "guide" in verbs:
         return f"lead a run by it: triptych sample RUN --guide {place}"
     return None
 

@@ -120,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
     run = runs.open_run(directory)
     sampling = getattr(run.config.model, "sampling", None)
     if not isinstance(sampling, Config):
-        hint = "; triptych translate makes its images" if hasattr(run.config.model, "translation") else ""
+        hint = "; triptych translate makes its images" if "translate" in run.config.model.verbs() else ""
         raise UserError(f"{directory}: a {type(run.config.model).__name__.removesuffix('Config')} draws no samples{hint}")
     options, settings = configure(directory, arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"

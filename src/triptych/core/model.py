@@ -8,11 +8,13 @@ phase's optimizer, calls `stepped`, and hands all terms to `observe`. A model ha
 
 from __future__ import annotations
 
+import inspect
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -90,21 +92,14 @@ class Model(nn.Module, ABC):
     "Classes of the labels that it is told; None: it takes no labels."
     couples_samples: bool = False
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
-    init_images: int = 0
-    "Number of images that `initialize` wants; 0: it is not called."
     grids: Mapping[str, Config] = MappingProxyType({})
     "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
     borrowed: Mapping[str, str | None] = MappingProxyType({})
     "Frozen networks that training needs, by attribute name, with the file of their weights; None: no file was given."
-    collects: bool = False
-    "Whether `collect` wants to be called."
     obsolete: tuple[str, ...] = ()
     "Names of tensors that earlier versions saved with its state; checkpoints may have them, and they are ignored."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
-
-    def initialize(self, batch: Batch, rng: Rng) -> None:
-        """Data-dependent initialization, once, on the same first images in every process."""
 
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         """Called once before each optimizer step."""
@@ -119,23 +114,6 @@ class Model(nn.Module, ABC):
     def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The state of another run's model under the names that this one has for it, for a start from its weights."""
         return tensors
-
-    def effective(self) -> Mapping[str, Tensor]:
-        """Tensors that averages follow in place of parameters, by the parameter's name: with spectral norm, weight / sigma."""
-        return {}
-
-    def settle(self, average: Mapping[str, Tensor]) -> None:
-        """Called with an average's tensors, by name, after each update of it: recomputes the buffers that go with `effective`."""
-
-    def run_averaged(self, batch: Batch, rng: Rng) -> None:
-        """Runs the averaged networks as training does, and nothing else: for batch norms that take new statistics from it."""
-        raise TypeError(f"{type(self).__name__} has batch norm and does not say how its networks run")
-
-    def collect(self, batches: Iterable[Batch]) -> None:
-        """Fills buffers of the averaged networks from training batches, each this process's share, with the weights of now.
-
-        Called in evaluation mode, before an average is used or saved, where `collects` is set; after batch norm has its statistics.
-        """
 
     def fault(self) -> str | None:
         """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""
@@ -152,6 +130,49 @@ class ModelConfig(Config):
     def build(self, spec: DataSpec) -> Model:
         """The model with fresh weights from PyTorch's global generator; raises ConfigError when the data lacks what it needs."""
         raise TypeError(f"{type(self).__name__} has no build method")
+
+    @classmethod
+    def verbs(cls) -> frozenset[str]:
+        """Those of `VERBS` that its models can serve, by the class that `build` is annotated with; no model is built."""
+        model = typing.get_type_hints(cls.build)["return"]
+        return frozenset(verb for verb, protocols in VERBS.items() if any(_has_methods(model, protocol) for protocol in protocols))
+
+
+@runtime_checkable
+class DataInitialized(Protocol):
+    """A model that takes initial weights from images."""
+
+    init_images: int
+    "Number of images that it takes them from."
+
+    def initialize(self, batch: Batch, rng: Rng) -> None:
+        """Called once, before the first step, with the same first images in every process."""
+        ...
+
+
+@runtime_checkable
+class Averaged(Protocol):
+    """A model whose moving averages are not plain means of its parameters. A class that inherits from it has these defaults."""
+
+    collects: bool = False
+    "Whether `collect` is to be called."
+
+    def effective(self) -> Mapping[str, Tensor]:
+        """Tensors that averages follow in place of parameters, by the parameter's name: with spectral norm, weight / sigma."""
+        return {}
+
+    def settle(self, average: Mapping[str, Tensor]) -> None:
+        """Called with an average's tensors, by name, after each update of it: recomputes the buffers that go with `effective`."""
+
+    def run_averaged(self, batch: Batch, rng: Rng) -> None:
+        """Runs the averaged networks as training does, and nothing else: their batch norms take statistics from it."""
+        raise TypeError(f"{type(self).__name__} has batch norm and does not say how its networks run")
+
+    def collect(self, batches: Iterable[Batch]) -> None:
+        """Fills buffers of the averaged networks from training batches, each this process's share, with the present weights.
+
+        Called in evaluation mode, before an average is used or saved; after batch norms have taken their statistics.
+        """
 
 
 @runtime_checkable
@@ -323,6 +344,32 @@ class Encoder(Protocol):
     def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of latents; raises ConfigError for latents of other shapes than the model's."""
         ...
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """A model that recognises noisy images, and so can lead a `Guidable`."""
+
+    def classify(self, x: Tensor, c: Any) -> Tensor:
+        """Logits (b, num_classes) of noisy images (b, c, h, w) at the coefficients `c` of their noise process."""
+        ...
+
+
+VERBS: Mapping[str, tuple[type, ...]] = MappingProxyType(
+    {
+        "sample": (Sampler,),
+        "upsample": (Upsampler,),
+        "translate": (Translator,),
+        "encode": (Encoder,),
+        "evaluate": (Likelihood, VariationalBound),
+        "guide": (Classifier,),
+    }
+)
+"""What can be done with a trained model, and the protocols of which it needs one."""
+
+
+def _has_methods(model: type, protocol: type) -> bool:
+    return all(hasattr(model, name) for name, member in vars(protocol).items() if inspect.isfunction(member) and not name.startswith("_"))
 
 
 def seeded_build(model: ModelConfig, spec: DataSpec, *, seed: int) -> Model:

@@ -1,7 +1,7 @@
 """Exponential moving averages of the weights: e <- r e + (1 - r) w after each iteration.
 
-A model may name effective values for some parameters (`Model.effective`): a weight that spectral norm divides is averaged as it is applied,
-since the average of a quotient is not the quotient of averages.
+A model may name effective values for some parameters (`Averaged.effective`). A weight that spectral norm divides is averaged as it
+is applied: the average of quotients is not the quotient of averages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from triptych.core.model import Model
+from triptych.core.model import Averaged, Model
 
 
 def averaged_state(model: Model) -> dict[str, Tensor]:
@@ -30,7 +30,7 @@ class Average:
         live = averaged_state(model)
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
         learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
-        self._live, self._model = live, model
+        self._live, self._model = live, model if isinstance(model, Averaged) else None
         self._sources = {name: live[name].detach() for name in learned}
         self._moved = [self.tensors[name] for name in learned]
         self._copied = [name for name in live if name not in set(learned)]
@@ -46,11 +46,12 @@ class Average:
 
     @torch.no_grad()
     def _move(self, rate: float) -> None:
-        sources = self._sources | dict(self._model.effective())
+        sources = self._sources if self._model is None else self._sources | dict(self._model.effective())
         torch._foreach_lerp_(self._moved, [sources[name] for name in self._sources], 1 - rate)  # pyright: ignore[reportPrivateImportUsage]
         for name in self._copied:
             self.tensors[name].copy_(self._live[name])
-        self._model.settle(self.tensors)
+        if self._model is not None:
+            self._model.settle(self.tensors)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

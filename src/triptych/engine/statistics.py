@@ -1,6 +1,6 @@
 """What averaged weights need from training batches: statistics of batch norm above all.
 
-Those of training are of other weights, and an average of them fits none.
+The running statistics of training belong to other weights, and an average of them fits no weights.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable
 import torch
 
 from triptych.core.batch import Batch
-from triptych.core.model import Model
+from triptych.core.model import Averaged, Model
 from triptych.core.rng import Rng
 from triptych.nn.batch_norm import batch_norms
 
 
 def needs_batches(model: Model) -> bool:
     """Whether its averages need training batches."""
-    return model.collects or has_batch_norm(model)
+    return (isinstance(model, Averaged) and model.collects) or has_batch_norm(model)
 
 
 def has_batch_norm(model: Model) -> bool:
@@ -27,21 +27,23 @@ def has_batch_norm(model: Model) -> bool:
 
 @torch.no_grad()
 def estimate_statistics(model: Model, batches: Callable[[], Iterable[Batch]], *, seed: int) -> None:
-    """Sets the running statistics of the averaged networks' batch norms to their means over the batches, with the weights of now.
+    """Sets the running statistics of the averaged networks' batch norms to their means over the batches, with the present weights.
 
-    Then the model collects what it needs from them. At least one batch, each this process's share of it; every call gives the same ones.
+    Then the model collects what it needs. `batches` gives this process's share of at least one batch, the same ones at every call.
     """
     training = model.training
     if has_batch_norm(model):
         model.train()
         _average_statistics(model, batches(), seed=seed)
-    if model.collects:
+    if isinstance(model, Averaged) and model.collects:
         model.eval()
         model.collect(batches())
     model.train(training)
 
 
 def _average_statistics(model: Model, batches: Iterable[Batch], *, seed: int) -> None:
+    if not isinstance(model, Averaged):
+        raise TypeError(f"{type(model).__name__} has batch norm and is not Averaged, so it does not say how its networks run")
     layers = [layer for name in model.averaged for layer in batch_norms(getattr(model, name))]
     momenta = [layer.momentum for layer in layers]
     for layer in layers:

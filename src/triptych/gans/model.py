@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.model import LossTerms, Model, ModelConfig, Phase, TrainingProgress
+from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import Change, augmented
 from triptych.gans.discriminators import Scores
@@ -106,7 +106,7 @@ class Verdict:
     fake: Scores
 
 
-class GAN(Model):
+class GAN(Model, Averaged):
     """A generator and a discriminator. Phases "discriminator", "generator", and "penalty" where that is lazy."""
 
     averaged = (GENERATOR,)

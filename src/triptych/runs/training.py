@@ -20,7 +20,7 @@ import torch
 
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import CheckpointError, ConfigError, Stopped
-from triptych.core.model import Model, Sampler, Translator, Upsampler
+from triptych.core.model import DataInitialized, Model, Sampler, Translator, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader, evaluation_batches
@@ -226,7 +226,7 @@ def _lend_weights(model: Model) -> None:
 
 def _initialize(model: Model, data: Data, config: RunConfig, world: World) -> None:
     """Data-dependent initialization, on the same first images in every process."""
-    if not model.init_images:
+    if not isinstance(model, DataInitialized):
         return
     with _closing(Loader(data.train, batch_size=model.init_images, seed=config.train.seed, workers=0)) as loader:
         batch = next(loader.batches(0)).to(world.device)
