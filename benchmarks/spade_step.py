@@ -33,10 +33,10 @@ from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.data.source import open_data
-from triptych.gans.discriminators import PatchDiscriminatorConfig, SPADEDiscriminatorConfig
-from triptych.gans.feature_networks import NETWORKS, required_tensors
-from triptych.gans.spade import SPADEGeneratorConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.interop.weight_files import read_weights
+from triptych.nn.feature_networks import NETWORKS, required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.recipes.paired import spade_coco256
 from triptych.runs import train

@@ -12,8 +12,9 @@ from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.flows.glow import GlowConfig
-from triptych.gans.discriminators import ResidualDiscriminatorConfig, SPADEDiscriminatorConfig
+from triptych.gans.discriminators import ResidualDiscriminatorConfig
 from triptych.gans.model import GANConfig
+from triptych.gans.spade import SPADEDiscriminatorConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 

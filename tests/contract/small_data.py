@@ -18,7 +18,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.rng import key_of, words
 from triptych.data.config import DataConfig
 from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
-from triptych.gans.feature_networks import required_tensors
+from triptych.nn.feature_networks import required_tensors
 
 COUNT, SIDE, CLASSES = 40, 32, 4
 """Images of a small data set, pixels of their sides, classes of their maps."""

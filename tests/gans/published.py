@@ -8,21 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from triptych.gans.coco_funit import COCOFUNITGenerator, COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import (
-    FUNITDiscriminator,
-    FUNITDiscriminatorConfig,
-    PairDiscriminator,
-    PatchDiscriminatorConfig,
-    Pix2PixHDDiscriminator,
-    ResidualDiscriminatorConfig,
-    SPADEDiscriminator,
-    SPADEDiscriminatorConfig,
-)
-from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig
+from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
+from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig
+from triptych.gans.funit import FUNITDiscriminator, FUNITDiscriminatorConfig, FUNITGenerator, FUNITGeneratorConfig
 from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
+from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
 
 SPADE_PATCH = PatchDiscriminatorConfig(kernel_size=4, num_filters=128, num_layers=5)
@@ -71,7 +62,7 @@ PUBLISHED = {
     "funit G": Counted(lambda: FUNITGenerator(FUNITGeneratorConfig()), 120_987_203, 120),
     "funit D 149": Counted(lambda: FUNITDiscriminator(FUNITDiscriminatorConfig(), num_classes=149), 92_038_977, 121),
     "funit D 119": Counted(lambda: FUNITDiscriminator(FUNITDiscriminatorConfig(), num_classes=119), 92_008_257, 121),
-    "coco-funit G": Counted(lambda: COCOFUNITGenerator(COCOFUNITGeneratorConfig()), 121_562_307, 129),
+    "coco-funit G": Counted(lambda: FUNITGenerator(COCOFUNITGeneratorConfig()), 121_562_307, 129),
     "coco-funit D mammals": Counted(lambda: FUNITDiscriminator(FUNITDiscriminatorConfig(), num_classes=305), 92_198_721, 121),
     "spade G tiny": Counted(lambda: SPADEGenerator(SPADE_TINY, label_channels=8), 585_499, 508),
     "spade D tiny": Counted(lambda: SPADEDiscriminator(SPADEDiscriminatorConfig(patch=SPADE_PATCH_TINY), label_channels=8), 52_115, 110),
@@ -89,7 +80,7 @@ PUBLISHED = {
     "munit hd D tiny": Counted(lambda: PairDiscriminator(replace(HD_PATCH, num_filters=4, max_num_filters=16)), 52_086, 168),
     "funit G tiny": Counted(lambda: FUNITGenerator(FUNIT_TINY), 476_795, 120),
     "funit D tiny": Counted(lambda: FUNITDiscriminator(FUNIT_D_TINY, num_classes=5), 127_749, 117),
-    "coco-funit G tiny": Counted(lambda: COCOFUNITGenerator(COCO_TINY), 478_523, 129),
+    "coco-funit G tiny": Counted(lambda: FUNITGenerator(COCO_TINY), 478_523, 129),
 }
 
 

@@ -17,10 +17,8 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Translator, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
-from triptych.gans.coco_funit import COCOFUNITGenerator, COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import FUNITDiscriminatorConfig
-from triptych.gans.few_shot import FUNIT, FUNITConfig
-from triptych.gans.funit import FUNITGeneratorConfig
+from triptych.gans.coco_funit import COCOFUNITGeneratorConfig, COCOFUNITTranslator
+from triptych.gans.funit import FUNIT, FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.penalties import PenaltyConfig
@@ -100,7 +98,7 @@ def drawn(model: FUNIT, batch: Batch, names: list[str]) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize(("styles", "names"), [(1, ["style"]), (3, ["style_1", "style_2", "style_3"])])
 def test_terms_of_both_phases(generator: str, styles: int, names: list[str]) -> None:
     model, batch = small(styles, generator=generator, adversarial_weight=0.7, image_recon_weight=0.3), batch_of(styles)
-    assert isinstance(model.generator, COCOFUNITGenerator) == (generator == "coco-funit")
+    assert isinstance(model.generator.generator, COCOFUNITTranslator) == (generator == "coco-funit")
     assert batch.labels is not None
     style_labels = batch.inputs["style_labels"]
     translation, reconstruction = drawn(model, batch, names)
@@ -433,4 +431,4 @@ def test_small_recipes_take_grey_images(recipe: str) -> None:
     assert RunConfig.from_dict(config.to_dict()) == config
     model = config.model.build(spec_of(size=32, channels=1))
     assert isinstance(model, FUNIT) and model.output_channels == 1
-    assert isinstance(model.generator, COCOFUNITGenerator) == recipe.startswith("coco")
+    assert isinstance(model.generator.generator, COCOFUNITTranslator) == recipe.startswith("coco")

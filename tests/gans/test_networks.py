@@ -26,29 +26,14 @@ from tests.gans.published import (
     UNIT_TINY,
 )
 from triptych.core.errors import ConfigError
-from triptych.gans.coco_funit import COCOFUNITGenerator
-from triptych.gans.discriminators import (
-    FUNITDiscriminator,
-    MultiResPatch,
-    PairDiscriminator,
-    PatchDiscriminatorConfig,
-    Pix2PixHDDiscriminator,
-    ResidualDiscriminatorConfig,
-    SPADEDiscriminator,
-    SPADEDiscriminatorConfig,
-    least_side,
-)
-from triptych.gans.funit import FUNITGenerator
+from triptych.gans.discriminators import MultiResPatch, PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
+from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.instance_features import FeatureEncoderConfig, averaged_by_instance, cluster_centres, looks_of
 from triptych.gans.munit import MUNITGenerator
-from triptych.gans.pix2pixhd import (
-    Pix2PixHDGenerator,
-    Pix2PixHDGeneratorConfig,
-    instance_edges,
-    with_edges,
-)
-from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig, with_edges
+from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator
+from triptych.nn.instance_edges import instance_edges
 
 SPADE_SMALL = replace(SPADE_TINY, encoder_size=64)
 float64 = pytest.mark.usefixtures("float64")
@@ -97,7 +82,7 @@ def cases() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, A
         "unit, not pre-activation": (lambda: UNITGenerator(replace(UNIT_TINY, pre_activation=False, output="tanh")), domains(16)),
         "munit": (lambda: MUNITGenerator(MUNIT_TINY), domains(32)),
         "funit": (lambda: FUNITGenerator(small), styled(64)),
-        "coco-funit": (lambda: COCOFUNITGenerator(replace(COCO_TINY, num_downsamples_content=2)), styled(64)),
+        "coco-funit": (lambda: FUNITGenerator(replace(COCO_TINY, num_downsamples_content=2)), styled(64)),
         "spade D": (
             lambda: SPADEDiscriminator(SPADEDiscriminatorConfig(patch=SPADE_PATCH_TINY), label_channels=5),
             lambda: {"images": noise(2, 3, 128, 160), "label": classes(5, 128, 160)},
@@ -362,7 +347,7 @@ def test_styles_of_several_images_are_averaged() -> None:
 @float64
 @torch.no_grad()
 def test_the_style_of_coco_funit_is_weighed_by_the_content() -> None:
-    network = COCOFUNITGenerator(replace(COCO_TINY, num_downsamples_content=2)).eval().generator
+    network = FUNITGenerator(replace(COCO_TINY, num_downsamples_content=2)).eval().generator
     content, style = torch.randn(2, 16, 8, 8), torch.randn(2, 8, 1, 1)
     by_style = network.mlp_style(torch.cat((style.flatten(1), network.usb.expand(2, -1)), dim=1))
     weighed = by_style * network.mlp_content(content.mean((2, 3)))

@@ -17,25 +17,16 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Phase, Translator
 from triptych.core.rng import Rng
 from triptych.data.pairs_config import PairedDataConfig
-from triptych.gans.discriminators import PatchDiscriminatorConfig, SPADEDiscriminatorConfig
-from triptych.gans.feature_networks import required_tensors
+from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import AdversarialConfig
-from triptych.gans.paired import (
-    SPADE,
-    PairedGAN,
-    PairedGANConfig,
-    Pix2PixHD,
-    Pix2PixHDConfig,
-    Pix2PixHDTranslationConfig,
-    SPADEConfig,
-    SPADETranslationConfig,
-)
+from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.perceptual import PerceptualConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHD, Pix2PixHDConfig, Pix2PixHDGeneratorConfig, Pix2PixHDTranslationConfig
+from triptych.gans.spade import SPADE, SPADEConfig, SPADEDiscriminatorConfig, SPADEGeneratorConfig, SPADETranslationConfig
+from triptych.nn.feature_networks import required_tensors
 from triptych.recipes.catalogue import load_recipe
 
 pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU

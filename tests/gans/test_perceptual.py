@@ -13,9 +13,9 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.gans.feature_networks import NETWORKS, layer_names, required_tensors
-from triptych.gans.perceptual import FeatureNetwork, PerceptualConfig, PerceptualLoss
+from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.interop.weight_files import read_weights
+from triptych.nn.feature_networks import NETWORKS, FeatureNetwork, layer_names, required_tensors
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]).view(1, 3, 1, 1), torch.tensor([0.229, 0.224, 0.225]).view(1, 3, 1, 1)

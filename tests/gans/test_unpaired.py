@@ -18,15 +18,14 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Phase, Translator
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig, Scores
-from triptych.gans.feature_networks import required_tensors
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import TopKConfig
-from triptych.gans.munit import MUNITGeneratorConfig
+from triptych.gans.munit import MUNIT, MUNITConfig, MUNITGeneratorConfig, MUNITTranslationConfig, feature_distance, moved
 from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.perceptual import PerceptualConfig
-from triptych.gans.unit import UNITGeneratorConfig
-from triptych.gans.unpaired import MUNIT, UNIT, MUNITConfig, MUNITTranslationConfig, UNITConfig, feature_distance, moved
-from triptych.gans.unpaired_base import UNITTranslationConfig, UnpairedGAN
+from triptych.gans.unit import UNIT, UNITConfig, UNITGeneratorConfig
+from triptych.gans.unpaired_base import DirectionConfig, UnpairedGAN
+from triptych.nn.feature_networks import required_tensors
 from triptych.recipes.catalogue import load_recipe
 
 pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
@@ -499,8 +498,8 @@ def test_what_translate_refuses() -> None:
         translated(munit, images, style=noise(1, 1, 3, 8, 8))
     with pytest.raises(ConfigError, match=r"^style: got 2x2 pixels, expected at least 4 along a side$"):
         translated(munit, images, style=noise(2, 1, 3, 2, 2))
-    with pytest.raises(TypeError, match="UNITTranslationConfig are not the settings"):
-        munit.translate({"images": images}, rng(2), settings=UNITTranslationConfig())
+    with pytest.raises(TypeError, match="DirectionConfig are not the settings"):
+        munit.translate({"images": images}, rng(2), settings=DirectionConfig())
     for wrong in (-0.5, math.inf, math.nan):
         with pytest.raises(ConfigError, match="temperature"):
             MUNITTranslationConfig(temperature=wrong)

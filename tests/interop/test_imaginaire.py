@@ -26,21 +26,12 @@ from tests.gans.published import (
     UNIT_TINY,
 )
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.gans.coco_funit import COCOFUNITGenerator
-from triptych.gans.discriminators import (
-    FUNITDiscriminator,
-    MultiResPatch,
-    PairDiscriminator,
-    Pix2PixHDDiscriminator,
-    ResidualDiscriminatorConfig,
-    SPADEDiscriminator,
-    SPADEDiscriminatorConfig,
-)
-from triptych.gans.funit import FUNITGenerator
+from triptych.gans.discriminators import MultiResPatch, PairDiscriminator, ResidualDiscriminatorConfig
+from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.munit import MUNITGenerator
-from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
-from triptych.gans.spade import SPADEGenerator
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
+from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator
 from triptych.gans.unit import UNITGenerator
 from triptych.gans.weight_norms import fold_spectral_norm
 from triptych.interop.imaginaire.state_dicts import from_state_dict, networks
@@ -173,7 +164,7 @@ PAIRS = [
         lambda: PairDiscriminator(ResidualDiscriminatorConfig(num_filters=4, num_layers=3), image_channels=1),
     ),
     Pair("funit", lambda: FUNITGenerator(FUNIT_TINY), lambda: FUNITDiscriminator(FUNIT_D_TINY, num_classes=5)),
-    Pair("coco_funit", lambda: COCOFUNITGenerator(COCO_TINY), lambda: FUNITDiscriminator(FUNIT_D_TINY, num_classes=5)),
+    Pair("coco_funit", lambda: FUNITGenerator(COCO_TINY), lambda: FUNITDiscriminator(FUNIT_D_TINY, num_classes=5)),
 ]
 
 

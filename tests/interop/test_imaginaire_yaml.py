@@ -14,17 +14,14 @@ from tests.interop.imaginaire_files import ALONE, PERCEPTUAL, PUBLISHED, changed
 from triptych.core.errors import ConfigError
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import FUNITDiscriminatorConfig, ResidualDiscriminatorConfig, SPADEDiscriminatorConfig
-from triptych.gans.few_shot import FUNITConfig
-from triptych.gans.funit import FUNITGeneratorConfig
+from triptych.gans.discriminators import ResidualDiscriminatorConfig
+from triptych.gans.funit import FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
-from triptych.gans.munit import MUNITGeneratorConfig
-from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGeneratorConfig
-from triptych.gans.unit import UNITGeneratorConfig
-from triptych.gans.unpaired import MUNITConfig, UNITConfig
+from triptych.gans.munit import MUNITConfig, MUNITGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
+from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig, SPADEGeneratorConfig
+from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
 from triptych.interop.imaginaire.settings import Plan, plan_of
 from triptych.interop.imaginaire.yaml_file import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
 

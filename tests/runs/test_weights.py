@@ -11,8 +11,7 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.model import Model, seeded_build
 from triptych.gans.discriminators import PatchDiscriminatorConfig
-from triptych.gans.paired import Pix2PixHDConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
 from triptych.runs.weights import load_fitting_weights, load_weights
 

@@ -1,7 +1,11 @@
 """COCO-FUNIT: Few-Shot Unsupervised Image Translation with a Content Conditioned Style Encoder (Saito et al. 2020, arXiv 2007.07431).
 
-FUNIT, but for the style: a vector that all images share (the universal style bias) joins it, and the content image says what of it
-counts, so that the pose of a style image leaks less into the translation.
+FUNIT, but for the style s: a vector u that all images share (the universal style bias) joins it, and the content c says what of it
+counts, so that the pose of a style image leaks less into the translation:
+
+    s' = M_s([s, u]) M_c(mean of c),    M_s and M_c layers of their own
+
+Loss and discriminator are those of FUNIT.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from torch import Tensor, nn
 
 from triptych.core.config import config
 from triptych.gans.autoencoder import StyleLayers
-from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig, FUNITTranslator
+from triptych.gans.funit import FUNITGeneratorConfig, FUNITTranslator
 
 
 @config
@@ -27,6 +31,10 @@ class COCOFUNITGeneratorConfig(FUNITGeneratorConfig):
 
     def validate(self) -> None:
         self.require(self.style_bias_dims >= 1, "style_bias_dims", "a positive whole number")
+
+    def translator(self, *, image_channels: int) -> FUNITTranslator:
+        """The network with fresh weights."""
+        return COCOFUNITTranslator(self, image_channels=image_channels)
 
 
 class COCOFUNITTranslator(FUNITTranslator):
@@ -44,11 +52,3 @@ class COCOFUNITTranslator(FUNITTranslator):
         style = style.flatten(1)
         joined = torch.cat((style, self.usb.to(style.dtype).expand(len(style), -1)), dim=1)
         return super().decode(content, self.mlp_style(joined) * self.mlp_content(content.mean((2, 3))))
-
-
-class COCOFUNITGenerator(FUNITGenerator):
-    """Keys generator.*; called as FUNIT's."""
-
-    def _translator(self, config: FUNITGeneratorConfig, *, image_channels: int) -> FUNITTranslator:
-        assert isinstance(config, COCOFUNITGeneratorConfig)
-        return COCOFUNITTranslator(config, image_channels=image_channels)

@@ -1,19 +1,38 @@
 """FUNIT: Few-Shot Unsupervised Image-to-Image Translation (Liu et al. 2019, arXiv 1905.01723).
 
-The pose of a content image in the class of one or a few style images. With k style images of a class, their styles are averaged.
+The pose of a content image x in the class of one or a few style images y_1 ... y_k, whose styles are averaged:
+
+    T(x, y) = G(E_c(x), mean of E_s(y_i))
+
+The discriminator D knows the classes of the training images; the generator is told none, so that it translates to classes that it has
+never seen. With a the class of x and b that of the style images, the generator minimises
+
+    w_adv / 2 (L_adv(D_b(T(x, y))) + L_adv(D_a(T(x, x)))) + w_fm FM(T(x, y), y_1) + w_rec |T(x, x) - x|
+
+with FM the distance of D's features, averaged over their places.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import Example
+from triptych.core.rng import Rng
 from triptych.gans.autoencoder import ContentEncoder, StyleEncoder, StyleLayers, doubled, halved, output_block
-from triptych.gans.layers import BlockOptions, ResBlock, Stack, UpResBlock
+from triptych.gans.discriminators import Scores
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, UpResBlock
+from triptych.gans.losses import feature_matching, l1
+from triptych.gans.model import GAN, Contest, GANConfig
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
 from triptych.gans.weight_norms import WeightNorm
 
@@ -63,6 +82,10 @@ class FUNITGeneratorConfig(Config):
         4 for the first convolution, 7x7; 3 of the content for the decoder's first, 5x5; 2 before each step of the style encoder.
         """
         return {"num_downsamples_content": max(4, 3 * self.stride), "num_downsamples_style": max(4, 2**self.num_downsamples_style)}
+
+    def translator(self, *, image_channels: int) -> FUNITTranslator:
+        """The network with fresh weights."""
+        return FUNITTranslator(self, image_channels=image_channels)
 
 
 class FUNITOutput(NamedTuple):
@@ -130,10 +153,7 @@ class FUNITGenerator(nn.Module):
 
     def __init__(self, config: FUNITGeneratorConfig, *, image_channels: int = 3) -> None:
         super().__init__()
-        self.generator = self._translator(config, image_channels=image_channels)
-
-    def _translator(self, config: FUNITGeneratorConfig, *, image_channels: int) -> FUNITTranslator:
-        return FUNITTranslator(config, image_channels=image_channels)
+        self.generator = config.translator(image_channels=image_channels)
 
     def forward(self, *, images_content: Tensor, images_style: Tensor, reconstruct: bool = True) -> FUNITOutput:
         """The content images (b, c, h, w), sides multiples of 2^num_downsamples_content, in the classes of the style images.
@@ -151,3 +171,241 @@ class FUNITGenerator(nn.Module):
         if images.ndim == 4:
             return self.generator.style_encoder(images)
         return self.generator.style_encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2]).mean(1)
+
+
+@config
+class FUNITDiscriminatorConfig(Config):
+    """Residual networks that judge an image as one of a class."""
+
+    num_filters: int = 64
+    "Channels of the first layer; they double from one pair of residual blocks to the next."
+    max_num_filters: int = 1024
+    "The most channels."
+    num_layers: int = 6
+    "Pairs of residual blocks; each but the last is followed by a halving of the size."
+    weight_norm: WeightNorm = "spectral"
+    "Norm of the weights of the convolutions."
+
+    def validate(self) -> None:
+        for name in ("num_filters", "max_num_filters", "num_layers"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+
+class FUNITDiscriminator(nn.Module):
+    """Patch scores of images as images of a class: keys model.model.{i}.*, model.classifier.*, model.embedder.weight."""
+
+    def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int = 3) -> None:
+        super().__init__()
+        self.model = _ClassDiscriminator(config, num_classes=num_classes, image_channels=image_channels)
+
+    def forward(self, images: Tensor, *, labels: Tensor) -> Scores:
+        """The scores (b, 1, h', w') of images (b, c, h, w) as images of the classes `labels` (b,), and their mean features (b, d)."""
+        return self.model(images, labels)
+
+
+class _ClassDiscriminator(nn.Module):
+    def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int) -> None:
+        super().__init__()
+        options = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm, padding_mode="reflect")
+        plain = BlockOptions(weight_norm=config.weight_norm, padding_mode="reflect")
+        widths = doubled(config.num_filters, steps=config.num_layers, most=config.max_num_filters)
+        layers: list[nn.Module] = [ConvBlock(image_channels, widths[0], 7, options=plain)]
+        for index, (ins, outs) in enumerate(pairwise(widths)):
+            layers += [ResBlock(ins, ins, order="NACNAC", options=options), ResBlock(ins, outs, order="NACNAC", options=options)]
+            if index < config.num_layers - 1:
+                layers += [nn.ReflectionPad2d(1), nn.AvgPool2d(3, stride=2)]
+        self.model = Stack(layers)
+        self.classifier = ConvBlock(widths[-1], 1, 1, order="AC", options=options)
+        self.embedder = nn.Embedding(num_classes, widths[-1])
+
+    def forward(self, images: Tensor, labels: Tensor) -> Scores:
+        features = self.model(images)
+        mean = features.mean((2, 3))
+        likeness = (mean * self.embedder(labels)).sum(dim=1)
+        return Scores((self.classifier(features) + likeness[:, None, None, None],), ((mean,),))
+
+
+@config
+class FUNITTranslationConfig(Config):
+    """Settings of a translation: there are none, content and style images say it all."""
+
+
+@config
+class FUNITConfig(GANConfig):
+    """FUNIT, or with its generator COCO-FUNIT."""
+
+    kind_name: ClassVar = "funit"
+
+    generator: FUNITGeneratorConfig = FUNITGeneratorConfig()
+    "The generator."
+    discriminator: FUNITDiscriminatorConfig = FUNITDiscriminatorConfig()
+    "The discriminator."
+    feature_matching_weight: float = 1.0
+    "Weight of the distance between the discriminator's mean features of a translation and of the style image."
+    image_recon_weight: float = 0.1
+    "Weight of the distance between a content image and itself in its own style."
+    translation: FUNITTranslationConfig = FUNITTranslationConfig()
+    "Settings of `triptych translate`."
+
+    def validate(self) -> None:
+        for name in ("feature_matching_weight", "image_recon_weight"):
+            self.require(0 <= getattr(self, name) < float("inf"), name, "0 or a positive number")
+        self.require(
+            self.adversarial_weight + self.feature_matching_weight + self.image_recon_weight > 0,
+            "adversarial_weight",
+            "a positive number where feature_matching_weight and image_recon_weight are 0",
+        )
+
+    def build(self, spec: DataSpec) -> FUNIT:
+        """The model with fresh weights; raises ConfigError for data without style images or classes, and for sizes that do not fit."""
+        if spec.num_classes is None or not _style_names(spec):
+            wanted = "images by class with style images of other classes: few-shot data, as in the recipe funit-omniglot"
+            raise ConfigError("", f"the data has no style images, or no classes of them; this model needs {wanted}")
+        self._check_sides(spec)
+        return FUNIT(self, spec)
+
+    def _check_sides(self, spec: DataSpec) -> None:
+        height, width = spec.height_and_width
+        generator = self.generator
+        if height % generator.stride or width % generator.stride:
+            raise ConfigError(
+                "generator.num_downsamples_content",
+                f"got {generator.num_downsamples_content} for images of {width}x{height} pixels, expected sides that are multiples of "
+                f"{generator.stride}; give fewer, or another data.image_size",
+            )
+        least = {f"generator.{name}": (getattr(generator, name), side) for name, side in generator.least_sides.items()}
+        least["discriminator.num_layers"] = (self.discriminator.num_layers, _least_judged(self.discriminator))
+        for setting, (given, side) in least.items():
+            if min(height, width) < side:
+                raise ConfigError(
+                    setting,
+                    f"got {given} for images of {width}x{height} pixels, which takes {side} or more along a side; give fewer, or a larger "
+                    "data.image_size",
+                )
+
+
+class FUNIT(GAN):
+    """The model of a FUNITConfig: a Translator."""
+
+    config: FUNITConfig
+    generator: FUNITGenerator
+    discriminator: FUNITDiscriminator
+    styles: Literal["none", "optional", "required"] = "required"
+    random_styles = False
+
+    def __init__(self, config: FUNITConfig, spec: DataSpec) -> None:
+        assert spec.num_classes is not None
+        super().__init__(
+            config,
+            FUNITGenerator(config.generator, image_channels=spec.channels),
+            FUNITDiscriminator(config.discriminator, num_classes=spec.num_classes, image_channels=spec.channels),
+        )
+        self.translation = config.translation
+        self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
+        self.output_channels = spec.channels
+        self.stride = config.generator.stride
+        self.least_size = -(-max(config.generator.least_sides.values()) // self.stride) * self.stride
+        self._names = _style_names(spec)
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms."""
+        config = self.config
+        return {
+            "adversarial": config.adversarial_weight,
+            "feature_matching": config.feature_matching_weight,
+            "image_recon": config.image_recon_weight,
+        }
+
+    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """The first style image and the translation, both as images of the style's class.
+
+        The k style images are drawn alike, so the first stands for all, and a step has as many real images as generated ones.
+        """
+        out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=False)
+        return [self._translation(batch, out.images_trans, rng)]
+
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """adversarial: half of the translation as one of the style's class, half of the reconstruction as one of the content's.
+
+        feature_matching: between the translation and the first style image. image_recon: of the content image in its own style.
+        """
+        weights, terms = self.weights, {}
+        fooled, matched, recon = (weights[name] > 0 for name in ("adversarial", "feature_matching", "image_recon"))
+        out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=fooled or recon)
+        if fooled or matched:
+            translation = self.verdict(self._translation(batch, out.images_trans, rng), compare=matched)
+            if fooled:
+                assert batch.labels is not None
+                reconstruction = self.verdict(self._contest(batch.images, out.images_recon, labels=batch.labels, rng=rng))
+                terms["adversarial"] = 0.5 * (translation.loss + reconstruction.loss)
+            if matched:
+                terms["feature_matching"] = feature_matching(translation.fake.features, translation.real.features)
+        if recon:
+            terms["image_recon"] = l1(out.images_recon, batch.images)
+        return terms
+
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """image_recon alone: held-out classes are unknown to the discriminator."""
+        own = self.generator(images_content=batch.images, images_style=batch.images, reconstruct=False).images_trans
+        return {"image_recon": l1(own, batch.images)}
+
+    def _translation(self, batch: Batch, images: Tensor, rng: Rng) -> Contest:
+        return self._contest(batch.inputs[self._names[0]], images, labels=batch.inputs[STYLE_LABELS], rng=rng)
+
+    def _contest(self, real: Tensor, fake: Tensor, *, labels: Tensor, rng: Rng) -> Contest:
+        """Both as images of the classes `labels` (b,), changed alike, so that no change stands between their features."""
+        return Contest("", self.look(real, rng), self.look(fake, rng), partial(self.discriminator, labels=labels))
+
+    def _style(self, batch: Batch) -> Tensor:
+        """The style images: (b, c, h, w), or (b, k, c, h, w) of several."""
+        if len(self._names) == 1:
+            return batch.inputs[self._names[0]]
+        return torch.stack([batch.inputs[name] for name in self._names], dim=1)
+
+    # Translation --------------------------------------------------------------------------------------------------------
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """The content images and their style images; there is no ground truth for them."""
+        return Example({IMAGES: batch.images, STYLE: torch.stack([batch.inputs[name] for name in self._names], dim=1)})
+
+    @torch.no_grad()
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+        """The content images (b, c, h, w) in the class of their k style images (b, k, c, any size), whose styles are averaged.
+
+        Raises ConfigError for what is missing or does not fit.
+        """
+        images, style = (self._checked(inputs, name) for name in (IMAGES, STYLE))
+        height, width = images.shape[2:]
+        if height % self.stride or width % self.stride:
+            raise ConfigError(IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
+        if len(style) != len(images):
+            raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
+        return self.generator(images_content=images, images_style=style, reconstruct=False).images_trans
+
+    def _checked(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
+        given, wanted = inputs.get(name), f"(b, {'k, ' if name == STYLE else ''}{self.output_channels}, h, w)"
+        if given is None:
+            raise ConfigError(name, f"missing, this model needs images of shape {wanted}")
+        axes = 5 if name == STYLE else 4
+        if given.ndim != axes or given.shape[-3] != self.output_channels or 0 in given.shape[1:]:
+            raise ConfigError(name, f"got images of shape {tuple(given.shape)}, expected {wanted}")
+        if min(given.shape[-2:]) < self.least_size:
+            height, width = given.shape[-2:]
+            raise ConfigError(name, f"got {width}x{height} pixels, expected at least {self.least_size} along a side")
+        return given
+
+
+def _style_names(spec: DataSpec) -> tuple[str, ...]:
+    """The names of the style images among the inputs of the data, in order; none where their classes are not told."""
+    if STYLE_LABELS not in (entry.name for entry in spec.inputs):
+        return ()
+    images = (entry.name for entry in spec.inputs if entry.kind == "image")
+    return tuple(name for name in images if name == STYLE or name.startswith(f"{STYLE}_"))
+
+
+def _least_judged(config: FUNITDiscriminatorConfig) -> int:
+    """The fewest pixels along a side that the discriminator takes: 4 for its first reflecting border, 2 for those of its last blocks."""
+    return max(4, 2 ** (config.num_layers - 1) + 1)

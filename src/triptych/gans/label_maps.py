@@ -9,7 +9,7 @@ from torch import Tensor
 
 from triptych.core.batch import STYLE, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.gans.pix2pixhd import instance_edges
+from triptych.nn.instance_edges import instance_edges
 
 
 class LabelMaps:

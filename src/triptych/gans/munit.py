@@ -1,25 +1,40 @@
 """MUNIT: Multimodal Unsupervised Image-to-Image Translation (Huang et al. 2018, arXiv 1804.04732).
 
-An image is a content, which both domains share, and a style of its domain; the decoder's norms take the style (AdaIN). A translation
-has the content of one image and a style of the other domain: an encoded one, or one drawn from N(0, I).
+An image is a content, which both domains share, and a style of its domain; the decoder's norms take the style (AdaIN). E gives the
+content, S the style, G an image of both. A translation has the content of one image and a style s_b of the other domain: an encoded one,
+or one drawn from N(0, I). The generator minimises the terms of UNIT and, summed over both directions (Eq. 2 and 3),
+
+    ab = G_b(E_a(a), s_b),    w_content |E_b(ab) - E_a(a)| + w_style |S_b(ab) - s_b|
+
+The other terms here are not in the paper and have weight 0 unless they are asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
-from triptych.core.config import Config, config
+from triptych.core.batch import IMAGES_B, Batch, DataSpec
+from triptych.core.config import config
+from triptych.core.rng import Rng
+from triptych.gans.augmentation import augmented
 from triptych.gans.autoencoder import ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
+from triptych.gans.discriminators import Scores
 from triptych.gans.layers import BlockOptions, BlockOrder
+from triptych.gans.losses import gaussian_kl, sample_mean
+from triptych.gans.model import Contest
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
+from triptych.gans.unpaired_base import AutoEncodersConfig, DirectionConfig, Translations, UnpairedConfig, UnpairedGAN, distance
 from triptych.gans.weight_norms import WeightNorm
+from triptych.nn.precision import widened
 
 
 @config
-class MUNITGeneratorConfig(Config):
+class MUNITGeneratorConfig(AutoEncodersConfig):
     """The two auto-encoders."""
 
     kind_name: ClassVar = "munit"
@@ -70,25 +85,6 @@ class MUNITGeneratorConfig(Config):
         before each step of the style encoder, after the last one too where its norm needs them."""
         last = 2 if self.style_norm == "instance" else 1
         return max(4, 2 * self.stride, last * 2**self.num_downsamples_style)
-
-
-class MUNITOutput(NamedTuple):
-    """Images, contents and styles; "ba" is the content of b decoded by a. What was not asked for is None."""
-
-    images_ab: Tensor
-    images_ba: Tensor
-    content_a: Tensor
-    content_b: Tensor
-    style_a: Tensor
-    style_b: Tensor
-    content_ab: Tensor | None = None
-    content_ba: Tensor | None = None
-    style_ab: Tensor | None = None
-    style_ba: Tensor | None = None
-    images_aa: Tensor | None = None
-    images_bb: Tensor | None = None
-    images_aba: Tensor | None = None
-    images_bab: Tensor | None = None
 
 
 class MUNITAutoEncoder(nn.Module):
@@ -156,7 +152,7 @@ class MUNITGenerator(nn.Module):
         encode_translations: bool = True,
         reconstruct: bool = True,
         cycle: bool = True,
-    ) -> MUNITOutput:
+    ) -> Translations:
         """Translations both ways of images (b, c, h, w), whose sides are multiples of 2^num_downsamples_content.
 
         `random_style_a`, `random_style_b`: styles (b, style_dims, 1, 1) of the translations to a and to b; None: those of the images.
@@ -167,7 +163,7 @@ class MUNITGenerator(nn.Module):
         (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
         images_ba = a.decode(content_b, style_a if random_style_a is None else random_style_a)
         images_ab = b.decode(content_a, style_b if random_style_b is None else random_style_b)
-        out = MUNITOutput(images_ab, images_ba, content_a, content_b, style_a, style_b)
+        out = Translations(images_ab, images_ba, content_a, content_b, style_a, style_b)
         if encode_translations or cycle:
             (content_ba, style_ba), (content_ab, style_ab) = a.encode(images_ba), b.encode(images_ab)
             out = out._replace(content_ab=content_ab, content_ba=content_ba, style_ab=style_ab, style_ba=style_ba)
@@ -176,3 +172,195 @@ class MUNITGenerator(nn.Module):
         if reconstruct:
             out = out._replace(images_aa=a.decode(content_a, style_a), images_bb=b.decode(content_b, style_b))
         return out
+
+
+@config
+class MUNITTranslationConfig(DirectionConfig):
+    """Which way images are translated, and how much random styles vary."""
+
+    temperature: float = 1.0
+    "Factor of random styles: below 1 they are more alike, at 0 all one. The styles of style images are taken as they are."
+
+    def validate(self) -> None:
+        self.require(0 <= self.temperature < float("inf"), "temperature", "0 or a positive number")
+
+
+@config
+class MUNITConfig(UnpairedConfig):
+    """MUNIT."""
+
+    kind_name: ClassVar = "munit"
+
+    generator: MUNITGeneratorConfig = MUNITGeneratorConfig()
+    "The two auto-encoders."
+    content_recon_weight: float = 1.0
+    "Weight of the distance between an image's content and its translation's."
+    style_recon_weight: float = 1.0
+    "Weight of the distance between the style that a translation was given and the one that it shows."
+    kl_weight: float = 0.0
+    "Weight of the divergence of N(style, 1) from N(0, 1), of the images' own styles."
+    style_recon_within_weight: float = 0.0
+    "Weight of the distance between an image's style and its reconstruction's."
+    content_recon_within_weight: float = 0.0
+    "Weight of the distance between an image's content and its reconstruction's."
+    consistency_weight: float = 0.0
+    "Weight, in the discriminators' loss, of what mirroring and shifting a real image changes in their features."
+    gan_recon: bool = False
+    "Whether reconstructions too are to pass for real: the mean of their loss and the translations'."
+    random_style: bool = True
+    "Whether translations have styles from N(0, 1) in training; else that of the other domain's image beside them."
+    translation: MUNITTranslationConfig = MUNITTranslationConfig()
+    "Default settings of `triptych translate`; the grids during training go both ways."
+
+    def validate(self) -> None:
+        self.require(0 <= self.consistency_weight < float("inf"), "consistency_weight", "0 or a positive number")
+
+    def term_settings(self) -> dict[str, str]:
+        """The generator's terms, and the setting that weighs each."""
+        further = ("content_recon", "style_recon", "kl", "style_recon_within", "content_recon_within")
+        return UnpairedConfig.term_settings(self) | {term: f"{term}_weight" for term in further}
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of the generator's parameters have no part in its loss: those of the style encoders, or all others."""
+        used = {term for term, weight in self.term_weights().items() if weight > 0}
+        of_styles = {"image_recon", "cycle_recon", "style_recon", "kl", "style_recon_within", "content_recon_within"}
+        if self.gan_recon or not self.random_style:
+            of_styles |= {"adversarial_a"}
+        if not self.random_style:
+            of_styles |= {"perceptual", "content_recon"}
+        return used == {"kl"} or not used & of_styles
+
+    def build(self, spec: DataSpec) -> MUNIT:
+        """The model with fresh weights; raises ConfigError for data without a second domain, and for sizes that do not fit."""
+        self.check(spec, steps="num_downsamples_content")
+        return MUNIT(self, spec)
+
+
+class MUNIT(UnpairedGAN):
+    """The model of a MUNITConfig."""
+
+    config: MUNITConfig
+    generator: MUNITGenerator
+    styles: Literal["none", "optional", "required"] = "optional"
+    random_styles = True
+
+    def __init__(self, config: MUNITConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec, MUNITGenerator(config.generator, image_channels=spec.channels), partial=config.partial)
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
+        """Translations both ways in random styles or in the images' own; the way back is in those of the images in any case."""
+        config, (style_a, style_b) = self.config, self._styles(rng)
+        encode_translations = config.content_recon_weight > 0 or config.style_recon_weight > 0
+        within = config.style_recon_within_weight > 0 or config.content_recon_within_weight > 0
+        return self.generator(
+            images_a=batch.images,
+            images_b=batch.inputs[IMAGES_B],
+            random_style_a=style_a,
+            random_style_b=style_b,
+            encode_translations=latents and encode_translations,
+            reconstruct=reconstruct or (latents and (within or (config.gan_recon and config.adversarial_weight > 0))),
+            cycle=cycle,
+        )
+
+    def _styles(self, rng: Rng) -> tuple[Tensor | None, Tensor | None]:
+        """Of the translations to a and to b, (b, style_dims, 1, 1); None: those of the images."""
+        if not self.config.random_style:
+            return None, None
+        dims = self.generator.style_dims
+        return rng.normal("style_a", dims, 1, 1), rng.normal("style_b", dims, 1, 1)
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms, and of the discriminators' consistency."""
+        return self.config.term_weights() | dict.fromkeys(("consistency_a", "consistency_b"), self.config.consistency_weight)
+
+    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Tensor]:
+        """Of the translations; with `gan_recon` the mean of theirs and the reconstructions'."""
+        terms = super().adversarial_terms(batch, out, rng)
+        if not self.config.gan_recon:
+            return terms
+        assert out.images_aa is not None and out.images_bb is not None
+        others = self.fooled(batch, rng, a=out.images_aa, b=out.images_bb)
+        return {name: 0.5 * (loss + others[name]) for name, loss in terms.items()}
+
+    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Tensor]:
+        """The distances of contents and styles, and the divergence of the images' styles.
+
+        Contents of images are fixed targets; so is an image's style within its domain. A style that a translation was given is not: where
+        it is that of an image, both are moved.
+        """
+        own_a, own_b = out.style_a, out.style_b
+        assert own_a is not None and own_b is not None
+        drawn_a, drawn_b = self._styles(rng)
+        style_a, style_b = own_a if drawn_a is None else drawn_a, own_b if drawn_b is None else drawn_b
+        content_a, content_b = out.content_a.detach(), out.content_b.detach()
+        terms = {
+            "content_recon": lambda: distance(out.content_ab, content_a) + distance(out.content_ba, content_b),
+            "style_recon": lambda: distance(out.style_ba, style_a) + distance(out.style_ab, style_b),
+            "kl": lambda: gaussian_kl(own_a) + gaussian_kl(own_b),
+        }
+        weights = self.weights
+        found = {name: term() for name, term in terms.items() if weights[name] > 0}
+        return found | self._within_terms(out, weights)
+
+    def _within_terms(self, out: Translations, weights: Mapping[str, float]) -> dict[str, Tensor]:
+        """Of the styles and contents of reconstructions."""
+        wanted = [name for name in ("style_recon_within", "content_recon_within") if weights[name] > 0]
+        if not wanted:
+            return {}
+        assert out.images_aa is not None and out.images_bb is not None and out.style_a is not None and out.style_b is not None
+        content_aa, style_aa = self.generator.autoencoder_a.encode(out.images_aa)
+        content_bb, style_bb = self.generator.autoencoder_b.encode(out.images_bb)
+        terms = {
+            "style_recon_within": distance(style_aa, out.style_a.detach()) + distance(style_bb, out.style_b.detach()),
+            "content_recon_within": distance(content_aa, out.content_a.detach()) + distance(content_bb, out.content_b.detach()),
+        }
+        return {name: terms[name] for name in wanted}
+
+    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
+        """consistency_a and consistency_b: of the features of real images and of the same, mirrored and shifted at random.
+
+        "Consistency Regularization for Generative Adversarial Networks", Zhang et al. 2020, https://arxiv.org/abs/1910.12027.
+        """
+        if not self.config.consistency_weight:
+            return {}
+        found = {}
+        for contest in contests:
+            name = contest.term("consistency")
+            found[name] = feature_distance(contest.judge(contest.real), contest.judge(moved(contest.real, rng.child(name))))
+        return found
+
+    # Translation --------------------------------------------------------------------------------------------------------
+
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
+        """The content of the images, decoded by the other domain in the mean style of the style images, or in a random one."""
+        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
+        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
+        if style is None:
+            assert isinstance(settings, MUNITTranslationConfig)
+            code = settings.temperature * rng.normal("style", self.generator.style_dims, 1, 1)
+        else:
+            code = target.style_encoder(style.flatten(0, 1)).unflatten(0, style.shape[:2]).mean(1)
+        return target.decode(source.content_encoder(images), code)
+
+
+def moved(images: Tensor, rng: Rng) -> Tensor:
+    """The images (b, c, h, w), a random half of them mirrored, each shifted by up to an eighth of its sides; zeros move in."""
+    mirrored = rng.integers("mirror", 2)[:, None, None, None] == 1
+    return augmented(torch.where(mirrored, images.flip(3), images), rng, policy=("translation",))
+
+
+def feature_distance(x: Scores, y: Scores) -> Tensor:
+    """The mean squared difference of two batches' features, over channels, then over all layers of all scales: (b,).
+
+    Of each channel the mean over its pixels, for what a patch discriminator finds in an image moves with it.
+    """
+    pairs = [pair for layers in zip(x.features, y.features, strict=True) for pair in zip(*layers, strict=True)]
+    return torch.stack([sample_mean((_channel_means(a) - _channel_means(b)).square()) for a, b in pairs]).mean(0)
+
+
+def _channel_means(features: Tensor) -> Tensor:
+    return widened(features).mean((2, 3))

@@ -2,10 +2,9 @@
 
 "Perceptual Losses for Real-Time Style Transfer and Super-Resolution", Johnson et al. 2016, https://arxiv.org/abs/1603.08155, with the
 layers and weights of pix2pixHD (Wang et al. 2018, https://arxiv.org/abs/1711.11585). The networks are ours, up to where they
-turn into classes; their weights come from a file that the user has, under the names of torchvision's models (see feature_networks.py).
+turn into classes; their weights come from a file that the user has, under the names of torchvision's models (see nn/feature_networks.py).
 
-Weights are buffers that are not saved: they move with the model, and no checkpoint, average or optimizer knows them. A model can
-thus be built, loaded and sampled without them; they are loaded where it is trained.
+No checkpoint has these weights: a model is built, loaded and sampled without them, and they are loaded where it is trained.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
-from triptych.core.errors import CheckpointError, ConfigError, nearest
-from triptych.gans.feature_networks import NETWORKS, NetworkName, Preprocessing, layer_names, required_tensors, run_network, trace
+from triptych.core.errors import ConfigError, nearest
 from triptych.gans.losses import l1, sample_mean
+from triptych.nn.feature_networks import NETWORKS, FeatureNetwork, NetworkName, Preprocessing, layer_names, trace
 from triptych.nn.precision import widened
 
 
@@ -94,6 +93,8 @@ class PerceptualLoss(nn.Module):
 
         Layers and scales are summed. Raises ConfigError while there are no weights.
         """
+        if not self.network.loaded:
+            raise ConfigError("weights", f"the perceptual loss has no weights; give a file of those of {self.network.name}")
         distance = l1 if self.config.criterion == "l1" else _l2
         x, y = self._resized(self.network.prepared(images)), self._resized(self.network.prepared(target.detach()))
         terms = []
@@ -115,72 +116,3 @@ def _l2(x: Tensor, target: Tensor) -> Tensor:
 
 def _halved(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=False)
-
-
-class FeatureNetwork(nn.Module):
-    """A frozen network, always in evaluation mode, from images to the features of some of its layers."""
-
-    def __init__(self, name: NetworkName, *, layers: tuple[str, ...], preprocessing: Preprocessing | None = None) -> None:
-        super().__init__()
-        self.name: NetworkName = name
-        self.layers = layers
-        self.preprocessing = preprocessing or NETWORKS[name].preprocessing
-        self.loaded = False
-        with torch.device("cpu"):  # not saved, so never without values
-            scale, shift = _normalization(self.preprocessing)
-        self.register_buffer("scale", scale, persistent=False)
-        self.register_buffer("shift", shift, persistent=False)
-
-    def load(self, weights: Mapping[str, Tensor], *, source: str = "the weights") -> None:
-        """Copies, on the device and in the type of the network, the tensors that the layers need; others may be there.
-
-        Raises CheckpointError for one that is missing, or has another shape or type or a value that is not finite.
-        """
-        own = self.get_buffer("scale")
-        for name, shape in required_tensors(self.name, self.layers).items():
-            tensor = _checked(weights, name, shape, source=f"{source}, as those of {self.name}")
-            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            copy = tensor.detach().to(own, copy=True).contiguous(memory_format=layout)
-            self.register_buffer(_buffer(name), copy, persistent=False)
-        self.loaded = True
-
-    def prepared(self, images: Tensor) -> Tensor:
-        """Images (b, 1 or 3, h, w) in [-1, 1] as the network takes them: (b, 3, h, w)."""
-        x = widened(images).expand(-1, 3, -1, -1)
-        x = x.flip(1) if self.preprocessing == "caffe" else x
-        return x * self.get_buffer("scale") + self.get_buffer("shift")
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """The features of the layers, in the order of `layers`, of images that `prepared` has made."""
-        if not self.loaded:
-            raise ConfigError("weights", f"the perceptual loss has no weights; give a file of those of {self.name}")
-        found = run_network(self.name, self.layers, x, lambda name, _: self.get_buffer(_buffer(name)))
-        return [found[layer] for layer in self.layers]
-
-
-def _buffer(name: str) -> str:
-    """A buffer's name, which must have no dot and be none of the module's attributes."""
-    return "frozen_" + name.replace(".", "_")
-
-
-def _checked(weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...], *, source: str) -> Tensor:
-    tensor = weights.get(name)
-    if not isinstance(tensor, Tensor):
-        raise CheckpointError(f"cannot use {source}: there is no {name} (they begin with {next(iter(weights), 'nothing')})")
-    if tuple(tensor.shape) != shape:
-        raise CheckpointError(f"cannot use {source}: {name} has the shape {list(tensor.shape)}, expected {list(shape)}")
-    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
-        raise CheckpointError(f"cannot use {source}: {name} has values that are not finite numbers of floating point")
-    return tensor
-
-
-def _normalization(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
-    """Scale and shift of each channel, (1, 3, 1, 1), of images in [-1, 1]."""
-    if preprocessing == "imagenet":  # torchvision's constants, of RGB in [0, 1]
-        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-        scale, shift = 0.5 / std, (0.5 - mean) / std
-    elif preprocessing == "caffe":  # the mean of ImageNet's photos, BGR in 0..255
-        scale, shift = torch.full((3,), 127.5), 127.5 - torch.tensor([104.0, 117.0, 123.0])
-    else:
-        scale, shift = torch.ones(3), torch.zeros(3)
-    return scale[None, :, None, None], shift[None, :, None, None]

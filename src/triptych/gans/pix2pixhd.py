@@ -1,24 +1,42 @@
 """pix2pixHD: High-Resolution Image Synthesis and Semantic Manipulation with Conditional GANs (Wang et al. 2018, arXiv 1711.11585).
 
-A global generator at a fraction of the size, and local enhancers (section 3.1), each of which doubles it. The label map has a
-channel more, the boundaries of the instances (section 3.3). A feature encoder (section 3.4) gives each instance what it looks like,
-from a photo or from what instances of its class looked like.
+A global generator at a fraction of the size, and local enhancers (section 3.1), each of which doubles it. With s_N the label map and
+s_(n-1) that of s_n at half the size,
+
+    F_0 = global(s_0),    F_n = up_n(down_n(s_n) + F_(n-1)),    image = tanh(convolution(F_N))
+
+The label map has a channel more, the boundaries of the instances (section 3.3). A feature encoder (section 3.4) gives each instance what
+it looks like, from a photo or from what instances of its class looked like. The loss is that of `paired_base` (Eq. 5 and the perceptual
+loss).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triptych.core.batch import STYLE, Batch, DataSpec
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import Example
+from triptych.core.rng import Rng
 from triptych.gans.autoencoder import doubled, output_block
-from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig
+from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
+from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, Looks, looks_of
+from triptych.gans.label_maps import LabelMaps, class_channels
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample
 from triptych.gans.norms import Norm, NormKind
+from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.weight_norms import WeightNorm
+from triptych.nn.collectives import gathered
+from triptych.nn.instance_edges import instance_edges
+from triptych.nn.precision import widened
 
 
 @config
@@ -156,17 +174,147 @@ class Pix2PixHDGenerator(nn.Module):
         return out
 
 
-def instance_edges(instances: Tensor) -> Tensor:
-    """1 where a pixel of (b, 1, h, w) differs from the one to its left or right, above or below, else 0 (section 3.3); as float32."""
-    edges = torch.zeros_like(instances, dtype=torch.bool)
-    across, down = instances[..., 1:] != instances[..., :-1], instances[..., 1:, :] != instances[..., :-1, :]
-    edges[..., 1:] |= across
-    edges[..., :-1] |= across
-    edges[..., 1:, :] |= down
-    edges[..., :-1, :] |= down
-    return edges.float()
-
-
 def with_edges(label: Tensor, instances: Tensor) -> Tensor:
     """The label maps (b, n, h, w) with a channel more: the edges of `instances` (b, 1, h, w)."""
     return torch.cat((label, instance_edges(instances).to(label.dtype)), dim=1)
+
+
+class Pix2PixHDDiscriminator(nn.Module):
+    """Patch discriminators of a label map and its image: keys model.discriminators.{i}.*."""
+
+    def __init__(self, config: PatchDiscriminatorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+        super().__init__()
+        self.model = MultiResPatch(config, in_channels=label_channels + image_channels)
+
+    def forward(self, images: Tensor, *, label: Tensor) -> Scores:
+        """The scores of images (b, c, h, w) with what they were made of (b, label_channels, h, w)."""
+        return self.model(torch.cat((label, images), dim=1))
+
+
+@config
+class Pix2PixHDTranslationConfig(Config):
+    """Settings of a translation: there are none, the label map says it all, or the look of a photo."""
+
+
+@config
+class Pix2PixHDConfig(PairedGANConfig):
+    """pix2pixHD."""
+
+    kind_name: ClassVar = "pix2pixhd"
+    changeable: ClassVar = frozenset(("translation",))
+
+    generator: Pix2PixHDGeneratorConfig = Pix2PixHDGeneratorConfig()
+    "The global generator, its enhancers and its feature encoder."
+    discriminator: PatchDiscriminatorConfig = PatchDiscriminatorConfig(num_layers=3, norm="instance")
+    "The discriminator."
+    translation: Pix2PixHDTranslationConfig = Pix2PixHDTranslationConfig()
+    "Settings of `triptych translate`."
+
+    def build(self, spec: DataSpec) -> Pix2PixHD:
+        """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
+        labels = LabelMaps(spec.inputs, positive_conditions=self.positive_conditions)
+        generator, encoder = self.generator, self.generator.encoder
+        sides: dict[str, tuple[object, int, int]] = {}
+        if encoder is not None:
+            if labels.instances is None or not labels.classes:
+                lacking = "instance maps (data.instances)" if labels.instances is None else "class maps (data.maps)"
+                raise ConfigError("generator.encoder", f"got a feature encoder, but the data has no {lacking}; leave it out, or give them")
+            down = encoder.num_downsamples
+            sides["generator.encoder.num_downsamples"] = (down, 2**down, 2 ** (down + 1))
+        sides |= {
+            "generator.num_downsamples": (generator.num_downsamples, generator.stride, generator.least_size),
+            "discriminator.num_layers": (self.discriminator.num_layers, 1, least_side(self.discriminator)),
+        }
+        self.check_sides(spec, sides=sides)
+        return Pix2PixHD(self, spec, labels)
+
+
+class Pix2PixHD(PairedGAN):
+    """The model of a Pix2PixHDConfig.
+
+    With a feature encoder, what its instances look like comes from the real image in training and validation. A translation has it from
+    style images of the same layout; without them from looks of the training images, which `collect` finds and keeps.
+    """
+
+    config: Pix2PixHDConfig
+    generator: Pix2PixHDGenerator
+    discriminator: Pix2PixHDDiscriminator
+
+    def __init__(self, config: Pix2PixHDConfig, spec: DataSpec, labels: LabelMaps) -> None:
+        channels = {"label_channels": labels.channels, "image_channels": spec.channels}
+        classes = class_channels(labels.classes[0]) if config.generator.encoder is not None else None
+        generator = Pix2PixHDGenerator(config.generator, **channels, num_classes=classes)
+        discriminator = Pix2PixHDDiscriminator(config.discriminator, **channels)
+        super().__init__(config, spec, labels=labels, generator=generator, discriminator=discriminator)
+        self.translation = config.translation
+        self.stride, self.least_size = config.generator.stride, config.generator.least_size
+        self.num_looks = 0 if config.generator.encoder is None else config.generator.encoder.num_clusters
+        if self.num_looks:
+            self.styles, self.random_styles, self.collects = "optional", True, True
+
+    def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """With enhancers, the layers of a global generator that was trained alone become those of this one's."""
+        tensors = super().renamed(tensors)
+        if not self.config.generator.num_enhancers:
+            return tensors
+        alone, here = "generator.global_model.model.", "generator.global_model."
+        return {here + name.removeprefix(alone) if name.startswith(alone) else name: tensor for name, tensor in tensors.items()}
+
+    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+        """The images with the looks of the real ones' instances; no term."""
+        return self.typical(batch, label), {}
+
+    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+        """The same."""
+        return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_looks else None)
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """The label maps and what belongs to them, and the real images; these as style images too where no looks were kept."""
+        example = super().example(batch, settings=settings)
+        if not self.num_looks or self.generator.encoder.kept_any:
+            return example
+        return replace(example, inputs={**example.inputs, STYLE: batch.images[:, None]})
+
+    def _features(self, images: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.generator.encoder(images, instances=self.labels.instance_map(inputs))
+
+    @torch.no_grad()
+    def collect(self, batches: Iterable[Batch]) -> None:
+        """Keeps what the larger instances of each class look like in these images, as cluster centres, for translations without a photo."""
+        found = []
+        for batch in batches:
+            instances = self.labels.instance_map(batch.inputs)
+            features = self._features(batch.images, batch.inputs)
+            found.append(looks_of(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
+        features, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        everywhere = gathered(widened(features).flatten()).view(-1, features.shape[1])
+        self.generator.encoder.keep(Looks(everywhere, gathered(classes)))
+
+    @torch.no_grad()
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+        """An image (b, c, h, w) in [-1, 1] of each label map.
+
+        With a feature encoder its instances have the mean of the looks that k style images have in their place, which should show the same
+        layout, or each class one of its kept looks, by `rng`. `settings` is a Pix2PixHDTranslationConfig. Raises ConfigError for what is
+        missing or does not fit.
+        """
+        if not isinstance(settings, Pix2PixHDTranslationConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of pix2pixHD's translation")
+        label = self._label(inputs)
+        images, features = self._style(inputs, count=len(label)), None
+        if images is not None:
+            features = self._features_of_styles(images, inputs, size=label.shape[2:])
+        elif self.num_looks:
+            if not self.generator.encoder.kept_any:
+                raise ConfigError(STYLE, "missing: these weights have kept no looks of instances (only averages do); give style images")
+            classes = self.labels.first_classes(inputs)
+            choices = rng.integers("look", self.num_looks, classes.shape[1])
+            features = self.generator.encoder.kept(classes, choices=choices)
+        return widened(self.generator(label=label, features=features))
+
+    def _features_of_styles(self, images: Tensor, inputs: Mapping[str, Tensor], *, size: torch.Size) -> Tensor:
+        flat, k = images.flatten(0, 1), images.shape[1]
+        if flat.shape[2:] != size:
+            flat = F.interpolate(flat, size=tuple(size), mode="bilinear", align_corners=False, antialias=True)
+        instances = self.labels.instance_map(inputs).repeat_interleave(k, dim=0)
+        return self.generator.encoder(flat, instances=instances).unflatten(0, images.shape[:2]).mean(1)

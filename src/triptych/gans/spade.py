@@ -1,21 +1,35 @@
 """SPADE: Semantic Image Synthesis with Spatially-Adaptive Normalization (Park et al. 2019, arXiv 1903.07291), with a style code.
 
-A small label map becomes features; residual blocks whose norms the label map modulates enlarge them to an image. A style code of the
-whole image, encoded from a photo or drawn from N(0, I), modulates the norms between them.
+A small label map becomes features; residual blocks enlarge them to an image. The label map s modulates the norms of the blocks, pixel
+by pixel (Eq. 1 and 2):
+
+    SPADE(h, s) = norm(h) (1 + gamma(s)) + beta(s),    gamma and beta convolutions of relu(convolution(s))
+
+A style code z of the whole image modulates the norms between the blocks, in the same way with gamma(z) and beta(z) for each channel. In
+training z is drawn from q(z | x) = N(mu(x), exp(logvar(x))), where x is the real image; the generator's loss is that of `paired_base` and
+w_kl KL(q(z | x) || N(0, I)). To translate, z is mu of a photo, or drawn from N(0, I).
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config
+from triptych.core.rng import Rng
+from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
+from triptych.gans.label_maps import LabelMaps
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
+from triptych.gans.losses import gaussian_kl
 from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm, resized_to
+from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.precision import widened
 from triptych.nn.resample import enlarged
@@ -250,3 +264,166 @@ class SPADEGenerator(nn.Module):
         """Mean and log variance (b, style_dims) of the style of images (b, c, any size), in float32."""
         mu, logvar = self.style_encoder(images)
         return widened(mu), widened(logvar)
+
+
+@config
+class SPADEDiscriminatorConfig(Config):
+    """Patch discriminators of label map and image, and a feature pyramid."""
+
+    patch: PatchDiscriminatorConfig = PatchDiscriminatorConfig(kernel_size=4, num_filters=128, num_layers=5)
+    "The patch discriminators."
+    feature_pyramid: bool = True
+    "Whether there is the feature pyramid, as wide as the patch discriminators."
+
+
+class FPSEDiscriminator(nn.Module):
+    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding."""
+
+    def __init__(self, *, num_filters: int, label_channels: int, image_channels: int, weight_norm: WeightNorm) -> None:
+        super().__init__()
+        options, nf = BlockOptions(nonlinearity="leakyrelu", weight_norm=weight_norm), num_filters
+        widths = [image_channels, nf, 2 * nf, 4 * nf, 8 * nf, 8 * nf]
+        for index in range(1, 6):
+            self.add_module(f"enc{index}", ConvBlock(widths[index - 1], widths[index], 3, stride=2, options=options))
+        for index in range(2, 6):
+            self.add_module(f"lat{index}", ConvBlock(widths[index], 4 * nf, 1, options=options))
+        for index in range(2, 5):
+            self.add_module(f"final{index}", ConvBlock(4 * nf, 2 * nf, 3, options=options))
+        self.output = ConvBlock(2 * nf, 1, 1)
+        self.seg = ConvBlock(2 * nf, 2 * nf, 1)
+        self.embedding = ConvBlock(label_channels, 2 * nf, 1)
+
+    def forward(self, images: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images (b, c, h, w) with label maps (b, label_channels, h, w)."""
+        part, encoded, x = self.get_submodule, {}, images
+        for index in range(1, 6):
+            encoded[index] = x = part(f"enc{index}")(x)
+        tops = {5: part("lat5")(encoded[5])}
+        for index in (4, 3, 2):
+            side = part(f"lat{index}")(encoded[index])
+            with torch.autocast(x.device.type, enabled=False):
+                tops[index] = F.interpolate(tops[index + 1], size=side.shape[2:], mode="bilinear", align_corners=False) + side
+        first, second, third = (self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
+        return first, second, third
+
+    def _scores(self, features: Tensor, label: Tensor) -> Tensor:
+        # The embedding is linear, so that the label map may be averaged before it, which costs less.
+        embedding = self.embedding(F.adaptive_avg_pool2d(label, (features.shape[2], features.shape[3])))
+        return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
+
+
+class SPADEDiscriminator(MultiResPatch):
+    """Keys discriminators.{i}.*, fpse_discriminator.*."""
+
+    def __init__(self, config: SPADEDiscriminatorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+        super().__init__(config.patch, in_channels=label_channels + image_channels)
+        self.fpse_discriminator = None
+        if config.feature_pyramid:
+            self.fpse_discriminator = FPSEDiscriminator(
+                num_filters=config.patch.num_filters,
+                label_channels=label_channels,
+                image_channels=image_channels,
+                weight_norm=config.patch.weight_norm,
+            )
+
+    def forward(self, images: Tensor, *, label: Tensor) -> Scores:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The scores of images (b, c, h, w) with label maps (b, label_channels, h, w): three of the pyramid, one of each scale of patches.
+
+        The features are those of the patch discriminators alone.
+        """
+        patches = super().forward(torch.cat((label, images), dim=1))
+        pyramid = () if self.fpse_discriminator is None else self.fpse_discriminator(images, label)
+        return Scores((*pyramid, *patches.outputs), patches.features)
+
+
+@config
+class SPADETranslationConfig(Config):
+    """How label maps become images."""
+
+    temperature: float = 1.0
+    "Factor of random style codes; 0: always the mean of all styles. Styles that images give are taken as they are."
+
+    def validate(self) -> None:
+        self.require(0 <= self.temperature < math.inf, "temperature", "0 or more")
+
+
+@config
+class SPADEConfig(PairedGANConfig):
+    """SPADE."""
+
+    kind_name: ClassVar = "spade"
+    changeable: ClassVar = frozenset(("translation",))
+
+    generator: SPADEGeneratorConfig = SPADEGeneratorConfig()
+    "The generator and its style encoder."
+    discriminator: SPADEDiscriminatorConfig = SPADEDiscriminatorConfig()
+    "The discriminator."
+    kl_weight: float = 0.2
+    "Weight of the divergence of the encoded styles from N(0, 1), where there is a style code."
+    translation: SPADETranslationConfig = SPADETranslationConfig()
+    "Settings of `triptych translate`, and of the grids during training."
+
+    def validate(self) -> None:
+        self.require(0 <= self.kl_weight < math.inf, "kl_weight", "0 or a positive number")
+
+    def build(self, spec: DataSpec) -> SPADE:
+        """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
+        labels = LabelMaps(spec.inputs, positive_conditions=self.positive_conditions)
+        generator, patch = self.generator, self.discriminator.patch
+        sides = {
+            "generator.resolution": (generator.resolution, generator.stride, generator.least_size),
+            "discriminator.patch.num_layers": (patch.num_layers, 1, least_side(patch)),
+        }
+        self.check_sides(spec, sides=sides)
+        return SPADE(self, spec, labels)
+
+
+class SPADE(PairedGAN):
+    """The model of a SPADEConfig."""
+
+    config: SPADEConfig
+    generator: SPADEGenerator
+    discriminator: SPADEDiscriminator
+
+    def __init__(self, config: SPADEConfig, spec: DataSpec, labels: LabelMaps) -> None:
+        channels = {"label_channels": labels.channels, "image_channels": spec.channels}
+        generator, discriminator = SPADEGenerator(config.generator, **channels), SPADEDiscriminator(config.discriminator, **channels)
+        super().__init__(config, spec, labels=labels, generator=generator, discriminator=discriminator)
+        self.translation = config.translation
+        self.stride, self.least_size = config.generator.stride, config.generator.least_size
+        self.style_dims = config.generator.style_dims
+        if self.style_dims is not None:
+            self.styles, self.random_styles = "optional", True
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Those of all that learn from pairs, and the divergence's."""
+        return {**super().weights, "kl": self.config.kl_weight}
+
+    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+        """The images in the style of the real ones, drawn from what their encoder says; kl, of that and N(0, I)."""
+        if self.style_dims is None:
+            return self.generator(label=label).fake_images, {}
+        out = self.generator(label=label, images=batch.images, noise=rng.normal("style", self.style_dims))
+        assert out.mu is not None
+        return out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {}
+
+    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+        """The images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""
+        return self.generator(label=label, z=None if self.style_dims is None else label.new_zeros(len(label), self.style_dims)).fake_images
+
+    @torch.no_grad()
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+        """An image (b, c, h, w) in [-1, 1] of each label map, in the mean of the styles that k images have, or in a random one.
+
+        `settings` is a SPADETranslationConfig. Raises ConfigError for what is missing or does not fit.
+        """
+        if not isinstance(settings, SPADETranslationConfig):
+            raise TypeError(f"{type(settings).__name__} are not the settings of SPADE's translation")
+        label = self._label(inputs)
+        images, z = self._style(inputs, count=len(label)), None
+        if images is not None:
+            z = self.generator.encode(images.flatten(0, 1))[0].unflatten(0, images.shape[:2]).mean(1)
+        elif self.style_dims is not None:
+            z = settings.temperature * rng.normal("style", self.style_dims)
+        return self.generator(label=label, z=z).fake_images

@@ -1,24 +1,32 @@
 """UNIT: Unsupervised Image-to-Image Translation Networks (Liu et al. 2017, arXiv 1703.00848).
 
-Two auto-encoders, one for each domain, whose contents are exchanged: an image of a is encoded by a and decoded by b.
+Each domain has an auto-encoder, an encoder E to a content and a decoder G back to images. Translations exchange the contents, and the
+generator minimises, summed over both directions,
+
+    ab = G_b(E_a(a)),    L = w_adv L_adv(D_b(ab)) + w_rec |G_a(E_a(a)) - a| + w_cyc |G_a(E_b(ab)) - a| + w_p P(ab, a)
+
+with P a distance in the features of a frozen network. The paper's variational terms are left out.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
-from triptych.core.config import Config, config
+from triptych.core.batch import IMAGES_B, Batch, DataSpec
+from triptych.core.config import config
+from triptych.core.rng import Rng
 from triptych.gans.autoencoder import ContentEncoder, Decoder, doubled, halved
 from triptych.gans.layers import BlockOptions, BlockOrder
 from triptych.gans.norms import Norm, NormKind
+from triptych.gans.unpaired_base import AutoEncodersConfig, DirectionConfig, Translations, UnpairedConfig, UnpairedGAN
 from triptych.gans.weight_norms import WeightNorm
 
 
 @config
-class UNITGeneratorConfig(Config):
+class UNITGeneratorConfig(AutoEncodersConfig):
     """The two auto-encoders."""
 
     kind_name: ClassVar = "unit"
@@ -59,21 +67,6 @@ class UNITGeneratorConfig(Config):
         return max(4, 2 * self.stride)
 
 
-class UNITOutput(NamedTuple):
-    """Images and contents; "ba" is the content of b decoded by a. What was not asked for is None."""
-
-    images_ab: Tensor
-    images_ba: Tensor
-    content_a: Tensor
-    content_b: Tensor
-    images_aa: Tensor | None = None
-    images_bb: Tensor | None = None
-    content_ab: Tensor | None = None
-    content_ba: Tensor | None = None
-    images_aba: Tensor | None = None
-    images_bab: Tensor | None = None
-
-
 class UNITAutoEncoder(nn.Module):
     """Images of one domain to contents and back: keys content_encoder.*, decoder.*."""
 
@@ -109,14 +102,14 @@ class UNITGenerator(nn.Module):
         self.autoencoder_a = UNITAutoEncoder(config, image_channels=image_channels)
         self.autoencoder_b = UNITAutoEncoder(config, image_channels=image_channels)
 
-    def forward(self, *, images_a: Tensor, images_b: Tensor, reconstruct: bool = True, cycle: bool = True) -> UNITOutput:
+    def forward(self, *, images_a: Tensor, images_b: Tensor, reconstruct: bool = True, cycle: bool = True) -> Translations:
         """Translations both ways of images (b, c, h, w), whose sides are multiples of 2^num_downsamples.
 
         `reconstruct`: also each image through its own auto-encoder; `cycle`: also the translations' contents, and their way back.
         """
         a, b = self.autoencoder_a, self.autoencoder_b
         content_a, content_b = a.encode(images_a), b.encode(images_b)
-        out = UNITOutput(images_ab=b.decode(content_a), images_ba=a.decode(content_b), content_a=content_a, content_b=content_b)
+        out = Translations(images_ab=b.decode(content_a), images_ba=a.decode(content_b), content_a=content_a, content_b=content_b)
         if reconstruct:
             out = out._replace(images_aa=a.decode(content_a), images_bb=b.decode(content_b))
         if cycle:
@@ -124,3 +117,38 @@ class UNITGenerator(nn.Module):
             out = out._replace(content_ab=content_ab, content_ba=content_ba)
             out = out._replace(images_aba=a.decode(content_ab), images_bab=b.decode(content_ba))
         return out
+
+
+@config
+class UNITConfig(UnpairedConfig):
+    """UNIT."""
+
+    kind_name: ClassVar = "unit"
+
+    generator: UNITGeneratorConfig = UNITGeneratorConfig()
+    "The two auto-encoders."
+
+    def build(self, spec: DataSpec) -> UNIT:
+        """The model with fresh weights; raises ConfigError for data without a second domain, and for sizes that do not fit."""
+        self.check(spec, steps="num_downsamples")
+        return UNIT(self, spec)
+
+
+class UNIT(UnpairedGAN):
+    """The model of a UNITConfig."""
+
+    config: UNITConfig
+    generator: UNITGenerator
+
+    def __init__(self, config: UNITConfig, spec: DataSpec) -> None:
+        super().__init__(config, spec, UNITGenerator(config.generator, image_channels=spec.channels))
+
+    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
+        """Translations both ways. Nothing is drawn, and no term needs more than the images."""
+        return self.generator(images_a=batch.images, images_b=batch.inputs[IMAGES_B], reconstruct=reconstruct, cycle=cycle)
+
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
+        """The content of the images, decoded by the other domain."""
+        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
+        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
+        return target.decode(source.encode(images))

@@ -1,4 +1,4 @@
-"""What UNIT and MUNIT have in common in training: two domains of images, without pairs.
+"""What GANs have in common that learn from two domains of images, without pairs.
 
 In all names a is the domain of `Batch.images`, b that of the input `IMAGES_B`, and "ab" what has come from a to b.
 """
@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES, IMAGES_B, STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
@@ -22,19 +22,54 @@ from triptych.core.rng import Rng
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
 from triptych.gans.losses import l1
 from triptych.gans.model import GAN, Contest, GANConfig
-from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig, MUNITOutput
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
-from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig, UNITOutput
 
 Direction = Literal["a-to-b", "b-to-a"]
 
 
+class Translations(NamedTuple):
+    """What the generator makes of images of both domains; "ba" is the content of b decoded by a. What was not asked for is None.
+
+    Images (b, c, h, w), contents (b, d, h', w'), styles (b, style_dims, 1, 1) where the model has some.
+    """
+
+    images_ab: Tensor
+    images_ba: Tensor
+    content_a: Tensor
+    content_b: Tensor
+    style_a: Tensor | None = None
+    style_b: Tensor | None = None
+    content_ab: Tensor | None = None
+    content_ba: Tensor | None = None
+    style_ab: Tensor | None = None
+    style_ba: Tensor | None = None
+    images_aa: Tensor | None = None
+    images_bb: Tensor | None = None
+    images_aba: Tensor | None = None
+    images_bab: Tensor | None = None
+
+
 @config
-class UNITTranslationConfig(Config):
+class DirectionConfig(Config):
     """Which way images are translated."""
 
     direction: Direction = "a-to-b"
     "The domain that the images are of, and the one that they come to."
+
+
+@config
+class AutoEncodersConfig(Config):
+    """Two auto-encoders, one for each domain."""
+
+    @property
+    @abstractmethod
+    def stride(self) -> int:
+        """The sides of images are multiples of it."""
+
+    @property
+    @abstractmethod
+    def least_size(self) -> int:
+        """The fewest pixels along a side."""
 
 
 @config
@@ -43,7 +78,7 @@ class UnpairedConfig(GANConfig):
 
     changeable: ClassVar = frozenset(("translation",))
 
-    generator: UNITGeneratorConfig | MUNITGeneratorConfig
+    generator: AutoEncodersConfig
     "The two auto-encoders."
     discriminator: PatchDiscriminatorConfig | ResidualDiscriminatorConfig = PatchDiscriminatorConfig(num_discriminators=3)
     "The discriminator that each domain has."
@@ -55,7 +90,7 @@ class UnpairedConfig(GANConfig):
     "Weight of the distance between an image and its translation in the features of a frozen network."
     perceptual: PerceptualConfig = PerceptualConfig()
     "That network."
-    translation: UNITTranslationConfig = UNITTranslationConfig()
+    translation: DirectionConfig = DirectionConfig()
     "Default settings of `triptych translate`; the grids during training go both ways."
 
     def validate(self) -> None:
@@ -107,12 +142,11 @@ class UnpairedGAN(GAN):
     """Two auto-encoders and a discriminator of each domain: a Translator."""
 
     config: UnpairedConfig
-    generator: UNITGenerator | MUNITGenerator
     discriminator: PairDiscriminator
     styles: Literal["none", "optional", "required"] = "none"
     random_styles = False
 
-    def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: UNITGenerator | MUNITGenerator, *, partial: bool = False) -> None:
+    def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: nn.Module, *, partial: bool = False) -> None:
         super().__init__(config, generator, PairDiscriminator(config.discriminator, image_channels=spec.channels), partial=partial)
         self.perceptual: PerceptualLoss | None = None
         if config.perceptual_weight > 0:
@@ -128,12 +162,10 @@ class UnpairedGAN(GAN):
     # Training -----------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def run(
-        self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False
-    ) -> UNITOutput | MUNITOutput:
+    def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
         """Translations both ways. `reconstruct`, `cycle`: as the generator has it; `latents`: also what all further terms need."""
 
-    def latent_terms(self, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Tensor]:
         """The terms of contents and styles."""
         return {}
 
@@ -161,7 +193,7 @@ class UnpairedGAN(GAN):
             terms["perceptual"] = to_b + to_a
         return terms | self.latent_terms(out, rng)
 
-    def adversarial_terms(self, batch: Batch, out: UNITOutput | MUNITOutput, rng: Rng) -> dict[str, Tensor]:
+    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Tensor]:
         """Of the translations: adversarial_a of those to a, adversarial_b of those to b."""
         return self.fooled(batch, rng, a=out.images_ba, b=out.images_ab)
 
@@ -185,7 +217,7 @@ class UnpairedGAN(GAN):
     # Translation --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: UNITTranslationConfig) -> Tensor:
+    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
         """The translations of images that were checked; `style`: the style images, where there are some."""
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
@@ -196,8 +228,8 @@ class UnpairedGAN(GAN):
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
         """The images (b, c, h, w) in the other domain, clipped to [-1, 1]; `settings` are such as `translation`.
 
-        MUNIT takes their style from k images of that domain each, (b, k, c, any size), the mean of the k, or draws it from `rng`. Raises
-        ConfigError for images that do not fit.
+        A model with styles takes the mean style of k images of that domain, (b, k, c, any size), or draws it from `rng`. Raises ConfigError
+        for images that do not fit.
         """
         images = self._checked_images(inputs.get(IMAGES), IMAGES, first=("b",))
         height, width = images.shape[2:]
@@ -212,7 +244,7 @@ class UnpairedGAN(GAN):
                 raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
         return self.translated(images, style, rng, settings=self._checked(settings)).clamp(-1, 1)
 
-    def _checked(self, settings: Config) -> UNITTranslationConfig:
+    def _checked(self, settings: Config) -> DirectionConfig:
         if not isinstance(settings, type(self.translation)):
             raise TypeError(f"{type(settings).__name__} are not the settings of this model's translations")
         return settings
@@ -235,9 +267,9 @@ def distance(found: Tensor | None, target: Tensor) -> Tensor:
     return l1(found, target)
 
 
-def _image_recon(batch: Batch, out: UNITOutput | MUNITOutput) -> Tensor:
+def _image_recon(batch: Batch, out: Translations) -> Tensor:
     return distance(out.images_aa, batch.images) + distance(out.images_bb, batch.inputs[IMAGES_B])
 
 
-def _cycle_recon(batch: Batch, out: UNITOutput | MUNITOutput) -> Tensor:
+def _cycle_recon(batch: Batch, out: Translations) -> Tensor:
     return distance(out.images_aba, batch.images) + distance(out.images_bab, batch.inputs[IMAGES_B])

@@ -11,9 +11,7 @@ from dataclasses import replace
 from triptych.data.pairs_config import FewShotDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import FUNITDiscriminatorConfig
-from triptych.gans.few_shot import FUNITConfig
-from triptych.gans.funit import FUNITGeneratorConfig
+from triptych.gans.funit import FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.recipes.config import RunConfig
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from triptych.data.pairs_config import PairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
-from triptych.gans.discriminators import PatchDiscriminatorConfig, SPADEDiscriminatorConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
-from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
+from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.recipes.config import RunConfig
 
 _COCO, _CITYSCAPES = 118_000, 2_975

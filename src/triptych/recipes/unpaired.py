@@ -13,9 +13,8 @@ from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
-from triptych.gans.munit import MUNITGeneratorConfig
-from triptych.gans.unit import UNITGeneratorConfig
-from triptych.gans.unpaired import MUNITConfig, MUNITTranslationConfig, UNITConfig
+from triptych.gans.munit import MUNITConfig, MUNITGeneratorConfig, MUNITTranslationConfig
+from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
 from triptych.recipes.config import RunConfig
 
 _MNIST_DISCRIMINATOR = PatchDiscriminatorConfig(num_discriminators=2, num_filters=24, max_num_filters=96, num_layers=2)

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from triptych.gans.discriminators import FUNITDiscriminator, PairDiscriminator, Pix2PixHDDiscriminator, Scores, SPADEDiscriminator
-from triptych.gans.funit import FUNITGenerator
+from triptych.gans.discriminators import PairDiscriminator, Scores
+from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
-from triptych.gans.pix2pixhd import Pix2PixHDGenerator, with_edges
-from triptych.gans.spade import SPADEGenerator
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
+from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
 from triptych.interop.imaginaire.reading import ModelType
 
 Outputs = dict[str, Any]

@@ -12,17 +12,12 @@ from typing import Any, TypeVar
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import (
-    FUNITDiscriminatorConfig,
-    PatchDiscriminatorConfig,
-    ResidualDiscriminatorConfig,
-    SPADEDiscriminatorConfig,
-)
-from triptych.gans.funit import FUNITGeneratorConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig
+from triptych.gans.funit import FUNITDiscriminatorConfig, FUNITGeneratorConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.munit import MUNITGeneratorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGeneratorConfig
+from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGeneratorConfig
 from triptych.interop.imaginaire.reading import MOST, ModelType, Settings
 

@@ -14,14 +14,16 @@ from typing import Any, cast
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.gans.augmentation import Change
-from triptych.gans.few_shot import FUNITConfig
+from triptych.gans.funit import FUNITConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import GANConfig
-from triptych.gans.paired import Pix2PixHDConfig, SPADEConfig
+from triptych.gans.munit import MUNITConfig, MUNITTranslationConfig
 from triptych.gans.perceptual import PerceptualConfig
-from triptych.gans.unpaired import MUNITConfig, MUNITTranslationConfig, UNITConfig
-from triptych.gans.unpaired_base import UNITTranslationConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig
+from triptych.gans.spade import SPADEConfig
+from triptych.gans.unit import UNITConfig
+from triptych.gans.unpaired_base import DirectionConfig
 from triptych.interop.imaginaire.data import PlannedData, planned_data, unsaid_data
 from triptych.interop.imaginaire.keys import unasked
 from triptych.interop.imaginaire.networks import planned_discriminator, planned_generator
@@ -174,7 +176,7 @@ def _of_kind(kind: ModelType, values: dict[str, Any], trainer: Settings, inferen
         case "pix2pixHD":
             return Pix2PixHDConfig(**values, positive_conditions=data.positive_conditions)
         case "unit":
-            return UNITConfig(**values, translation=UNITTranslationConfig(direction=_direction(inference)))
+            return UNITConfig(**values, translation=DirectionConfig(direction=_direction(inference)))
         case "munit":
             return MUNITConfig(
                 **values,

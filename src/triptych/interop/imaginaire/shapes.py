@@ -10,23 +10,14 @@ from typing import Any, cast
 
 from torch import nn
 
-from triptych.gans.coco_funit import COCOFUNITGenerator, COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import (
-    FUNITDiscriminator,
-    FUNITDiscriminatorConfig,
-    PairDiscriminator,
-    PatchDiscriminatorConfig,
-    Pix2PixHDDiscriminator,
-    ResidualDiscriminatorConfig,
-    SPADEDiscriminator,
-    SPADEDiscriminatorConfig,
-)
-from triptych.gans.funit import FUNITGenerator, FUNITGeneratorConfig
+from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
+from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig
+from triptych.gans.funit import FUNITDiscriminator, FUNITDiscriminatorConfig, FUNITGenerator, FUNITGeneratorConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig
 from triptych.gans.norms import NormKind
-from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
-from triptych.gans.spade import SPADEGenerator, SPADEGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
+from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
 from triptych.interop.imaginaire.reading import ModelType, Settings, Weights
 
@@ -230,7 +221,7 @@ def _coco_funit(weights: Weights, gen: Settings) -> Described:
     bias = gen.number("usb_dims", lambda: weights.shape("generator.usb", axes=2)[1])
     config = COCOFUNITGeneratorConfig(**_funit_settings(weights, gen), style_bias_dims=bias)
     channels = _image_channels(weights, "generator")
-    return Described(config, lambda: COCOFUNITGenerator(config, image_channels=channels), channels)
+    return Described(config, lambda: FUNITGenerator(config, image_channels=channels), channels)
 
 
 def describe_discriminator(kind: ModelType, weights: Weights, values: Any) -> Described:

@@ -1,4 +1,4 @@
-"""Networks that classify photos, up to where they turn into classes: what a perceptual loss compares the features of.
+"""Networks that classify photos, up to where they turn into classes: images are compared by the features of their layers.
 
 Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`). A network is a function that asks for its tensors as
 it goes, by name and shape, so that the same lines compute it and tell what it needs.
@@ -13,7 +13,10 @@ from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from triptych.core.errors import CheckpointError
+from triptych.nn.precision import widened
 
 NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1"]
 Preprocessing = Literal["imagenet", "caffe", "symmetric"]
@@ -268,3 +271,74 @@ NETWORKS: Mapping[NetworkName, _Network] = {
     "squeezenet1_0": _Network(_squeezenet, ("relu_1", "fire_3", "fire_5", "fire_7", "fire_9")),
     "mobilenet_v1": _Network(_mobilenet_v1, ("pw_1", "pw_3", "pw_5", "pw_11", "pw_12"), "symmetric"),
 }
+
+
+class FeatureNetwork(nn.Module):
+    """A frozen network, always in evaluation mode, from images to the features of some of its layers.
+
+    Its weights are buffers that are not saved: they move with the model, and no checkpoint, average or optimizer knows them.
+    """
+
+    def __init__(self, name: NetworkName, *, layers: tuple[str, ...], preprocessing: Preprocessing | None = None) -> None:
+        super().__init__()
+        self.name: NetworkName = name
+        self.layers = layers
+        self.preprocessing = preprocessing or NETWORKS[name].preprocessing
+        self.loaded = False
+        with torch.device("cpu"):  # not saved, so never without values
+            scale, shift = _normalization(self.preprocessing)
+        self.register_buffer("scale", scale, persistent=False)
+        self.register_buffer("shift", shift, persistent=False)
+
+    def load(self, weights: Mapping[str, Tensor], *, source: str = "the weights") -> None:
+        """Copies, on the device and in the type of the network, the tensors that the layers need; others may be there.
+
+        Raises CheckpointError for one that is missing, or has another shape or type or a value that is not finite.
+        """
+        own = self.get_buffer("scale")
+        for name, shape in required_tensors(self.name, self.layers).items():
+            tensor = _checked(weights, name, shape, source=f"{source}, as those of {self.name}")
+            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+            copy = tensor.detach().to(own, copy=True).contiguous(memory_format=layout)
+            self.register_buffer(_buffer(name), copy, persistent=False)
+        self.loaded = True
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """Images (b, 1 or 3, h, w) in [-1, 1] as the network takes them: (b, 3, h, w)."""
+        x = widened(images).expand(-1, 3, -1, -1)
+        x = x.flip(1) if self.preprocessing == "caffe" else x
+        return x * self.get_buffer("scale") + self.get_buffer("shift")
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """The features of the layers, in the order of `layers`, of images that `prepared` has made."""
+        assert self.loaded, "`load` comes before the first call"
+        found = run_network(self.name, self.layers, x, lambda name, _: self.get_buffer(_buffer(name)))
+        return [found[layer] for layer in self.layers]
+
+
+def _buffer(name: str) -> str:
+    """A buffer's name, which must have no dot and be none of the module's attributes."""
+    return "frozen_" + name.replace(".", "_")
+
+
+def _checked(weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...], *, source: str) -> Tensor:
+    tensor = weights.get(name)
+    if not isinstance(tensor, Tensor):
+        raise CheckpointError(f"cannot use {source}: there is no {name} (they begin with {next(iter(weights), 'nothing')})")
+    if tuple(tensor.shape) != shape:
+        raise CheckpointError(f"cannot use {source}: {name} has the shape {list(tensor.shape)}, expected {list(shape)}")
+    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+        raise CheckpointError(f"cannot use {source}: {name} has values that are not finite numbers of floating point")
+    return tensor
+
+
+def _normalization(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel, (1, 3, 1, 1), of images in [-1, 1]."""
+    if preprocessing == "imagenet":  # torchvision's constants, of RGB in [0, 1]
+        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+        scale, shift = 0.5 / std, (0.5 - mean) / std
+    elif preprocessing == "caffe":  # the mean of ImageNet's photos, BGR in 0..255
+        scale, shift = torch.full((3,), 127.5), 127.5 - torch.tensor([104.0, 117.0, 123.0])
+    else:
+        scale, shift = torch.ones(3), torch.zeros(3)
+    return scale[None, :, None, None], shift[None, :, None, None]

@@ -1,0 +1,174 @@
+"""What GANs have in common that make images from label maps and learn from pairs of both.
+
+The discriminator D sees an image x and its label map s. With the generated image G(s), the generator minimises
+
+    w_adv L_adv(D(s, G(s))) + w_fm FM + w_p P(G(s), x) + w_1 |G(s) - x|
+
+FM is the distance of D's features of G(s) and of x (pix2pixHD: Wang et al. 2018, arXiv 1711.11585, Eq. 4), P the perceptual loss, and the
+L1 distance that of pix2pix (Isola et al. 2017, arXiv 1611.07004, Eq. 3).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+
+from triptych.core.batch import STYLE, Batch, DataSpec
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.core.model import Example
+from triptych.core.rng import Rng
+from triptych.gans.label_maps import LabelMaps
+from triptych.gans.losses import feature_matching, l1
+from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
+
+_PERCEPTUAL = "perceptual"
+
+
+@config
+class PairedGANConfig(GANConfig):
+    """A GAN that learns from pairs."""
+
+    feature_matching_weight: float = 10.0
+    "Weight of the distance between the discriminator's features of generated and real images."
+    perceptual_weight: float = 10.0
+    "Weight of the perceptual loss; 0: there is none, and no file of weights is needed."
+    perceptual: PerceptualConfig = PerceptualConfig()
+    "The perceptual loss."
+    l1_weight: float = 0.0
+    "Weight of the mean absolute difference between generated and real images, as in pix2pix."
+    positive_conditions: bool = False
+    "Condition images have values from 0 to 1 for the networks, not from -1 to 1."
+
+    def validate(self) -> None:
+        for name in ("feature_matching_weight", "perceptual_weight", "l1_weight"):
+            self.require(0 <= getattr(self, name) < math.inf, name, "0 or a positive number")
+        total = self.adversarial_weight + self.feature_matching_weight + self.perceptual_weight + self.l1_weight
+        self.require(total > 0, "adversarial_weight", "a positive number where all other weights are 0")
+
+    def check_sides(self, spec: DataSpec, *, sides: Mapping[str, tuple[object, int, int]]) -> None:
+        """Raises ConfigError for images that the networks or the perceptual loss do not take.
+
+        `sides`: for each setting that decides it, what it is, what the sides are multiples of, and the fewest pixels along them.
+        """
+        height, width = spec.height_and_width
+        for setting, (given, stride, least) in sides.items():
+            wrong = "multiples of" if height % stride or width % stride else "at least" if min(height, width) < least else None
+            if wrong is not None:
+                number = stride if wrong == "multiples of" else least
+                raise ConfigError(
+                    setting,
+                    f"got {given!r} for images of {width}x{height} pixels, expected sides of {wrong} {number}; give less, or another "
+                    "data.image_size and data.width",
+                )
+        if self.perceptual_weight > 0:
+            try:
+                self.perceptual.check_size(height, width)
+            except ConfigError as error:
+                raise error.inside(_PERCEPTUAL) from None
+
+
+class PairedGAN(GAN):
+    """A GAN whose images are made from label maps. A Translator."""
+
+    config: PairedGANConfig
+    translation: Config
+    styles: Literal["none", "optional", "required"] = "none"
+    random_styles = False
+
+    def __init__(
+        self, config: PairedGANConfig, spec: DataSpec, *, labels: LabelMaps, generator: nn.Module, discriminator: nn.Module
+    ) -> None:
+        super().__init__(config, generator, discriminator)
+        self.labels, self.sources, self.output_channels = labels, spec.inputs, spec.channels
+        self.perceptual = PerceptualLoss(config.perceptual) if config.perceptual_weight > 0 else None
+        if self.perceptual is not None:
+            self.borrowed = {_PERCEPTUAL: config.perceptual.weights}
+
+    # What a model says --------------------------------------------------------------------------------------------------
+
+    stride: int
+    least_size: int
+
+    @abstractmethod
+    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+        """In training, the images of label maps (b, label_channels, h, w), and terms (b,) of the way to them."""
+
+    @abstractmethod
+    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+        """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
+
+    # Training -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each of the generator's terms."""
+        config = self.config
+        return {
+            "adversarial": config.adversarial_weight,
+            "feature_matching": config.feature_matching_weight,
+            _PERCEPTUAL: config.perceptual_weight,
+            "l1": config.l1_weight,
+        }
+
+    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """One: real and generated images, each with the label map, all three changed alike."""
+        label = self.labels(batch.inputs)
+        return [self._contest(batch, label, self.made(batch, label, rng)[0], rng)]
+
+    def _contest(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> Contest:
+        judge = partial(self.discriminator, label=self.look(label, rng, maps=True))
+        return Contest("", self.look(batch.images, rng), self.look(fake, rng), judge)
+
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""
+        label = self.labels(batch.inputs)
+        fake, terms = self.made(batch, label, rng)
+        fooled, matched = self.config.adversarial_weight > 0, self.config.feature_matching_weight > 0
+        if fooled or matched:
+            verdict = self.verdict(self._contest(batch, label, fake, rng), compare=matched)
+            if fooled:
+                terms["adversarial"] = verdict.loss
+            if matched:
+                terms["feature_matching"] = feature_matching(verdict.fake.features, verdict.real.features)
+        if self.perceptual is not None:
+            terms[_PERCEPTUAL] = self.perceptual(fake, batch.images)
+        if self.config.l1_weight > 0:
+            terms["l1"] = l1(fake, batch.images)
+        return terms
+
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+        """l1, and perceptual where that has its weights, between real images and those that are `typical` of their label maps."""
+        images = self.typical(batch, self.labels(batch.inputs))
+        found = {"l1": l1(images, batch.images)}
+        if self.perceptual is not None and self.perceptual.network.loaded:
+            found[_PERCEPTUAL] = self.perceptual(images, batch.images)
+        return found
+
+    # Translation --------------------------------------------------------------------------------------------------------
+
+    def example(self, batch: Batch, *, settings: Config) -> Example:
+        """The label maps and what belongs to them, and the real images."""
+        return Example({spec.name: batch.inputs[spec.name] for spec in self.sources}, truth=batch.images)
+
+    def _label(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The label map of a translation. Raises ConfigError for what is missing or does not fit."""
+        self.labels.check(inputs, stride=self.stride, least_size=self.least_size)
+        return self.labels(inputs)
+
+    def _style(self, inputs: Mapping[str, Tensor], *, count: int) -> Tensor | None:
+        """The style images (b, k, c, any size) of a translation, where there are some. Raises ConfigError for what does not fit."""
+        images, wanted = inputs.get(STYLE), f"({count}, k, {self.output_channels}, h, w)"
+        if images is None:
+            return None
+        if self.styles == "none":
+            raise ConfigError(STYLE, "got style images, but this model takes none")
+        if images.ndim != 5 or len(images) != count or images.shape[2] != self.output_channels or 0 in images.shape:
+            raise ConfigError(STYLE, f"got images of shape {tuple(images.shape)}, expected {wanted}")
+        return images
