@@ -15,6 +15,7 @@ from triptych.core.config import Config, config
 from triptych.core.model import ModelConfig
 from triptych.data.config import DataConfig
 from triptych.engine.config import TrainConfig
+from triptych.engine.progress import unwatched
 from triptych.recipes.config import RunConfig
 
 
@@ -102,7 +103,7 @@ class FakeRun:
 
     def sample(self, *given: Any, **named: Any) -> SimpleNamespace:
         self.runs.calls.append(("sample", given, named))
-        named.get("progress", lambda drawn: None)(given[0])
+        named.get("progress", unwatched)(given[0], given[0])
         return SimpleNamespace(images=None)
 
     def inputs(self, *given: Any) -> SimpleNamespace:
@@ -111,7 +112,7 @@ class FakeRun:
 
     def upsample(self, *given: Any, **named: Any) -> SimpleNamespace:
         self.runs.calls.append(("upsample", given, named))
-        named.get("progress", lambda drawn: None)(7)
+        named.get("progress", unwatched)(7, 7)
         return SimpleNamespace(images=None, labels=None)
 
 

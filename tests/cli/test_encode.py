@@ -101,15 +101,23 @@ def test_the_steps_of_the_encoder_are_used(run: Run) -> None:
     assert isinstance(run.encoding, Config) and run.encoding == EncodingConfig()
 
 
+def test_the_precision_is_that_of_both_ways(run: Run) -> None:
+    exact, coarse = (run.coder(settings=EncodingConfig(steps=3), precision=name, device="cpu") for name in ("float32", "bf16"))
+    latents, others = (made.encode(pixels(2), labels=[1]) for made in (exact, coarse))
+    off = np.abs(others.arrays[0] - latents.arrays[0])
+    assert off.max() > 0 and off.mean() < 0.1  # 8 bits of mantissa, against latents of length 1
+    assert coarse.error(pixels(2), latents) != exact.error(pixels(2), latents)  # 8-bit images may be the same
+
+
 def coder(run: Run, *, batch_size: int | None = None) -> Coder:
     return run.coder(settings=EncodingConfig(steps=4), batch_size=batch_size, device="cpu")
 
 
 def test_batches_make_no_difference(run: Run) -> None:
-    done: list[int] = []
-    parts = run.coder(settings=EncodingConfig(steps=4), batch_size=2, device="cpu", progress=done.append)
+    done: list[tuple[float, float]] = []
+    parts = run.coder(settings=EncodingConfig(steps=4), batch_size=2, device="cpu", progress=lambda *now: done.append(now))
     split, whole = parts.encode(pixels(), labels=[3, 7]), coder(run).encode(pixels(), labels=[3, 7])
-    assert done == [2, 2, 1]
+    assert done == [(2, 5), (4, 5), (5, 5)]
     assert whole.labels is not None and whole.labels.tolist() == [3, 7, 3, 7, 3]
     np.testing.assert_allclose(split.arrays[0], whole.arrays[0], atol=1e-4, rtol=1e-4)
     decoded = [made.decode(whole).images.astype(int) for made in (parts, coder(run))]

@@ -106,7 +106,7 @@ def edited(fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
     def edit(self: FakeRun, *given: Any, **named: Any) -> SimpleNamespace:
         self.runs.calls.append(("edit", given, named))
-        named.pop("progress")(9)
+        named.pop("progress")(9, 9)
         return SimpleNamespace(images=range(9))
 
     monkeypatch.setattr(FakeRun, "edit", edit, raising=False)
@@ -125,6 +125,7 @@ NOTHING = {
     "checkpoint": "latest",
     "weights": None,
     "device": None,
+    "precision": "float32",
     "out": Path("runs/toy/samples.png"),
 }
 
@@ -146,8 +147,8 @@ NOTHING = {
         ("--from a.npz --between 3 7", {"between": (3, 7)}),
         ("--from a.npz --between 3,7 --path sphere --count 5", {"between": (3, 7), "path": "sphere", "count": 5}),
         (
-            "--from a.npz --batch-size 4 --checkpoint best --weights raw --device cpu --out b.npz",
-            {"batch_size": 4, "checkpoint": "best", "weights": "raw", "device": "cpu", "out": Path("b.npz")},
+            "--from a.npz --batch-size 4 --checkpoint best --weights raw --device cpu --precision bf16 --out b.npz",
+            {"batch_size": 4, "checkpoint": "best", "weights": "raw", "device": "cpu", "precision": "bf16", "out": Path("b.npz")},
         ),
     ],
 )
@@ -167,7 +168,6 @@ def test_images_of_latents(arguments: str, asked: dict[str, Any], edited: FakeRu
         ("--base b", "--base: got 'b', expected nothing with --from, which draws nothing; leave it out"),
         ("--guide b", "--guide: got 'b', expected nothing with --from, which draws nothing; leave it out"),
         ("--guide-with b", "--guide-with: got 'b', expected nothing with --from, which draws nothing; leave it out"),
-        ("--precision bf16", "--precision: got 'bf16', expected float32 with --from"),
         ("--pick 0,x", "--pick: got '0,x', expected one value or several (A,B or A B), each a whole number"),
         ("--pick -1", "--pick: got -1, expected numbers of latents, from 0 on"),
         ("--between 3", "--between: got '3', expected 2 values, each a whole number"),

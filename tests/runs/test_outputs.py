@@ -125,16 +125,16 @@ def test_of_two_commands_with_one_output_the_second_is_refused(case: Case, tmp_p
 
 
 def test_pieces_that_vanish_are_an_error_and_no_image_of_chance(flow: Run, tmp_path: Path) -> None:
-    def removed(drawn: int) -> None:
+    def removed(*_: float) -> None:
         for piece in tmp_path.glob(".a.npz.partial-*/000000002-*.npz"):
             piece.unlink()
 
     with pytest.raises(RunError, match=r"the pieces 2 to 3 of 4 are gone; the same command goes on"):
         flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=removed)
     assert not (tmp_path / "a.npz").exists()
-    again: list[int] = []
-    flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
-    assert again == [2, 2] and [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    again: list[tuple[float, float]] = []
+    flow.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: again.append(now))
+    assert again == [(2, 4), (4, 4)] and [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
 def test_on_a_full_disk_what_is_there_is_whole_and_the_same_command_goes_on(case: Case, tmp_path: Path, monkeypatch) -> None:

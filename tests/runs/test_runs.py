@@ -261,23 +261,21 @@ def test_samples_are_written_in_every_form(trained, tmp_path):
 
 def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
     whole = trained.sample(9, seed=5, batch_size=2, device="cpu")
-    drawn = []
 
-    def progress(count):
-        drawn.append(count)
-        if sum(drawn) >= 4:
+    def progress(done, total):
+        if done >= 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=progress)
     again = []
-    trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
-    assert again == [4, 2, 2, 1]  # four were there
+    trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: again.append(now))
+    assert again == [(4, 9), (6, 9), (8, 9), (9, 9)]  # four were there
     with np.load(tmp_path / "a.npz") as arrays:
         assert np.abs(arrays["arr_0"].astype(int) - whole.images).max() <= 1
     other = []
-    trained.sample(9, seed=6, batch_size=9, device="cpu", out=tmp_path / "a.npz", progress=other.append)
-    assert other == [0, 9]  # pieces of another seed are not taken up
+    trained.sample(9, seed=6, batch_size=9, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: other.append(now))
+    assert other == [(0, 9), (9, 9)]  # pieces of another seed are not taken up
 
 
 @pytest.mark.parametrize(
@@ -424,8 +422,8 @@ def test_a_full_disk_stops_the_sampling_and_keeps_what_was_drawn(trained, tmp_pa
     with pytest.raises(DataError, match=r"cannot write .*a.npz: .*(disk|space).*the same command goes on"):
         trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz")
     again = []
-    trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=again.append)
-    assert again == [2, 2]
+    trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: again.append(now))
+    assert again == [(2, 4), (4, 4)]
 
 
 def test_a_full_disk_at_a_grid_stops_the_run_and_keeps_its_checkpoint(tmp_path, monkeypatch):

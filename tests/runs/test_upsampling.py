@@ -163,22 +163,24 @@ def test_labels_where_only_one_of_the_two_knows_classes(upsampler: Run, unlabell
 
 
 def test_an_interrupted_translation_goes_on(upsampler: Run, small: Path, tmp_path: Path) -> None:
-    def stop(_: int) -> None:
+    def stop(*_: float) -> None:
         if len(list(tmp_path.glob(".a.npz.partial-*/[0-9]*.npz"))) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
-    drawn: list[int] = []
-    upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
-    assert drawn == [4, 2, 1]
+    drawn: list[tuple[float, float]] = []
+    upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: drawn.append(now))
+    assert drawn == [(4, 7), (6, 7), (7, 7)]
     with np.load(tmp_path / "a.npz") as arrays:
         assert close(arrays["arr_0"], upsampler.upsample(small, device="cpu").images) and arrays["arr_1"].tolist() == list(range(7))
     with pytest.raises(KeyboardInterrupt):
         upsampler.upsample(small, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=stop)
     drawn.clear()
-    upsampler.upsample(pixels()[::-1], labels=[0], batch_size=7, device="cpu", out=tmp_path / "a.npz", progress=drawn.append)
-    assert drawn == [0, 7]  # pieces of other images are not taken up
+    upsampler.upsample(
+        pixels()[::-1], labels=[0], batch_size=7, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: drawn.append(now)
+    )
+    assert drawn == [(0, 7), (7, 7)]  # pieces of other images are not taken up
 
 
 def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tmp_path: Path) -> None:

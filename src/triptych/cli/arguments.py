@@ -70,11 +70,6 @@ def named_as_flags(*parts: Config) -> Iterator[None]:
         raise
 
 
-def names_checkpoint(text: str) -> bool:
-    """Whether `--checkpoint` takes the text."""
-    return text in ("latest", "best") or text.isdecimal()
-
-
 def at_checkpoint(arguments: Sequence[str]) -> list[str]:
     """The arguments of a verb; RUN/checkpoints/512000 in the place of the run becomes RUN --checkpoint 512000."""
     given = list(arguments)

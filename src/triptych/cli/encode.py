@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,6 @@ from triptych.cli.arguments import (
     at_checkpoint,
     label_values,
     named_as_flags,
-    names_checkpoint,
     require_images,
     run_argument,
 )
@@ -21,9 +20,10 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
-    from triptych.runs import Coder, Run
+    from triptych.runs import Run
 
 _USAGE_LINE = "triptych encode RUN IMAGES [--out FILE.npz] [--check], or triptych encode RUN LATENTS.npz --decode [--out FILE]"
 
@@ -39,7 +39,7 @@ example: triptych encode runs/digits images.npz --check --out latents.npz"""
 
 
 @config
-class EncodeOptions(Config):
+class EncodeOptions(Loading):
     """Which images, with which weights, to where."""
 
     decode: bool = False
@@ -60,14 +60,6 @@ class EncodeOptions(Config):
     "Classes by number or name, taken in turn (3,7); None: those of the images, also in decoding."
     out: str | None = None
     "FILE.npz of the latents (None: RUN/latents.npz); of images as for sample: .png, .jpg, .webp, .npz or a folder (None: RUN/decoded.png)."
-    batch_size: int | None = None
-    "Images at once in each process; None: the run's batch size, at most 64."
-    checkpoint: str = "latest"
-    "latest, best, or the images seen of a checkpoint that was kept."
-    weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
-    device: str | None = None
-    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def validate(self) -> None:
         for name in ("check", "directions"):
@@ -78,8 +70,6 @@ class EncodeOptions(Config):
         named = self.directions_out is None or Path(self.directions_out).suffix == ".npz"
         self.require(named, "directions_out", "a name that ends with .npz")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
-        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         endings, expected = (OUTPUTS, OUTPUTS_IN_WORDS) if self.decode else ((".npz",), "a name that ends with .npz")
         self.require(self.out is None or Path(self.out).suffix in endings, "out", expected)
         self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
@@ -129,8 +119,8 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
     from triptych.runs.directions import DIRECTIONS
 
     out = Path(options.out) if options.out is not None else run.directory / "latents.npz"
-    with progress_bar("coding") as move:
-        coder = _coder(run, options, settings, lambda done: move(advance=done))
+    with progress_bar("coding") as progress:
+        coder = run.coder(settings=settings, progress=progress, **options.keywords())
         pictures = coder.open(images, classes=options.classes)
         asked: dict[str, Any] = {"count": options.count, "labels": label_values(options.labels)}
         if options.directions:
@@ -147,18 +137,7 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
 
 def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) -> str:
     out = Path(options.out) if options.out is not None else run.directory / "decoded.png"
-    with progress_bar("coding") as move:
-        coder = _coder(run, options, settings, lambda done: move(advance=done))
+    with progress_bar("coding") as progress:
+        coder = run.coder(settings=settings, progress=progress, **options.keywords())
         samples = coder.decode(latents, count=options.count, labels=label_values(options.labels), out=out)
     return f"{len(samples.images)} images in {out}"
-
-
-def _coder(run: Run, options: EncodeOptions, settings: Config, report: Callable[[int], None]) -> Coder:
-    return run.coder(
-        settings=settings,
-        batch_size=options.batch_size,
-        checkpoint=options.checkpoint,
-        weights=options.weights,
-        device=options.device,
-        progress=report,
-    )

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, flag_value, named_as_flags, names_checkpoint, require_images, run_argument
+from triptych.cli.arguments import at_checkpoint, flag_value, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
-from triptych.core.config import Config, config
+from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
+from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
     from triptych.evaluation.bits_per_dim import BitsPerDimConfig
@@ -31,7 +32,7 @@ example: triptych evaluate runs/digits --likelihood ode --count 20"""
 
 
 @config
-class EvaluateOptions(Config):
+class EvaluateOptions(Loading):
     """What is measured, on which images, with which weights, to where."""
 
     data: DataConfig
@@ -44,25 +45,15 @@ class EvaluateOptions(Config):
     "Number of images, spread evenly over the split; None: all."
     seed: int = 0
     "Seed of the noise."
-    batch_size: int | None = None
-    "Images of a batch in each process; None: the run's microbatch or batch, at most 64."
-    checkpoint: str = "latest"
-    "latest, best, or the images seen of a checkpoint that was kept."
-    weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    "Arithmetic of the networks."
     out: str | None = None
     "FILE.json: the figures, with FILE.npz beside it for numbers by image and timestep; None: a name in RUN/evaluations."
-    device: str | None = None
-    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+    batch_size: int | None = None
+    "Images of a batch in each process; None: the run's microbatch or batch, at most 64."
 
     def validate(self) -> None:
         self.require(len(self.metrics) > 0, "metrics", "at least one")
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
-        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         self.require(self.out is None or Path(self.out).suffix == ".json", "out", "a name that ends with .json")
 
 
@@ -79,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
     run = runs.open_run(directory)
     options, settings = configure(directory, arguments[1:], data=run.config.data)
-    with named_as_flags(options, settings), progress_bar("evaluating") as move:
+    with named_as_flags(options, settings), progress_bar("evaluating") as progress:
         evaluation = run.evaluate(
             options.metrics,
             settings=settings,
@@ -87,13 +78,9 @@ def main(arguments: Sequence[str]) -> int:
             split=options.split,
             count=options.count,
             seed=options.seed,
-            batch_size=options.batch_size,
-            checkpoint=options.checkpoint,
-            weights=options.weights,
-            device=options.device,
-            precision=options.precision,
             out=options.out,
-            progress=lambda done, total: move(completed=done, total=total),
+            progress=progress,
+            **options.keywords(),
         )
     runs.close_world()
     if is_first_process():

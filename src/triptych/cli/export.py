@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, run_argument
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.runs.loading import WeightsChoice
 
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
 
@@ -20,22 +21,15 @@ example: triptych export runs/photos --to diffusers --out photos-diffusers"""
 
 
 @config
-class ExportOptions(Config):
+class ExportOptions(WeightsChoice):
     """Which weights, for what, to where."""
 
     to: Literal["guided-diffusion", "diffusers"] | None = None
     "The program that is to load them."
     out: str | None = None
     "guided-diffusion: a file that ends with .pt; diffusers: a folder."
-    checkpoint: str = "latest"
-    "latest, best, or the images seen of a checkpoint that was kept."
-    weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
-
-    def validate(self) -> None:
-        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, names_checkpoint, run_argument, strengths
+from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, run_argument, strengths
 from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process, num_processes
+from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
     from triptych.runs import Run
@@ -37,7 +38,7 @@ _NOT_WITH_LATENTS = "with --from, which draws nothing; leave it out"
 
 
 @config
-class SampleOptions(Config):
+class SampleOptions(Loading):
     """How many images, of what, from which weights, to where."""
 
     count: int | None = None
@@ -66,22 +67,10 @@ class SampleOptions(Config):
     "Two latents (3,7): --count images on the way from one to the other."
     path: Literal["linear", "sphere"] | None = None
     "The way of --between: a straight line, or on a sphere, which keeps the length; None: linear for flows, sphere for diffusion models."
-    batch_size: int | None = None
-    "Images drawn at once in each process; None: the run's batch size."
-    checkpoint: str = "latest"
-    "latest, best, or the images seen of a checkpoint that was kept."
-    weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    "Arithmetic of the networks."
-    device: str | None = None
-    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def validate(self) -> None:
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
         self.require(self.seed >= 0, "seed", "0 or more")
-        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
         self.require(self.out is None or Path(self.out).suffix in OUTPUTS, "out", OUTPUTS_IN_WORDS)
         self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
         for name in ("guide", "guide_with"):
@@ -98,7 +87,6 @@ class SampleOptions(Config):
             self.require(self.seed == 0, "seed", f"0 {_NOT_WITH_LATENTS}")
             for name in ("base", "guide", "guide_with"):
                 self.require(getattr(self, name) is None, name, f"nothing {_NOT_WITH_LATENTS}")
-            self.require(self.precision == "float32", "precision", "float32 with --from")
         self.require(self.path is None or self.between is not None, "path", "nothing without --between")
         self.require(self.directions is None or self.direction is not None, "directions", "nothing without --direction")
         for name in ("pick", "between"):
@@ -138,29 +126,25 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
         "seed": options.seed,
         "labels": label_values(options.labels),
         "settings": settings,
-        "batch_size": options.batch_size,
-        "checkpoint": options.checkpoint,
-        "weights": options.weights,
-        "device": options.device,
-        "precision": options.precision,
         "out": out,
+        **options.keywords(),
     }
     if options.base is None:
         count = options.count or _COUNT
-        with progress_bar("sampling", total=_own_share(count)) as move:
-            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=lambda drawn: move(advance=drawn))
+        with progress_bar("sampling") as progress:
+            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=progress)
         return count
     inputs = run.inputs(options.base)
     count = options.count or inputs.count
-    with progress_bar("sampling", total=_own_share(count)) as move:
-        run.upsample(inputs, **asked, count=count, progress=lambda drawn: move(advance=drawn))
+    with progress_bar("sampling") as progress:
+        run.upsample(inputs, **asked, count=count, progress=progress)
     return count
 
 
 def _edit(run: Run, options: SampleOptions, out: Path) -> int:
     """Makes images of latents, and says how many."""
     assert options.latents is not None
-    with progress_bar("decoding") as move:
+    with progress_bar("decoding") as progress:
         samples = run.edit(
             options.latents,
             strengths=None if options.direction is None else strengths(options.direction),
@@ -170,12 +154,9 @@ def _edit(run: Run, options: SampleOptions, out: Path) -> int:
             count=options.count,
             labels=label_values(options.labels),
             directions=options.directions,
-            batch_size=options.batch_size,
-            checkpoint=options.checkpoint,
-            weights=options.weights,
-            device=options.device,
             out=out,
-            progress=lambda done: move(advance=done),
+            progress=progress,
+            **options.keywords(),
         )
     return len(samples.images)
 
@@ -209,10 +190,3 @@ def _called_from() -> Iterator[None]:
         if error.setting != _LATENTS:
             raise
         raise ConfigError(_FROM, error.reason) from error
-
-
-def _own_share(count: int) -> int:
-    """How many of the images the first process draws."""
-    from triptych.core.batch import share
-
-    return len(share(count, rank=0, world_size=num_processes()))

@@ -29,6 +29,7 @@ from triptych.cli.synonyms import hint
 from triptych.core.config import Config, field_types
 from triptych.core.errors import ConfigError, nearest, printable
 from triptych.core.reading import parsed_json, read_regular
+from triptych.runs.loading import Loading, WeightsChoice
 
 _MOST_BYTES = 2**24  # of a file of settings
 
@@ -174,7 +175,7 @@ def _form(name: str, *parts: Config, shown: bool = False) -> type:
     fields: list[tuple[str, Any, Any]] = []
     for part in parts:
         docs = field_docs(type(part))
-        for field, annotation in field_types(type(part)).items():
+        for field, annotation in _listed(type(part)):
             value = getattr(part, field)
             if isinstance(value, Config):
                 section = _form(f"{type(value).__name__}Form", value, shown=shown)
@@ -184,6 +185,12 @@ def _form(name: str, *parts: Config, shown: bool = False) -> type:
                 default = _printable(value) if shown else value
                 fields.append((field, Annotated[annotation, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
     return dataclasses.make_dataclass(name, fields, kw_only=True)
+
+
+def _listed(cls: type[Config]) -> list[tuple[str, Any]]:
+    """The fields and their types, those that all verbs share after a verb's own."""
+    shared = field_types(Loading) if issubclass(cls, WeightsChoice) else ()
+    return sorted(field_types(cls).items(), key=lambda named: named[0] in shared)
 
 
 def _printable(value: Any) -> Any:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, names_checkpoint, require_images, run_argument
+from triptych.cli.arguments import at_checkpoint, named_as_flags, require_images, run_argument
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
     from triptych.runs.translation_sources import OutputSize
@@ -33,7 +34,7 @@ example: triptych translate runs/spade-camvid ./camvid/val --style-count 3 --out
 
 
 @config
-class TranslateOptions(Config):
+class TranslateOptions(Loading):
     """Of what, in whose look, how large, from which weights, to where."""
 
     held_out: bool = False
@@ -56,14 +57,6 @@ class TranslateOptions(Config):
     "Rows of grid.png in the folder; 0: no grid."
     batch_size: int | None = None
     "Images made at once in each process; None: the run's batch size, fewer where images are larger."
-    checkpoint: str = "latest"
-    "latest, best, or the images seen of a checkpoint that was kept."
-    weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
-    precision: Literal["float32", "bf16", "fp16"] = "float32"
-    "Arithmetic of the networks."
-    device: str | None = None
-    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 
     def validate(self) -> None:
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
@@ -77,8 +70,6 @@ class TranslateOptions(Config):
             OUTPUTS_IN_WORDS,
         )
         self.require(self.grid >= 0, "grid", "0 or more")
-        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
-        self.require(names_checkpoint(self.checkpoint), "checkpoint", "latest, best or a number of images")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -102,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.held_out and given is not None:
         raise ConfigError("--held-out", f"got an input, {given!r}, too; give one of them")
     out = Path(options.out) if options.out is not None else Path(directory) / "translated"
-    with named_as_flags(options, settings), progress_bar("translating") as move:
+    with named_as_flags(options, settings), progress_bar("translating") as progress:
         made = run.translate(
             given,
             count=options.count,
@@ -112,14 +103,10 @@ def main(arguments: Sequence[str]) -> int:
             size=_size(options.size)[0],  # type: ignore[index]  (None was refused)
             seed=options.seed,
             settings=settings,
-            batch_size=options.batch_size,
-            checkpoint=options.checkpoint,
-            weights=options.weights,
-            device=options.device,
-            precision=options.precision,
             out=out,
             grid=options.grid,
-            progress=lambda done, total: move(completed=done, total=total),
+            progress=progress,
+            **options.keywords(),
         )
     runs.close_world()
     if is_first_process():

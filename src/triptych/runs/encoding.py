@@ -6,39 +6,50 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import DataSpec, RawBatch, share
+from triptych.core.batch import RawBatch, share
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
-from triptych.engine.distributed import World
+from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch, unwatched
 from triptych.runs.attributes import attribute_groups, class_groups
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
 from triptych.runs.files import check_kept, writing
 from triptych.runs.latents import Latents, check_name, read_latents, write_latents
+from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
+from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
 
 T = TypeVar("T")
 
 
+def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = unwatched, **loading: Unpack[LoadingKeywords]) -> Coder:
+    """What turns images into latents and latents into images. `settings`: None for those of `encoding`.
+
+    `progress` is told how many of this process's images are done, and how many there are, in each of the two ways anew. Raises
+    ConfigError where the model encodes no images, CheckpointError as `load` does.
+    """
+    return Coder(run.open(Loading(**loading)), settings, progress=progress)
+
+
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
-    def __init__(
-        self, model: nn.Module, spec: DataSpec, settings: Config, *, batch_size: int, world: World, progress: Callable[[int], None]
-    ) -> None:
-        self.model, self.spec, self.settings = model, spec, settings
-        self._encoder, self._num_classes = require_encoder(model), getattr(model, "num_classes", None)
-        self._batch_size, self._world, self._progress = batch_size, world, progress
+    def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
+        self.model, self.spec, self._world = opened.model, opened.spec, opened.world
+        self._encoder, self._num_classes = require_encoder(opened.model), getattr(opened.model, "num_classes", None)
+        self.settings = settings or self._encoder.encoding
+        self._opened, self._progress = opened, progress
 
     @torch.no_grad()
     def encode(
@@ -213,10 +224,12 @@ class Coder:
     def _shared(self, count: int, part: Callable[[range], T]) -> list[T]:
         """What `part` gives for each batch of `count` images, in order; each process does its share."""
         own, made = share(count, rank=self._world.rank, world_size=self._world.size), []
-        for start in range(own.start, own.stop, self._batch_size):
-            indices = range(start, min(start + self._batch_size, own.stop))
-            made.append(part(indices))
-            self._progress(len(indices))
+        batch_size = self._opened.batch_size()
+        for start in range(0, len(own), batch_size):
+            indices = own[start : start + batch_size]
+            with autocast(self._opened.loading.precision, device=self._world.device):
+                made.append(part(indices))
+            self._progress(start + len(indices), len(own))
         return [one for process in self._world.gather(made) for one in process]
 
 

@@ -6,10 +6,10 @@ import dataclasses
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from triptych import __version__
 from triptych.core.batch import Batch, DataSpec, share
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.files import write_text
-from triptych.core.model import Model
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
@@ -26,12 +25,15 @@ from triptych.data.loader import evaluation_batches
 from triptych.data.source import open_data
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
 from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces, digest_of
+from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.upsampling import renumbered
 
 FORMAT = 1
@@ -142,32 +144,48 @@ def _labels(sets: Sequence[ImageSet], theirs: DataSpec, ours: DataSpec, *, name:
 
 
 def evaluate(
-    model: Model,
-    question: Question,
+    run: StoredRun,
+    metrics: Sequence[str] = ("bits-per-dim",),
     *,
-    spec: DataSpec,
-    origin: Mapping[str, str | int],
-    directory: Path,
-    out: Path | None,
-    batch_size: int,
-    world: World,
-    progress: Callable[[int, int], None],
+    settings: BitsPerDimConfig | None = None,
+    data: DataConfig | None = None,
+    split: Split | None = None,
+    count: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
 ) -> Evaluation:
-    """What `question` asks of the model, in every process; written by the main one. An interrupted call goes on where it was.
+    """What the metrics say of the model on images of `data` (None: the run's own), in every process; also written to `out`.
 
-    `origin` names the weights. `out`: a .json; None: a name in the folder evaluations of the run's `directory`. `progress` is told how
-    many of this process's images are done, and how many there are.
+    `split`, `count`: see Question. `out`: a .json, beside which goes an .npz; None: a name in the run's folder evaluations. An
+    interrupted call goes on where it was. `progress` is told how many of this process's images are done, and how many there are.
+    Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written, RunError for infinities.
     """
+    if count is not None and count < 1:
+        raise ConfigError("count", f"got {count}, expected at least 1")
+    opened = run.open(Loading(**loading))
+    question = Question(
+        tuple(metrics), settings or BitsPerDimConfig(), data or run.config.data, split, count, seed, opened.loading.precision
+    )
+    train = run.config.train
+    batch_size = opened.loading.batch_size or min(64, train.microbatch or train.batch_size)
+    place = None if out is None else Path(out)
+    return _answered(question, opened, directory=run.directory, out=place, batch_size=batch_size, progress=progress)
+
+
+def _answered(question: Question, opened: Opened, *, directory: Path, out: Path | None, batch_size: int, progress: Watch) -> Evaluation:
     if out is not None and out.suffix != ".json":
         raise ConfigError("out", f"got {str(out)!r}, expected a name that ends with .json")
+    model, spec, world = opened.model, opened.spec, opened.world
     model.requires_grad_(False)
     metrics = {name: find_metric(name).make(model, question.settings) for name in question.metrics}
     images = open_images(question, spec, conditional=getattr(model, "num_classes", None) is not None)
     if question.split is None and images.split == "train" and world.is_main:
         warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
-    document = _asked(question, metrics, images, spec, origin)
+    document = _asked(question, metrics, images, spec, opened.origin)
     if out is None:
-        out = directory / "evaluations" / f"{'+'.join(metrics)}-{origin['images']:09d}-{digest_of(document)[:6]}.json"
+        out = directory / "evaluations" / f"{'+'.join(metrics)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
     check_place(out)
     started = time.monotonic()
     with writing(out, world=world, kept="measured"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -24,9 +24,42 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.guidance import led
+from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces
+from triptych.runs.stored import Opened, StoredRun
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
+
+
+def sample(
+    run: StoredRun,
+    count: int,
+    *,
+    seed: int = 0,
+    labels: Sequence[int | str] | None = None,
+    settings: Config | None = None,
+    out: str | Path | None = None,
+    guide: str | Path | None = None,
+    guide_with: str | Path | None = None,
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
+) -> Samples:
+    """`count` samples, all of them in every process. Image k depends on the seed and k, not on batch size or processes.
+
+    `labels` (numbers or class names) are taken in turn; None: all classes in turn. `settings`: of the model's sampler;
+    None: those of the run. `out`: a .png, .jpg or .webp for a grid, a .npz, or a folder; an interrupted call goes on where it was.
+    `guide`: a run whose classifier leads the sampler; `guide_with`: a run whose weaker model it is led away from. `progress` is told how
+    many of this process's images are drawn, and how many there are.
+    Raises ConfigError and CheckpointError for what the run does not have, DataError where `out` cannot be written.
+    """
+    if count < 1:
+        raise ConfigError("count", f"got {count}, expected at least 1")
+    opened = run.open(Loading(**loading))
+    chosen = settings or require_sampler(opened.model).sampling
+    sampler = led(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
+    request = Request(count, seed, label_list(sampler.model, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
+    return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -130,32 +163,31 @@ def gather(model: nn.Module, request: Request, *, batch_size: int, world: World,
     return np.concatenate([part for process in made_by_all(world, drawn) for part in process])
 
 
-def sample_to(
-    out: Path,
-    model: nn.Module,
-    request: Request,
-    *,
-    origin: dict[str, Any],
-    batch_size: int,
-    world: World,
-    progress: Callable[[int], None],
+def drawn(
+    opened: Opened, model: nn.Module, request: Request, *, origin: dict[str, Any], out: str | Path | None, progress: Watch
 ) -> Samples:
-    """Draws what is missing of the request, writes `out` (a picture, .npz or a folder) and gives the samples (in the main process).
+    """The samples of `model`, which is the opened one or one that leads it, in every process; also written to `out`.
 
-    `origin` names the weights; pieces of another origin are not taken up. `progress` is told how many images were drawn.
+    What was drawn before an interruption is taken up, where it is of the same request, weights and `origin`.
     """
+    world, batch_size = opened.world, opened.batch_size()
+    if out is None:
+        return Samples(gather(model, request, batch_size=batch_size, world=world, watch=progress), request.labels)
+    out = Path(out)
     check_output(out, count=request.count)
     labels = None if request.labels is None else request.labels.tolist()
-    asked = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
+    asked = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, opened.origin | origin]
     with writing(out, world=world, kept="drawn"):
         pieces = Pieces.of(out, identity=asked)
         own = share(request.count, rank=world.rank, world_size=world.size)
         missing = list(pieces.missing(own))
-        progress(len(own) - sum(map(len, missing)))
+        done = len(own) - sum(map(len, missing))
+        progress(done, len(own))
         for stretch in missing:
             for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
                 pieces.save(part, {"images": images})
-                progress(len(part))
+                done += len(part)
+                progress(done, len(own))
         world.barrier()
         samples = Samples(assembled(pieces, request.count), request.labels)
         world.barrier()

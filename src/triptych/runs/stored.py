@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,37 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, nearest
 from triptych.core.model import Model, seeded_build
 from triptych.core.outline import without_weights
+from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
+from triptych.runs.loading import Loading
 from triptych.runs.weights import load_weights
+
+_LARGEST_BATCH = 64  # where nobody asked for one
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run's model with its weights, on this process's device, and what the verbs need to use it."""
+
+    model: Model
+    spec: DataSpec
+    world: World
+    origin: dict[str, str | int]
+    "Where the weights are from: images seen, which ones, their SHA-256."
+    loading: Loading
+    train_batch: int
+    "Images of a batch of the run's training."
+
+    def batch_size(self, height_and_width: tuple[int, int] | None = None) -> int:
+        """Images at once: as many as were asked for, else as have the pixels of a training batch, at most 64; None: of the run's size."""
+        own_height, own_width = self.spec.height_and_width
+        height, width = height_and_width or (own_height, own_width)
+        fitting = self.train_batch * own_height * own_width // (height * width)
+        return self.loading.batch_size or max(1, min(_LARGEST_BATCH, fitting))
 
 
 class StoredRun:
@@ -35,7 +61,10 @@ class StoredRun:
 
     @functools.cached_property
     def outline(self) -> Model:
-        """The model without its weights: what it can do. Raises ConfigError where this version cannot build it."""
+        """The model without its weights: what it can do. Raises ConfigError where this version cannot build it.
+
+        Opening the run gives it its weights, after which this is another one.
+        """
         return outline(self.config, self.spec)
 
     @property
@@ -72,8 +101,17 @@ class StoredRun:
 
         Raises CheckpointError for a checkpoint that is missing, damaged or of another model.
         """
-        model, _ = self.loaded(checkpoint, weights, open_world(device))
-        return model
+        return self.open(Loading(checkpoint=checkpoint, weights=weights, device=device)).model
+
+    def open(self, loading: Loading) -> Opened:
+        """The model in evaluation mode, built once, with the weights of `loading` on its device.
+
+        Raises ConfigError for a device or weights that are not there, CheckpointError as `load` does.
+        """
+        keep_freed_memory()
+        world = open_world(loading.device)
+        model, origin = self.loaded(loading.checkpoint, loading.weights, world)
+        return Opened(model, self.spec, world, origin, loading, self.config.train.batch_size)
 
     def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
         """The model's state by name, with the weights that `load` takes. Raises as `load` does."""
@@ -98,7 +136,8 @@ class StoredRun:
     def loaded(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
         """What `load` gives, on the device of `world`, and where its weights are from: images seen, which ones, their SHA-256."""
         tensors, origin = self._read(which, weights)
-        model = outline(self.config, self.spec)
+        model = self.outline
+        del self.outline
         load_weights(model, tensors)
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin

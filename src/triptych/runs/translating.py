@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -30,13 +30,25 @@ from triptych.data.source import Data
 from triptych.engine.distributed import World
 from triptych.engine.loop import Grid
 from triptych.engine.precision import autocast
-from triptych.engine.progress import Watch
+from triptych.engine.progress import Watch, unwatched
 from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.sampling import assembled
+from triptych.runs.stored import StoredRun
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.translation_inputs import HeldOut, Styles, Translatable, is_inside
+from triptych.runs.translation_inputs import (
+    Given,
+    HeldOut,
+    Styles,
+    Translatable,
+    is_inside,
+    open_given,
+    open_held_out,
+    open_styles,
+)
+from triptych.runs.translation_sources import OutputSize
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them, in the folder of the images."""
@@ -48,10 +60,55 @@ GRID_ROWS = 16
 """Rows of that picture where nothing is said."""
 
 _TRAINING_ROWS = 24  # at most, of the pictures during training
-_LARGEST_BATCH = 64
 
 Fits = Callable[[tuple[int, int]], int]
 """From height and width to how many images a process makes at once."""
+
+
+def translate(
+    run: StoredRun,
+    inputs: Given | None,
+    *,
+    count: int | None = None,
+    style: Given | None = None,
+    style_each: bool = False,
+    style_count: int = 1,
+    size: OutputSize = None,
+    seed: int = 0,
+    settings: Config | None = None,
+    out: str | Path | None = None,
+    grid: int = GRID_ROWS,
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
+) -> Translations:
+    """What the model makes of the first `count` inputs, in every process. Answer j to input k depends on the seed, that input, k and j.
+
+    `inputs`: a path (a folder has a sub-folder for each of the model's sources where there are several), or arrays by the names of
+    the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
+    turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
+    `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a picture. An interrupted call goes on where
+    it was. `progress` is told how many of this process's inputs are done, and how many there are.
+    Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
+    """
+    if grid < 0:
+        raise ConfigError("grid", f"got {grid}, expected 0 or more")
+    translator, data = require_translator(run.outline), run.config.data
+    check_styles(translator, given=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
+    if inputs is None:
+        opened_inputs = open_held_out(data, run.spec, size=size, count=count)
+    else:
+        opened_inputs = open_given(inputs, translator, config=data, spec=run.spec, size=size, count=count)
+    styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
+    if out is not None:
+        check_target(Path(out), read=(inputs, style), count=len(opened_inputs) * style_count)
+    opened = run.open(Loading(**loading))
+    model, world, precision = opened.model, opened.world, opened.loading.precision
+    wanted = Translation(opened_inputs, styles, style_count, seed, settings or translator.translation, precision)
+    if out is None:
+        return Translations(wanted.inputs.names, gather_translations(model, wanted, fits=opened.batch_size, world=world, progress=progress))
+    return translate_to(
+        Path(out), model, wanted, origin=opened.origin, grid_rows=grid, fits=opened.batch_size, world=world, progress=progress
+    )
 
 
 @dataclass(frozen=True)
@@ -143,12 +200,6 @@ def check_styles(model: Translator, *, given: bool, each: bool, answers: int, he
         raise ConfigError("style_count", f"got {answers}, but {why}{in_turn}")
 
 
-def fitting(batch_size: int | None, *, size: int, height_and_width: tuple[int, int]) -> Fits:
-    """`batch_size` whatever the size of images; None: as many as have the pixels of `size` images of the run, at most 64."""
-    pixels = size * height_and_width[0] * height_and_width[1]
-    return lambda found: batch_size or max(1, min(_LARGEST_BATCH, pixels // (found[0] * found[1])))
-
-
 # Making -----------------------------------------------------------------------------------------------------------------
 
 
@@ -165,7 +216,7 @@ def draw_translations(
 
 
 def gather_translations(
-    model: nn.Module, wanted: Translation, *, fits: Fits, world: World, progress: Callable[[int, int], None] = lambda done, total: None
+    model: nn.Module, wanted: Translation, *, fits: Fits, world: World, progress: Watch = unwatched
 ) -> list[np.ndarray]:
     """The answers to all inputs, in every process: each makes those of its share. Raises Stopped where `progress` does in one."""
     own = share(len(wanted.inputs), rank=world.rank, world_size=world.size)
@@ -191,7 +242,7 @@ def translate_to(
     grid_rows: int,
     fits: Fits,
     world: World,
-    progress: Callable[[int, int], None],
+    progress: Watch,
 ) -> Translations:
     """Makes what is missing of the request and writes it to `out` (see `check_target`).
 
@@ -213,9 +264,7 @@ def translate_to(
         return _to_folder(out, model, wanted, digest=digest, grid_rows=grid_rows, fits=fits, world=world, progress=progress)
 
 
-def _to_arrays(
-    out: Path, model: nn.Module, wanted: Translation, *, digest: str, fits: Fits, world: World, progress: Callable[[int, int], None]
-) -> Translations:
+def _to_arrays(out: Path, model: nn.Module, wanted: Translation, *, digest: str, fits: Fits, world: World, progress: Watch) -> Translations:
     count = len(wanted.inputs)
     world.on_main(lambda: _check_one_size(out, wanted.inputs))
     pieces = Pieces.of(out, identity=digest)
@@ -255,7 +304,7 @@ def _to_folder(
     grid_rows: int,
     fits: Fits,
     world: World,
-    progress: Callable[[int, int], None],
+    progress: Watch,
 ) -> Translations:
     names = [name for item in range(len(wanted.inputs)) for name in wanted.files(item)]
     if grid_rows and GRID in names:

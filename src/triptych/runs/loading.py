@@ -1,0 +1,52 @@
+"""Which weights of a run a verb takes, and how its model is run: the settings that all verbs over a run share."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from triptych.core.config import Config, config
+
+Precision = Literal["float32", "bf16", "fp16"]
+
+
+@config
+class WeightsChoice(Config):
+    """Which weights of a run."""
+
+    checkpoint: str = "latest"
+    "latest, best, or the images seen of a checkpoint that was kept."
+    weights: str | None = None
+    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+
+    def validate(self) -> None:
+        named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
+        self.require(named, "checkpoint", "latest, best or a number of images")
+
+
+@config
+class Loading(WeightsChoice):
+    """Which weights of a run, on which device, and how many images at once in which arithmetic."""
+
+    batch_size: int | None = None
+    "Images at once in each process; None: the run's batch size, at most 64."
+    precision: Precision = "float32"
+    "Arithmetic of the networks."
+    device: str | None = None
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+
+    def validate(self) -> None:
+        self.require(self.batch_size is None or self.batch_size >= 1, "batch_size", "at least 1")
+
+    def keywords(self) -> LoadingKeywords:
+        """These settings as keyword arguments of a verb, without those of a class that inherits them."""
+        return {name: getattr(self, name) for name in LoadingKeywords.__annotations__}  # type: ignore[return-value]
+
+
+class LoadingKeywords(TypedDict, total=False):
+    """The settings of `Loading` as keyword arguments, which every verb of a Run takes."""
+
+    checkpoint: str
+    weights: str | None
+    batch_size: int | None
+    precision: Precision
+    device: str | None
