@@ -16,7 +16,7 @@ import os
 import re
 import weakref
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ import numpy as np
 
 from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import DataError
+from triptych.core.protobuf import DELIMITED, VARINT, Fetch, fields, in_memory, parts, varint
 from triptych.core.reading import open_regular
 from triptych.data.arrays import numerals
 
@@ -32,15 +33,9 @@ _NAME = re.compile(r"(train|validation)-r(\d\d)-s-(\d{4}|[1-9]\d{4,8})-of-(\d{4}
 _HEADER, _FOOTER = 12, 4  # bytes: length and checksum before the data, checksum after them
 _MOST_OPEN = 128  # files at a time: data sets have thousands, and processes may often open 1024
 _WINDOW = 256  # bytes that are read at once of a record of which only the label is wanted
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # how a protocol buffer holds a field
-_TAG_AND_LENGTH = 20  # bytes of the two longest varints
-_LARGEST = (1 << 64) - 1  # of a varint, whose ten bytes could hold more
 _INTS = 3  # the field of a tf.train.Feature that holds int64; 1 holds bytes, 2 floats
 _BYTES = 1
 _REPAIR = "copy or make the file again"
-
-Fetch = Callable[[int, int], bytes | memoryview]
-"""From a start and a count to those bytes of a record, fewer where it ends."""
 
 
 class Records:
@@ -113,9 +108,9 @@ class Records:
         """Shape and pixels of an image, which fit together."""
         data = self._read(k)
         try:
-            spans = _features(_in_memory(data), len(data), wanted=(b"shape", b"data"))
-            shape = tuple(_ints(_in_memory(data), *spans[b"shape"]))
-            start, end = _bytes(_in_memory(data), *spans[b"data"])
+            spans = _features(in_memory(data), len(data), wanted=(b"shape", b"data"))
+            shape = tuple(_ints(in_memory(data), *spans[b"shape"]))
+            start, end = _bytes(in_memory(data), *spans[b"data"])
         except (ValueError, LookupError) as error:
             raise self._unusable(k, error) from error
         if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3) or shape[0] * shape[1] * shape[2] != end - start:
@@ -259,11 +254,7 @@ def _length(header: bytes) -> int | None:
     return int.from_bytes(header[:8], "little") if whole else -1
 
 
-# Protocol buffers. All of these raise ValueError or IndexError where the bytes are none.
-
-
-def _in_memory(data: memoryview) -> Fetch:
-    return lambda start, count: data[start : start + count]
+# tf.train.Example. All of these raise ValueError or IndexError where the bytes are none.
 
 
 def _window(descriptor: int, offset: int) -> Fetch:
@@ -279,55 +270,16 @@ def _window(descriptor: int, offset: int) -> Fetch:
     return fetch
 
 
-def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """A number and where the next byte is."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value & _LARGEST, at
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
-
-
-def _fields(fetch: Fetch, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, kind, start and end of each field of a message."""
-    while start < end:
-        head = fetch(start, min(_TAG_AND_LENGTH, end - start))
-        tag, at = _varint(head, 0)
-        kind, length = tag & 7, 0
-        if kind == _DELIMITED:
-            length, at = _varint(head, at)
-        elif kind == _VARINT:
-            length = _varint(head, at)[1] - at
-        elif kind in (_FIXED32, _FIXED64):
-            length = 4 if kind == _FIXED32 else 8
-        else:
-            raise ValueError(f"a field of kind {kind}")
-        start += at
-        if start + length > end:
-            raise ValueError("a field beyond the end")
-        yield tag >> 3, kind, start, start + length
-        start += length
-
-
-def _parts(fetch: Fetch, start: int, end: int, number: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each submessage, string or list of that number."""
-    return ((first, last) for found, kind, first, last in _fields(fetch, start, end) if found == number and kind == _DELIMITED)
-
-
 def _features(fetch: Fetch, length: int, *, wanted: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:
     """Where in a tf.train.Example the wanted features are; looks no further than it has to."""
     found = {}
-    for features in _parts(fetch, 0, length, 1):
-        for entry in _parts(fetch, *features, 1):
+    for features in parts(fetch, 0, length, 1):
+        for entry in parts(fetch, *features, 1):
             key, value = b"", (0, 0)
-            for number, kind, start, end in _fields(fetch, *entry):
-                if number == 1 and kind == _DELIMITED and end - start <= max(map(len, wanted)):
+            for number, kind, start, end in fields(fetch, *entry):
+                if number == 1 and kind == DELIMITED and end - start <= max(map(len, wanted)):
                     key = bytes(fetch(start, end - start))
-                elif number == 2 and kind == _DELIMITED:
+                elif number == 2 and kind == DELIMITED:
                     value = (start, end)
             if key in wanted:
                 found[key] = value
@@ -338,18 +290,18 @@ def _features(fetch: Fetch, length: int, *, wanted: tuple[bytes, ...]) -> dict[b
 
 def _ints(fetch: Fetch, start: int, end: int) -> Iterator[int]:
     """The numbers of a tf.train.Feature of int64."""
-    for listed in _parts(fetch, start, end, _INTS):
-        for number, kind, first, last in _fields(fetch, *listed):
-            if number == 1 and kind in (_VARINT, _DELIMITED):  # one number, or many in a row
+    for listed in parts(fetch, start, end, _INTS):
+        for number, kind, first, last in fields(fetch, *listed):
+            if number == 1 and kind in (VARINT, DELIMITED):  # one number, or many in a row
                 data, at = fetch(first, last - first), 0
                 while at < last - first:
-                    value, at = _varint(data, at)
+                    value, at = varint(data, at)
                     yield value if value < 1 << 63 else value - (1 << 64)
 
 
 def _bytes(fetch: Fetch, start: int, end: int) -> tuple[int, int]:
     """Where the one string of a tf.train.Feature of bytes is."""
-    strings = [span for listed in _parts(fetch, start, end, _BYTES) for span in _parts(fetch, *listed, 1)]
+    strings = [span for listed in parts(fetch, start, end, _BYTES) for span in parts(fetch, *listed, 1)]
     if len(strings) != 1:
         raise ValueError(f"'data' holds {len(strings)} strings of bytes")
     return strings[0]

@@ -23,6 +23,7 @@ from triptych.core.crc32c import crc32c, masked
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, read_npz
+from triptych.core.protobuf import values, varint
 from triptych.core.reading import read_regular
 
 _FOOTER, _MAGIC, _TRAILER = 48, 0xDB4775248B80FB57, 5
@@ -128,18 +129,14 @@ def read_index(path: Path) -> tuple[int, dict[str, Entry]]:
     if len(data) < _FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
         _refuse(path, "it does not end as the index of a checkpoint does (Saver V2)")
     try:
-        values = dict(_table(data))
-        shards = _num_shards(values.pop(b"", None))
+        table = dict(_table(data))
+        shards = _num_shards(table.pop(b"", None))
         # A key that begins with 0 is that of a slice; the variable has an entry too, which says that it is sliced.
-        return shards, {key.decode("utf-8"): _entry(value) for key, value in values.items() if key[0]}
+        return shards, {key.decode("utf-8"): _entry(value) for key, value in table.items() if key[0]}
     except UnicodeDecodeError:
         _refuse(path, "a name in it is not text")
-    except (_Damaged, IndexError) as error:
-        _refuse(path, str(error) if isinstance(error, _Damaged) else "it is cut short")
-
-
-class _Damaged(Exception):
-    """What is wrong with the index."""
+    except (ValueError, IndexError) as error:
+        _refuse(path, str(error) if isinstance(error, ValueError) else "it is cut short")
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
@@ -157,10 +154,10 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         place, _ = _handle(handle, 0)
         read += place[1]
         if read > len(data):
-            raise _Damaged("its blocks overlap")
+            raise ValueError("its blocks overlap")
         for key, value in _block(data, place):
             if before is not None and key <= before:
-                raise _Damaged("its names are out of order")
+                raise ValueError("its names are out of order")
             before = key
             yield key, value
 
@@ -169,23 +166,23 @@ def _block(data: bytes, place: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]
     offset, size = place
     end = offset + size
     if size < 4 or end + _TRAILER > len(data) - _FOOTER:
-        raise _Damaged("a block lies beyond its end")
+        raise ValueError("a block lies beyond its end")
     if masked(crc32c(data[offset : end + 1])) != int.from_bytes(data[end + 1 : end + _TRAILER], "little"):
-        raise _Damaged("the checksum of a block is wrong")
+        raise ValueError("the checksum of a block is wrong")
     if data[end] != 0:
-        raise _Damaged(f"a block is compressed (type {data[end]}), which TensorFlow's own are not")
+        raise ValueError(f"a block is compressed (type {data[end]}), which TensorFlow's own are not")
     content = memoryview(data)[offset:end]
     restarts = int.from_bytes(content[-4:], "little")
     limit = size - 4 * (restarts + 1)
     if limit < 0:
-        raise _Damaged("a block is too short")
+        raise ValueError("a block is too short")
     position, key = 0, b""
     while position < limit:
-        shared, position = _varint(content, position)
-        rest, position = _varint(content, position)
-        length, position = _varint(content, position)
+        shared, position = varint(content, position)
+        rest, position = varint(content, position)
+        length, position = varint(content, position)
         if shared > len(key) or position + rest + length > limit:
-            raise _Damaged("an entry is longer than its block")
+            raise ValueError("an entry is longer than its block")
         key = key[:shared] + bytes(content[position : position + rest])
         position += rest + length
         yield key, bytes(content[position - length : position])
@@ -193,51 +190,20 @@ def _block(data: bytes, place: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     """Offset and size of a block, and where the next thing begins."""
-    offset, position = _varint(data, position)
-    size, position = _varint(data, position)
+    offset, position = varint(data, position)
+    size, position = varint(data, position)
     return (offset, size), position
-
-
-def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise _Damaged("a number in it has no end")
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: their numbers and values."""
-    position = 0
-    while position < len(data):
-        tag, position = _varint(data, position)
-        kind, value = tag & 7, b""
-        if kind == 0:
-            value, position = _varint(data, position)
-            yield tag >> 3, value
-            continue
-        if kind not in (1, 2, 5):
-            raise _Damaged("an entry is not a protocol buffer")
-        length, position = _varint(data, position) if kind == 2 else (8 if kind == 1 else 4, position)
-        if position + length > len(data):
-            raise _Damaged("an entry is cut short")
-        value = data[position : position + length]
-        position += length
-        yield tag >> 3, value if kind == 2 else int.from_bytes(value, "little")
 
 
 def _num_shards(header: bytes | None) -> int:
     if header is None:
-        raise _Damaged("it has no header")
-    fields = dict(_fields(header))
+        raise ValueError("it has no header")
+    fields = dict(values(header))
     if fields.get(2, 0) != 0:
-        raise _Damaged("its numbers are big-endian")
+        raise ValueError("its numbers are big-endian")
     shards = fields.get(1, 0)
     if not isinstance(shards, int) or not 1 <= shards <= 99_999:
-        raise _Damaged(f"it speaks of {shards!r} data files")
+        raise ValueError(f"it speaks of {shards!r} data files")
     return shards
 
 
@@ -245,24 +211,24 @@ def _entry(data: bytes) -> Entry:
     numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     shape: list[int] = []
     sliced = False
-    for field, value in _fields(data):
+    for field, value in values(data):
         if field in numbers and isinstance(value, int):
             numbers[field] = value
         elif field == 2 and isinstance(value, bytes):
-            shape = [_axis(part) for number, part in _fields(value) if number == 2]
+            shape = [_axis(part) for number, part in values(value) if number == 2]
         elif field == 7:
             sliced = True
     if len(shape) > _MOST_AXES or math.prod(axis or 1 for axis in shape) >= 1 << 60:
-        raise _Damaged("a shape in it is impossible")
+        raise ValueError("a shape in it is impossible")
     return Entry(numbers[1], tuple(shape), numbers[3], numbers[4], numbers[5], numbers[6], sliced)
 
 
 def _axis(data: int | bytes) -> int:
     if not isinstance(data, bytes):
-        raise _Damaged("a shape in it is not one")
-    size = dict(_fields(data)).get(1, 0)
+        raise ValueError("a shape in it is not one")
+    size = dict(values(data)).get(1, 0)
     if not isinstance(size, int) or size >= 1 << 63:
-        raise _Damaged("a shape in it is impossible")
+        raise ValueError("a shape in it is impossible")
     return size
 
 

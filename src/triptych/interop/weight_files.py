@@ -60,6 +60,26 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
     return _unwrapped({key: value.detach() for key, value in content.items()})
 
 
+def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError, naming the first tensor of a file that a network's `own` ones show to be wrong.
+
+    Wrong are a tensor that is missing, too many or of another shape, and one that holds no floating point numbers where the network has
+    them, or values that are not finite.
+    """
+    for name, tensor in own.items():
+        if name not in weights:
+            raise CheckpointError(f"the file is incomplete: it has no {name}")
+        if weights[name].shape != tensor.shape:
+            raise CheckpointError(f"{name} has shape {list(weights[name].shape)}, expected {list(tensor.shape)}")
+        if tensor.is_floating_point() and not weights[name].is_floating_point():
+            raise CheckpointError(f"{name} has type {weights[name].dtype}, expected floating point numbers")
+        if not weights[name].float().isfinite().all():
+            raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
+    for name in weights:
+        if name not in own:
+            raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")
+
+
 def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Writes a file that `torch.load` reads, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)

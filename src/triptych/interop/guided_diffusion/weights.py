@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM, ADMConfig
@@ -32,7 +32,7 @@ from triptych.interop.attention_rows import legacy_rows
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
 from triptych.interop.guided_diffusion.flags import Kind, Program, all_flags, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
-from triptych.interop.weight_files import checked_weights
+from triptych.interop.weight_files import check_fit, checked_weights
 from triptych.nn.attention import SelfAttention
 
 CLASSIFIER_HEAD_CHANNELS = 64
@@ -94,7 +94,7 @@ def filled_model(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tens
     for buffer in model.buffers():
         buffer.zero_()  # the history of loss-aware timesteps, which is empty at first
     network = model.get_submodule("network")
-    _check_fit(network.state_dict(), weights)
+    check_fit(network.state_dict(), weights)
     network.load_state_dict(dict(weights))
     return model.eval()
 
@@ -319,19 +319,3 @@ def _unet(shape: Shape, full: Mapping[str, Any], size: int) -> UNetConfig:
         dropout=full["dropout"],
         checkpoint=full["use_checkpoint"],
     )
-
-
-def _check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError, naming the first tensor that is missing, of another shape, not finite or without a place."""
-    for name, tensor in own.items():
-        if name not in weights:
-            raise CheckpointError(f"the file is incomplete: it has no {name}")
-        if weights[name].shape != tensor.shape:
-            raise CheckpointError(f"{name} has shape {list(weights[name].shape)}, expected {list(tensor.shape)}")
-        if not weights[name].is_floating_point():
-            raise CheckpointError(f"{name} has type {weights[name].dtype}, expected floating point numbers")
-        if not weights[name].float().isfinite().all():
-            raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
-    for name in weights:
-        if name not in own:
-            raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")

@@ -15,14 +15,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from triptych.core.errors import CheckpointError
 from triptych.core.outline import without_weights
 from triptych.interop.imaginaire.calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
 from triptych.interop.imaginaire.reading import ModelType, Weights, model_types
 from triptych.interop.imaginaire.shapes import Described, describe_discriminator, describe_generator
-from triptych.interop.weight_files import checked_weights
-
-COUNTERS = ("num_batches_tracked", "num_updates_tracked")
+from triptych.interop.weight_files import check_fit, checked_weights
 
 
 class ImaginaireModel(nn.Module):
@@ -101,19 +98,3 @@ def _filled(described: Described, state: Mapping[str, Tensor]) -> nn.Module:
     network.to_empty(device="cpu")
     network.load_state_dict(dict(state))
     return network
-
-
-def check_fit(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
-    """Raises CheckpointError, naming the first tensor of `state` that is missing, too many, of another shape or of no numbers."""
-    for name, tensor in own.items():
-        if name not in state:
-            raise CheckpointError(f"the file is incomplete: it has no {name}")
-        if state[name].shape != tensor.shape:
-            raise CheckpointError(f"{name} has shape {list(state[name].shape)}, expected {list(tensor.shape)}")
-        if not state[name].is_floating_point() and not name.endswith(COUNTERS):
-            raise CheckpointError(f"{name} has type {state[name].dtype}, expected floating point numbers")
-        if not state[name].float().isfinite().all():
-            raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
-    for name in state:
-        if name not in own:
-            raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")

@@ -23,9 +23,9 @@ from triptych.gans.weight_norms import fold_spectral_norm, settle_average
 from triptych.interop.imaginaire.reading import Settings, Weights
 from triptych.interop.imaginaire.settings import Plan
 from triptych.interop.imaginaire.shapes import Described, describe_discriminator, describe_generator
-from triptych.interop.imaginaire.state_dicts import check_fit, unwrapped
+from triptych.interop.imaginaire.state_dicts import unwrapped
 from triptych.interop.imaginaire.yaml_file import YamlFile
-from triptych.interop.weight_files import read_content
+from triptych.interop.weight_files import check_fit, read_content
 
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _SECTIONS = {_GENERATOR: "gen", _DISCRIMINATOR: "dis"}
