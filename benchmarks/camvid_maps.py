@@ -23,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from translation_runs import length, report, trained_run
 
-from triptych.data.pairs_config import PairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.pairs import PairedDataConfig
 from triptych.runs import Run
 from triptych.runs.translation_grid import palette, write_rows
 
@@ -142,7 +141,7 @@ def main() -> int:
     config = PairedDataConfig(
         path=options.data, image_size=64, width=96, maps=("labels",), num_classes=(CLASSES,), flip=False, enlarge=True, workers=0
     )
-    data = open_data(config)
+    data = config.open()
     judge = trained_judge(data, options.judge)
     photos, labels = arrays(data.validation)
     real, colours = accuracy(judge, photos, labels), accuracy(judge, painted(labels, *arrays(data.train)), labels)

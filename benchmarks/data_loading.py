@@ -31,7 +31,6 @@ from PIL import Image
 from triptych.data import decode
 from triptych.data.config import DataConfig
 from triptych.data.loader import Loader
-from triptych.data.source import open_data
 
 BATCH, WARM_UP, SIZE = 64, 3, 64
 
@@ -86,7 +85,7 @@ def without_simplejpeg() -> Iterator[None]:
 
 def ours(config: DataConfig, count: int, *, workers: int, normalised: bool = False) -> float:
     """Time per image of our loader."""
-    with contextlib.closing(Loader(open_data(config).train, batch_size=BATCH, seed=0, workers=workers)) as loader:
+    with contextlib.closing(Loader(config.open().train, batch_size=BATCH, seed=0, workers=workers)) as loader:
         return microseconds(loader.batches(0), count, lambda batch: batch.to("cpu") if normalised else batch)
 
 
@@ -118,10 +117,10 @@ def measure(jpegs: Path, array: Path, image_datasets: Any, *, rounds: int, count
 def mean_difference(jpegs: Path) -> float:
     """Mean absolute difference of reduced and exact decoding, in 1/255."""
     exact, reduced = (
-        open_data(DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0, decode=name)).train for name in ("exact", "reduced")
+        DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0, decode=name).open().train for name in ("exact", "reduced")
     )
     items = np.arange(256)
-    return float(np.abs(exact.load(items).astype(int) - reduced.load(items).astype(int)).mean())
+    return float(np.abs(exact.batch(items).images.astype(int) - reduced.batch(items).images.astype(int)).mean())
 
 
 def main() -> None:
@@ -138,8 +137,8 @@ def main() -> None:
         jpegs, array = Path(scratch, "jpegs"), Path(scratch, "images.npz")
         jpegs.mkdir()
         make_jpegs(options.images, jpegs, options.count)
-        packed = open_data(DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0)).train
-        np.savez(array, packed.load(np.arange(len(packed))))
+        packed = DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0).open().train
+        np.savez(array, packed.batch(np.arange(len(packed))).images)
         # All batches of a round lie in one epoch: at its end, guided-diffusion's loader starts its worker anew.
         times = measure(jpegs, array, image_datasets, rounds=options.rounds, count=options.count // BATCH - WARM_UP - 1)
         difference = mean_difference(jpegs)

@@ -26,7 +26,6 @@ from machine import machine
 from PIL import Image
 
 from triptych.data.config import DataConfig
-from triptych.data.source import open_data
 from triptych.recipes.diffusion import adm_digits
 from triptych.runs import Run, open_run, train
 
@@ -143,8 +142,8 @@ def assess(run: Run, seed: int) -> tuple[list[str], bool]:
 
 def check_method(run: Run, real: np.ndarray, closest: float) -> tuple[bool, list[str]]:
     """Whether the script could find copies at all: the real images, enlarged by the data pipeline, come back as themselves."""
-    data = open_data(run.config.data)
-    enlarged = [np.asarray(part.load(np.arange(len(part)))) for part in (data.train, data.validation) if part is not None]
+    data = run.config.data.open()
+    enlarged = [np.asarray(part.batch(np.arange(len(part))).images) for part in (data.train, data.validation) if part is not None]
     moved = distances(reduced(np.concatenate(enlarged)), real).min(1)
     found = float((moved < DISTINCT).mean())
     lines = [

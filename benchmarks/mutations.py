@@ -55,7 +55,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/loader.py": _tests("data", "loader"),
     "data/naming.py": _tests("data", "sources pairs"),
     "data/pairs.py": _tests("data", "pairs maps"),
-    "data/pairs_config.py": _tests("data", "pairs"),
+    "data/settings.py": _tests("data", "sources"),
     "data/source.py": _tests("data", "sources tfrecord"),
     "data/tfrecord.py": _tests("data", "tfrecord"),
     "data/transforms.py": _tests("data", "transforms augmentation maps"),

@@ -31,8 +31,7 @@ from turns import Comparison, compare
 from triptych.core.batch import Batch
 from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
-from triptych.data.pairs_config import PairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.pairs import PairedDataConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.interop.weight_files import read_weights
@@ -97,7 +96,7 @@ def measure_triptych(config: RunConfig, folder: Path) -> list[float]:
 
 def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[float]:
     """Seconds of each iteration."""
-    data = open_data(config.data)
+    data = config.data.open()
     model: Any = config.model.build(data.spec)
     model.perceptual.load(read_weights(config.model.perceptual.weights))  # type: ignore[attr-defined]
     channels_last = model.labels

@@ -10,7 +10,6 @@ from triptych.core.batch import Batch
 from triptych.core.model import Model, Phase
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader
-from triptych.data.source import open_data
 from triptych.gans.weight_norms import settle_spectral_norm
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
@@ -19,7 +18,7 @@ from triptych.runs.stored import build
 
 def moved_model(config: RunConfig) -> Model:
     """The model with every parameter moved off its initial value, so that no gradient is zero by construction."""
-    model = build(config, open_data(config.data).spec)
+    model = build(config, config.data.open().spec)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -32,7 +31,7 @@ def moved_model(config: RunConfig) -> Model:
 
 
 def first_batch(config: RunConfig) -> Batch:
-    loader = Loader(open_data(config.data).train, batch_size=BATCH, seed=0, workers=0)
+    loader = Loader(config.data.open().train, batch_size=BATCH, seed=0, workers=0)
     return next(loader.batches(0)).to("cpu")
 
 

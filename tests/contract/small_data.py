@@ -17,7 +17,9 @@ from PIL import Image
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.rng import key_of, words
 from triptych.data.config import DataConfig
-from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
+from triptych.data.domains import UnpairedDataConfig
+from triptych.data.few_shot import FewShotDataConfig
+from triptych.data.pairs import PairedDataConfig
 from triptych.nn.feature_networks import required_tensors
 
 COUNT, SIDE, CLASSES = 40, 32, 4

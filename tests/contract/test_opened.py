@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from tests.contract.moved import moved_model
 from tests.contract.shrink import BATCH, RECIPES, shrunk
-from triptych.data.source import open_data
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
@@ -61,7 +60,7 @@ def devices_of_builds(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> lis
 def saved_run(model: Any, config: RunConfig, folder: Any) -> Any:
     directory = RunDirectory(folder / "run")
     directory.create()
-    directory.write_config(RunDocument(config, open_data(config.data).spec, None).to_dict())
+    directory.write_config(RunDocument(config, config.data.open().spec, None).to_dict())
     state = {key: tensor.detach() for key, tensor in model.state_dict().items()}
     save_checkpoint(directory.checkpoints, images_seen=0, files={"model": state}, info={"log2_loss_scale": {}, "best": None})
     return directory.root

@@ -23,7 +23,6 @@ from triptych.core.config import modules_that_name
 from triptych.core.errors import ConfigError
 from triptych.core.model import VERBS
 from triptych.core.rng import Rng
-from triptych.data.source import open_data
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
 from triptych.engine.distributed import open_world
 from triptych.engine.loop import refuse_impossible
@@ -87,7 +86,7 @@ def test_state_names_are_unchanged(name):
 def test_the_configuration_says_what_the_model_can_do(name):
     config = shrunk(name)
     with torch.device("meta"):
-        model = config.model.build(open_data(config.data).spec)
+        model = config.model.build(config.data.open().spec)
     assert config.model.verbs() == {verb for verb, protocols in VERBS.items() if isinstance(model, protocols)}
     assert config.model.verbs(), "it can do something"
 

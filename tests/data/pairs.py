@@ -15,8 +15,7 @@ from tests.data.pictures import encoded
 from triptych.core.batch import RawBatch
 from triptych.data.images import Data
 from triptych.data.loader import Loader
-from triptych.data.pairs_config import PairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.pairs import PairedDataConfig
 
 COUNT = 7
 
@@ -74,7 +73,7 @@ def settings(path: Path, **changes: object) -> PairedDataConfig:
 
 
 def opened(path: Path, **changes: object) -> Data:
-    return open_data(settings(path, **changes))
+    return settings(path, **changes).open()
 
 
 def only_maps(path: Path, **changes: object) -> Data:

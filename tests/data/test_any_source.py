@@ -13,7 +13,6 @@ from tests.data.databases import write_database
 from tests.data.pictures import picture, write_folder, write_idx, write_tar, write_zip
 from tests.data.records import write_shards
 from triptych.data.config import DataConfig
-from triptych.data.source import open_data
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.runs.document import accept_changes
 
@@ -59,7 +58,7 @@ def test_every_recipe_takes_images_of_every_kind(kind: str, tmp_path: Path) -> N
     path = laid_out(kind, tmp_path)
     for name, data in PLAIN.items():
         small = replace(data, path=str(path), image_size=SIDE, resize=None, enlarge=True, validation_fraction=0.0)
-        found = open_data(small)
+        found = small.open()
         assert len(found.train) == COUNT, name
         assert (found.spec.num_classes is None) == (data.labels == "none"), name
 

@@ -13,7 +13,6 @@ from triptych.data.augmentation import affine, move, moves, shifts
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import Loader, evaluation_batches
-from triptych.data.source import open_data
 
 TOP = 2**32 - 1
 MIDDLE = (2**31 - 1, 2**31)  # the words beside 0
@@ -117,7 +116,7 @@ def test_moves_depend_on_seed_and_position_alone():
 
 
 def opened(path: Path, **settings) -> ImageSet:
-    return open_data(DataConfig(path=str(path), validation_fraction=0, **({"image_size": 16, "flip": False} | settings))).train
+    return DataConfig(path=str(path), validation_fraction=0, **({"image_size": 16, "flip": False} | settings)).open().train
 
 
 @pytest.fixture(scope="module", params=["folder", "array", "mapped", "records"])
@@ -140,14 +139,14 @@ def test_training_images_are_moved_then_mirrored(place, augment):
     images, plain = opened(place, augment=augment), opened(place)
     positions, items = np.arange(30, 42), np.arange(12) % 6
     draws = images.draws(positions, seed=4)
-    expected = plain.load(items)
+    expected = plain.batch(items).images
     if augment != "none":
         move(expected, moves(positions, seed=4, augment=augment))
     mirrored = words(positions, key=key_of(4, "data", "flip"))[:, 0] >= 2**31
     np.testing.assert_array_equal(draws.flip, mirrored & (augment == "affine"))
     expected = np.where(draws.flip[:, None, None, None], expected[:, :, ::-1], expected)
-    np.testing.assert_array_equal(images.load(items, draws), expected)
-    np.testing.assert_array_equal(images.load(items), plain.load(items))  # nor is anything moved without draws
+    np.testing.assert_array_equal(images.batch(items, positions, seed=4).images, expected)
+    np.testing.assert_array_equal(images.batch(items).images, plain.batch(items).images)  # nor is anything moved without draws
 
 
 def test_an_affine_half_is_mirrored_with_or_without_flip(place):
@@ -173,7 +172,7 @@ def test_neither_batches_nor_workers_nor_restarts_change_a_sample(place, crop):
     np.testing.assert_array_equal(taken(6, 2, start=12), whole[12:])
     np.testing.assert_array_equal(taken(3, 8, workers=1), whole)
     shown = np.concatenate([batch.images.numpy() for batch in evaluation_batches(images, batch_size=4)])
-    np.testing.assert_array_equal(shown, opened(place).load(np.arange(6)))
+    np.testing.assert_array_equal(shown, opened(place).batch(np.arange(6)).images)
 
 
 def test_augment_and_pad_belong_to_a_run():

@@ -27,7 +27,6 @@ from triptych.data.arrays import array_file, mnist
 from triptych.data.config import DataConfig
 from triptych.data.database import open_database
 from triptych.data.files import Files, open_tar, open_zip
-from triptych.data.source import open_data
 from triptych.data.tfrecord import open_records
 from triptych.interop.tensor_bundle import read_bundle
 
@@ -187,8 +186,8 @@ def test_images(tmp_path, file_format, capfd):
     config = DataConfig(path=str(tmp_path / "d"), image_size=8, validation_fraction=0.0, decode="reduced")
 
     def read() -> None:
-        images = open_data(config).train
-        images.load(np.arange(len(images)))
+        images = config.open().train
+        images.batch(np.arange(len(images)))
 
     try_all(path, read, versions(data))
     assert capfd.readouterr().err == ""

@@ -12,10 +12,9 @@ from tests.data.pairs import assert_same, joined, taken
 from tests.data.pictures import encoded, write_folder, write_zip
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data
 from triptych.data.loader import evaluation_batches
-from triptych.data.pairs_config import FewShotDataConfig
-from triptych.data.source import open_data
 
 CLASSES, EACH = 6, 4
 
@@ -31,7 +30,7 @@ def write_classes(root: Path, *, classes: int = CLASSES, each: int = EACH) -> Pa
 
 
 def opened(path: Path, **changes: object) -> Data:
-    return open_data(FewShotDataConfig(path=str(path), **({"image_size": 16, "held_out": 0} | changes)))
+    return FewShotDataConfig(path=str(path), **({"image_size": 16, "held_out": 0} | changes)).open()
 
 
 def class_and_number(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

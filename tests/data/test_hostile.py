@@ -24,14 +24,13 @@ from triptych.data import decode
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.files import MOST_BYTES, open_folder, open_tar, open_zip
-from triptych.data.source import open_data
 
 SOURCE = Path(decode.__file__).parents[1]
 
 
 def load(path: Path, **settings) -> np.ndarray:
-    images = open_data(DataConfig(path=str(path), image_size=16, validation_fraction=0.0, **settings)).train
-    return images.load(np.arange(len(images)))
+    images = DataConfig(path=str(path), image_size=16, validation_fraction=0.0, **settings).open().train
+    return images.batch(np.arange(len(images))).images
 
 
 # Formats
@@ -331,5 +330,5 @@ def test_compressed_idx_files_are_read_as_before(tmp_path):
     header = (2051).to_bytes(4) + b"".join(n.to_bytes(4) for n in values.shape)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(header + values.tobytes()))
     (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress((2049).to_bytes(4) + (5).to_bytes(4) + bytes(5)))
-    images = open_data(DataConfig(path=str(tmp_path), image_size=28, validation_fraction=0.0)).train
-    np.testing.assert_array_equal(images.load(np.arange(5))[..., 0], values)
+    images = DataConfig(path=str(tmp_path), image_size=28, validation_fraction=0.0).open().train
+    np.testing.assert_array_equal(images.batch(np.arange(5)).images[..., 0], values)

@@ -19,7 +19,6 @@ from triptych.core.rng import permutation
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import Loader, evaluation_batches
-from triptych.data.source import open_data
 
 COUNT = 10
 
@@ -33,7 +32,7 @@ def images(request, tmp_path_factory) -> ImageSet:
     else:
         path = root / "x.npz"
         np.savez(path, np.stack([picture(20, 18, seed=k) for k in range(COUNT)]), np.arange(COUNT))
-    return open_data(DataConfig(path=str(path), image_size=16, crop="random", validation_fraction=0)).train
+    return DataConfig(path=str(path), image_size=16, crop="random", validation_fraction=0).open().train
 
 
 def take(images: ImageSet, count: int, *, start: int = 0, batch_size: int = 4, seed: int = 3, workers: int = 0, **ranks: int):
@@ -67,8 +66,8 @@ def test_every_epoch_is_its_permutation(images):
 def test_pixels_are_those_of_image_and_draws(images):
     (batch,) = take(images, 1, start=17)
     items = np.array([permutation(COUNT, seed=3, epoch=p // COUNT)[p % COUNT] for p in range(17, 21)])
-    np.testing.assert_array_equal(batch.images.numpy(), images.load(items, images.draws(np.arange(17, 21), seed=3)))
-    assert not np.array_equal(batch.images.numpy(), images.load(items))
+    np.testing.assert_array_equal(batch.images.numpy(), images.batch(items, np.arange(17, 21), seed=3).images)
+    assert not np.array_equal(batch.images.numpy(), images.batch(items).images)
 
 
 @pytest.mark.parametrize("start", [4, 12, 36])
@@ -109,7 +108,7 @@ def test_evaluation_shows_every_image_once_as_it_is(images, workers):
     assert [len(batch) for batch in batches] == [4, 4, 2]
     whole = joined(batches)
     assert whole.index.tolist() == list(range(COUNT))
-    np.testing.assert_array_equal(whole.images.numpy(), images.load(np.arange(COUNT)))
+    np.testing.assert_array_equal(whole.images.numpy(), images.batch(np.arange(COUNT)).images)
     np.testing.assert_array_equal(whole.labels.numpy(), images.labels)
 
 
@@ -203,7 +202,7 @@ def test_a_killed_worker_ends_the_run_with_a_message(images):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_file_that_breaks_during_training_is_named(tmp_path, workers):
     write_folder(tmp_path, [f"{k}.png" for k in range(6)])
-    images = open_data(DataConfig(path=str(tmp_path), image_size=16, validation_fraction=0)).train
+    images = DataConfig(path=str(tmp_path), image_size=16, validation_fraction=0).open().train
     whole = (tmp_path / "3.png").read_bytes()
     for content in (whole[: len(whole) // 2], None):
         if content is None:

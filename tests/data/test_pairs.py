@@ -23,8 +23,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
 from triptych.data.database import open_database
 from triptych.data.loader import evaluation_batches
-from triptych.data.pairs_config import PairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.pairs import PairedDataConfig
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 
@@ -127,10 +126,8 @@ def test_splits_sub_folders_and_other_endings(tmp_path):
     assert data.train.key(6) == str(tmp_path / "train" / "images" / "drive" / "6.bmp")
     assert data.validation.key(0) == str(tmp_path / "val" / "images" / "drive" / "10.png")
     assert opened(tmp_path).validation is None
-    np.testing.assert_array_equal(data.train.load(np.arange(COUNT)), data.train.batch(np.arange(COUNT)).images)
-    np.testing.assert_array_equal(
-        data.validation.batch(np.array([1])).inputs["labels"] > 0, data.validation.load(np.array([1]))[..., 0] > 127
-    )
+    held = data.validation.batch(np.array([1]))
+    np.testing.assert_array_equal(held.inputs["labels"] > 0, held.images[..., 0] > 127)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -170,8 +167,8 @@ def test_a_database_is_a_path_of_images_too(tmp_path):
     write_pairs(tmp_path / "files")
     write_database(tmp_path / "lmdb", tmp_path / "files" / "images")
     configs = (DataConfig(path=str(tmp_path / place), image_size=16, validation_fraction=0.0) for place in ("files/images", "lmdb"))
-    one, other = map(open_data, configs)
-    np.testing.assert_array_equal(one.train.load(np.arange(3)), other.train.load(np.arange(3)))
+    one, other = (config.open() for config in configs)
+    np.testing.assert_array_equal(one.train.batch(np.arange(3)).images, other.train.batch(np.arange(3)).images)
 
 
 def test_damaged_databases(tmp_path):
@@ -323,7 +320,7 @@ def test_folders_that_are_missing(tmp_path):
     with pytest.raises(DataError, match="nowhere: does not exist"):
         opened(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="data.path: missing"):
-        open_data(PairedDataConfig(**SETTINGS))
+        PairedDataConfig(**SETTINGS).open()
 
 
 @pytest.mark.parametrize(
@@ -404,7 +401,7 @@ def test_a_map_that_breaks_during_training_is_named(tmp_path, workers):
 
 @pytest.mark.real_data(CAMVID)
 def test_camvid():
-    data = open_data(PairedDataConfig(path=str(CAMVID), maps=("labels",), num_classes=(11,), dont_care=True, image_size=64, width=96))
+    data = PairedDataConfig(path=str(CAMVID), maps=("labels",), num_classes=(11,), dont_care=True, image_size=64, width=96).open()
     assert (len(data.train), len(data.validation)) == (367, 101)
     batch = data.train.batch(np.arange(6))
     assert batch.images.shape == (6, 64, 96, 3) and batch.inputs["labels"].shape == (6, 64, 96)

@@ -11,8 +11,9 @@ from PIL import Image, features
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
+from triptych.data.images import Data
 from triptych.data.naming import held_out, pairs_warning
-from triptych.data.source import Data, open_data, recognised
+from triptych.data.source import recognised
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
@@ -20,11 +21,11 @@ NAMES = [f"{kind}/{kind}_{k}.png" for kind in ("cat", "dog") for k in range(4)]
 
 def opened(path: Path | None, **settings) -> Data:
     defaults = {"image_size": 16, "validation_fraction": 0.0}
-    return open_data(DataConfig(path=None if path is None else str(path), **(defaults | settings)))
+    return DataConfig(path=None if path is None else str(path), **(defaults | settings)).open()
 
 
 def everything(images) -> np.ndarray:
-    return images.load(np.arange(len(images)))
+    return images.batch(np.arange(len(images))).images
 
 
 # Built-in digits
@@ -331,7 +332,7 @@ def test_arrays_and_files_are_cut_alike(tmp_path):
     for crop in ("center", "random"):
         array, folder = (opened(path, crop=crop).train for path in (tmp_path / "x.npy", tmp_path))
         items = np.array([3, 0, 0, 2, 1])
-        results = [images.load(items, images.draws(np.arange(100, 105), seed=1)) for images in (array, folder)]
+        results = [images.batch(items, np.arange(100, 105), seed=1).images for images in (array, folder)]
         np.testing.assert_array_equal(*results)
 
 
@@ -350,7 +351,7 @@ def test_windows_of_images_at_a_given_scale(tmp_path, kind):
     data = opened(path, image_size=16, crop="random", resize=24, flip=False, validation_fraction=0.25)
     assert data.validation is not None
     windows = {image[top : top + 16, left : left + 16].tobytes(): (top, left) for image in pixels for top in range(9) for left in range(9)}
-    drawn = data.train.load(np.arange(len(data.train)), data.train.draws(np.arange(len(data.train)), seed=1))
+    drawn = data.train.batch(np.arange(len(data.train)), np.arange(len(data.train)), seed=1).images
     assert len({windows[image.tobytes()] for image in drawn}) > 10
     assert {windows[image.tobytes()] for image in everything(data.validation)} == {(4, 4)}
     with pytest.raises(DataError, match=r"24x24 pixels, smaller than data.resize 32: lower data.resize, or set data.enlarge to true"):
@@ -384,8 +385,7 @@ def test_padding_comes_before_all_else(tmp_path, kind, channels):
         settings = {"image_size": size, "crop": crop, "channels": channels}
         padded, expected = opened(path, pad=2, **settings).train, opened(tmp_path / "larger.npy", **settings).train
         np.testing.assert_array_equal(everything(padded), everything(expected))
-        draws = expected.draws(np.arange(4), seed=0)
-        np.testing.assert_array_equal(padded.load(np.arange(4), draws), expected.load(np.arange(4), draws))
+        np.testing.assert_array_equal(*(images.batch(np.arange(4), np.arange(4)).images for images in (padded, expected)))
     with pytest.raises(DataError, match=r"18x16 pixels with data.pad, smaller than data.image_size 17: lower"):
         opened(path, image_size=17, pad=2)
 
@@ -571,5 +571,5 @@ def test_real_data(path, source, settings, count, classes):
     assert recognised(SHARED / path) == source
     data = opened(SHARED / path, **settings)
     assert (len(data.train), data.spec.num_classes) == (count, classes)
-    images = data.train.load(np.array([0, count // 2, count - 1]))
+    images = data.train.batch(np.array([0, count // 2, count - 1])).images
     assert images.std() > 20

@@ -13,7 +13,8 @@ from tests.data.records import crc, example, features_of, field, of_bytes, of_in
 from triptych.core.errors import ConfigError, DataError
 from triptych.data import tfrecord
 from triptych.data.config import DataConfig
-from triptych.data.source import Data, open_data, recognised
+from triptych.data.images import Data
+from triptych.data.source import recognised
 
 # Five images of 8x8, written by TensorFlow 2.21 with
 #
@@ -28,11 +29,11 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "glow.tfrecords"
 
 
 def opened(path: Path, **settings) -> Data:
-    return open_data(DataConfig(path=str(path), **({"image_size": 8, "validation_fraction": 0.05, "flip": False} | settings)))
+    return DataConfig(path=str(path), **({"image_size": 8, "validation_fraction": 0.05, "flip": False} | settings)).open()
 
 
 def everything(images) -> np.ndarray:
-    return images.load(np.arange(len(images)))
+    return images.batch(np.arange(len(images))).images
 
 
 def pictures(count: int, *, side: int = 8, first: int = 0) -> list[np.ndarray]:
@@ -101,9 +102,10 @@ def test_the_next_larger_resolution_is_used(tmp_path, image_size, used):
     for crop in ("center", "random"):
         settings = {"image_size": image_size, "crop": crop, "validation_fraction": 0}
         records, array = opened(tmp_path, **settings).train, opened(tmp_path / "x.npy", **settings).train
-        for draws in (None, array.draws(np.array([5, 6, 7]), seed=1)):
-            np.testing.assert_array_equal(records.load(np.arange(3), draws), array.load(np.arange(3), draws))
-    assert opened(tmp_path, image_size=64, enlarge=True).train.load(np.array([0])).shape == (1, 64, 64, 3)
+        for positions in (None, np.array([5, 6, 7])):
+            found, expected = (images.batch(np.arange(3), positions, seed=1).images for images in (records, array))
+            np.testing.assert_array_equal(found, expected)
+    assert opened(tmp_path, image_size=64, enlarge=True).train.batch(np.array([0])).images.shape == (1, 64, 64, 3)
     with pytest.raises(DataError, match=r"train: images of 32x32 pixels, smaller than data.image_size 64: lower"):
         opened(tmp_path, image_size=64)
 
@@ -125,7 +127,7 @@ def test_pictures_of_other_shapes_than_their_resolution(tmp_path):
     images = [picture(*shape, seed=k) for k, shape in enumerate(shapes)]
     write_shards(tmp_path / "train", images, bits=3)
     data = opened(tmp_path, image_size=9, validation_fraction=0)
-    np.testing.assert_array_equal(data.train.load(np.array([0]))[0], images[0][:, 1:10])
+    np.testing.assert_array_equal(data.train.batch(np.array([0])).images[0], images[0][:, 1:10])
     assert everything(data.train).shape == (3, 9, 9, 3)
     data = opened(tmp_path, image_size=10, validation_fraction=0, enlarge=True)
     assert everything(data.train).shape == (3, 10, 10, 3)
@@ -147,7 +149,7 @@ def test_few_files_are_open_at_a_time(tmp_path, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     data = opened(tmp_path, validation_fraction=0)
     chosen = np.random.default_rng(0).integers(0, 20, 60)
-    np.testing.assert_array_equal(data.train.load(chosen), np.stack(pictures(20))[chosen])
+    np.testing.assert_array_equal(data.train.batch(chosen).images, np.stack(pictures(20))[chosen])
     assert len(os.listdir("/proc/self/fd")) == before + 3
     del data
     assert len(os.listdir("/proc/self/fd")) == before

@@ -15,10 +15,9 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.rng import key_of, permutation, words
 from triptych.data.config import DataConfig
+from triptych.data.domains import UnpairedDataConfig
 from triptych.data.images import Data
 from triptych.data.loader import evaluation_batches
-from triptych.data.pairs_config import UnpairedDataConfig
-from triptych.data.source import open_data
 
 
 def write_domains(root: Path, a: int = 5, b: int = 8, *, names: tuple[str, str] = ("images_a", "images_b")) -> Path:
@@ -28,11 +27,11 @@ def write_domains(root: Path, a: int = 5, b: int = 8, *, names: tuple[str, str] 
 
 def opened(path: Path | None, **changes: object) -> Data:
     settings = {"image_size": 16, "validation_fraction": 0.0, "flip": False} | changes
-    return open_data(UnpairedDataConfig(path=None if path is None else str(path), **settings))
+    return UnpairedDataConfig(path=None if path is None else str(path), **settings).open()
 
 
 def one_domain(path: Path, **changes: object):
-    return open_data(DataConfig(path=str(path), labels="none", image_size=16, validation_fraction=0.0, **({"flip": False} | changes))).train
+    return DataConfig(path=str(path), labels="none", image_size=16, validation_fraction=0.0, **({"flip": False} | changes)).open().train
 
 
 @pytest.mark.parametrize(("a", "b"), [(5, 8), (8, 5)])
@@ -43,8 +42,8 @@ def test_an_epoch_is_as_long_as_the_larger_domain(tmp_path, a, b):
     domain_a, domain_b = one_domain(tmp_path / "images_a"), one_domain(tmp_path / "images_b")
     (batch,) = evaluation_batches(data.train, batch_size=8)
     numbers = np.arange(8)
-    np.testing.assert_array_equal(batch.images, domain_a.load(numbers % a))
-    np.testing.assert_array_equal(batch.inputs["images_b"], domain_b.load(numbers % b))
+    np.testing.assert_array_equal(batch.images, domain_a.batch(numbers % a).images)
+    np.testing.assert_array_equal(batch.inputs["images_b"], domain_b.batch(numbers % b).images)
     assert batch.labels is None and data.train.key(7) == domain_a.key(7 % a)
 
 
@@ -54,9 +53,9 @@ def test_training_draws_the_other_domain_by_seed_and_position(tmp_path):
     domain_a, domain_b = one_domain(tmp_path / "images_a"), one_domain(tmp_path / "images_b")
     positions = np.arange(32)
     order = np.concatenate([permutation(8, seed=3, epoch=epoch) for epoch in range(4)])
-    np.testing.assert_array_equal(batch.images, domain_a.load(order % 5))
+    np.testing.assert_array_equal(batch.images, domain_a.batch(order % 5).images)
     others = (words(positions, key=key_of(3, "data", "unpaired"))[:, 0] * 8) >> 32
-    np.testing.assert_array_equal(batch.inputs["images_b"], domain_b.load(others))
+    np.testing.assert_array_equal(batch.inputs["images_b"], domain_b.batch(others).images)
     assert len(set(others.tolist())) == 8
 
 

@@ -16,7 +16,7 @@ from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Phase, Translator
 from triptych.core.rng import Rng
-from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.pairs import PairedDataConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.instance_features import FeatureEncoderConfig

@@ -20,7 +20,6 @@ from triptych.cli.main import main
 from triptych.core.batch import Batch
 from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.rng import Rng
-from triptych.data.source import open_data
 from triptych.diffusion.likelihood import FlowODEConfig
 from triptych.diffusion.model import DiffusionModel
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
@@ -48,9 +47,9 @@ def measured(run: Run, **asked: Any) -> Evaluation:
 
 def held_out(run: Run, numbers: list[int]) -> tuple[DiffusionModel, Batch, Rng]:
     """The model, some held-out images, and the noise that an evaluation with seed 3 gives them."""
-    images = open_data(run.config.data).validation
+    images = run.config.data.open().validation
     assert images is not None and images.labels is not None
-    pixels = torch.from_numpy(images.load(np.array(numbers))).permute(0, 3, 1, 2) / 127.5 - 1
+    pixels = torch.from_numpy(images.batch(np.array(numbers)).images).permute(0, 3, 1, 2) / 127.5 - 1
     index = torch.tensor(numbers)
     model = run.load(device="cpu")
     assert isinstance(model, DiffusionModel)

@@ -16,10 +16,10 @@ from PIL import Image
 from tests.contract.shrink import BATCH, shrunk
 from triptych.core.errors import Stopped
 from triptych.core.model import Report
-from triptych.data.source import open_data
+from triptych.data.config import DataConfig
 from triptych.diffusion.adm import ADM
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train, training
+from triptych.runs import Run, open_run, train
 
 STEPS = 4
 
@@ -104,7 +104,7 @@ def test_a_start_that_waits_for_a_file_ends_at_once(trained, tmp_path, monkeypat
         threading.Timer(0.1, send).start()
         (tmp_path / "pipe").read_bytes()
 
-    monkeypatch.setattr(training, "open_data", waiting)
+    monkeypatch.setattr(DataConfig, "open", waiting)
     with pytest.raises(Stopped, match="^interrupted before anything was saved; the same command begins again$"):
         train(config(), tmp_path / "run", device="cpu")
     with pytest.raises(Stopped, match=f"^interrupted; the run is saved at {BATCH} images, and the same command goes on from there$"):
@@ -140,6 +140,6 @@ def test_an_interrupted_sampling_says_how_it_goes_on(trained, tmp_path, name):
 def test_an_interrupted_evaluation_and_encoding_say_how_they_go_on(trained, tmp_path):
     with pytest.raises(Stopped, match="^interrupted; what was measured is kept, and the same command goes on$"):
         trained.evaluate(count=2, out=tmp_path / "a.json", device="cpu", progress=interrupt)
-    images = open_data(trained.config.data).train.load(np.arange(2))
+    images = trained.config.data.open().train.batch(np.arange(2)).images
     with pytest.raises(Stopped, match="^interrupted; the same command begins again$"):
         trained.coder(device="cpu", progress=interrupt).encode(images, labels=[0], out=tmp_path / "a.npz")

@@ -27,7 +27,6 @@ from tests.runs.translators import (
 )
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.rng import Rng
-from triptych.data.source import open_data
 from triptych.runs import Run
 from triptych.runs.translating import STAMP
 from triptych.runs.translation_grid import palette
@@ -131,7 +130,7 @@ def test_what_styles_a_model_cannot_have(styled: Run, plain: Run, tmp_path: Path
 
 def test_held_out_images_with_the_truth(mapped: Run, plain: Run, paired: Run, tmp_path: Path) -> None:
     made = mapped.translate(None, out=tmp_path / "out", **CPU)
-    data = open_data(mapped.config.data)
+    data = mapped.config.data.open()
     assert data.validation is not None and len(made.names) == len(data.validation) > 1
     held = data.validation.batch(np.arange(2))
     assert np.array_equal(made.images[1][0, ..., 0], np.where(held.inputs["labels"][1], 159, 127))
@@ -341,7 +340,7 @@ def test_training_shows_held_out_images(tmp_path: Path) -> None:
 
     shown = train(config, tmp_path / "shown", device="cpu").directory / "samples"
     assert {path.name for path in shown.iterdir()} == {"000000008.png", "000000008-b-to-a.png"}
-    data = open_data(config.data)
+    data = config.data.open()
     assert data.validation is not None
     held = data.validation.batch(np.arange(2))
     sheets = {name: opened(shown / name)[::6, ::6] for name in ("000000008.png", "000000008-b-to-a.png")}

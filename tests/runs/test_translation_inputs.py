@@ -30,8 +30,7 @@ from tests.runs.translators import (
 )
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.data.pairs_config import UnpairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.domains import UnpairedDataConfig
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig, bits_per_dim
 from triptych.runs import Run
 from triptych.runs.encoding import require_encoder
@@ -94,7 +93,7 @@ def test_grey_and_colour_are_converted(plain: Run, styled: Run, tmp_path: Path) 
 
 def test_several_sources_are_matched_by_stem_and_shown_with_the_truth(paired: Run, pairs: Path, tmp_path: Path) -> None:
     made = paired.translate(pairs, out=tmp_path / "out", grid=2, **CPU)
-    data = open_data(paired.config.data)
+    data = paired.config.data.open()
     held = data.train.batch(np.arange(7))
     for k in range(7):
         assert made.names[k] == f"drive/{k}"
@@ -176,7 +175,7 @@ def test_colours_of_classes_differ() -> None:
 def test_images_are_cut_as_those_of_the_run(paired: Run, plain: Run, tmp_path: Path) -> None:
     write_pairs(tmp_path / "large", count=2, size=(70, 50), first=20)
     made = paired.translate(tmp_path / "large", **CPU)
-    data = open_data(paired.config.data.updated({"path": str(tmp_path / "large")}))
+    data = paired.config.data.updated({"path": str(tmp_path / "large")}).open()
     batch = data.train.batch(np.arange(2))
     values = {name: torch.from_numpy(value) for name, value in batch.inputs.items()}
     labels, objects, edges, night = (values[name] for name in ("labels", "objects", "edges", "night"))
@@ -184,9 +183,9 @@ def test_images_are_cut_as_those_of_the_run(paired: Run, plain: Run, tmp_path: P
     assert close(np.stack([images[0] for images in made.images]), ((mean / 8 + 1) * 127.5).numpy().astype(np.uint8))
     write_images(tmp_path / "photos", ["a.png"], size=(45, 31))
     config = plain.config.data.updated({"path": str(tmp_path / "photos")})
-    assert close(plain.translate(tmp_path / "photos", **CPU).images[0][0], halved(open_data(config).train.load(np.arange(1))[0]))
+    assert close(plain.translate(tmp_path / "photos", **CPU).images[0][0], halved(config.open().train.batch(np.arange(1)).images[0]))
     wide = mirror_run(tmp_path / "wide", config.updated({"resize": 12, "pad": 2}))
-    expected = halved(open_data(wide.config.data).train.load(np.arange(1))[0])
+    expected = halved(wide.config.data.open().train.batch(np.arange(1)).images[0])
     array = picture(45, 31)[None]
     assert close(wide.translate(tmp_path / "photos", **CPU).images[0][0], expected) and close(
         wide.translate(array, **CPU).images[0][0], expected

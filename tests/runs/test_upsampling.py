@@ -17,7 +17,6 @@ from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
 from triptych.core.rng import Rng
-from triptych.data.source import open_data
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
 from triptych.runs.upsampling import renumbered
@@ -236,9 +235,9 @@ def test_training_shows_what_becomes_of_held_out_images(tmp_path: Path) -> None:
     (path,) = (run.directory / "samples").glob("*.png")
     with Image.open(path) as picture:
         sheet = np.asarray(picture)
-    data = open_data(run.config.data)
+    data = run.config.data.open()
     assert data.validation is not None
-    originals = data.validation.load(np.arange(20))
+    originals = data.validation.batch(np.arange(20)).images
     scale = 6  # cells of 48 pixels
     assert sheet.shape == ((6 * 10 + 2) * scale, (16 * 10 + 2) * scale)
     cells = sheet[::scale, ::scale]

@@ -19,7 +19,7 @@ from triptych.core.images import to_uint8
 from triptych.core.model import Example, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
-from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.pairs import PairedDataConfig
 from triptych.engine.config import TrainConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train

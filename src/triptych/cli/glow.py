@@ -300,17 +300,16 @@ def _write_test_images(given: Given, run: Path, out: Path) -> None:
 
     from triptych.core.errors import DataError
     from triptych.core.files import explain
-    from triptych.data.source import open_data
     from triptych.runs import open_run
     from triptych.runs.files import save_npz
 
     spec = open_run(run).spec
     settings = {"image_size": spec.image_size, "channels": spec.channels, "labels": "none" if spec.num_classes is None else "auto"}
-    test = open_data(_data_config(given).updated(settings)).validation
+    test = _data_config(given).updated(settings).open().validation
     if test is None:
         raise DataError(f"{_images(given)}: holds no test images")
     chosen = np.arange(min(_num_tested(given), len(test)))
-    arrays: dict[str, Any] = {"arr_0": test.load(chosen)}
+    arrays: dict[str, Any] = {"arr_0": test.batch(chosen).images}
     if test.labels is not None:
         arrays["arr_1"] = test.labels[chosen]
     try:

@@ -278,10 +278,9 @@ def _likelihood(given: Given) -> Commands:
     if not given["data_dir"]:
         raise ConfigError("--data_dir", "missing: the folder of the images")
     from triptych.data.config import DataConfig
-    from triptych.data.source import open_data
 
     images = DataConfig(source="folder", path=given["data_dir"], image_size=given["image_size"], enlarge=True, validation_fraction=0.0)
-    count = _num_samples(given, len(open_data(images).train))
+    count = _num_samples(given, len(images.open().train))
     run, commands = _imported(given, given["model_path"], "diffusion")
     yield from commands
     note("the images are not mirrored at random, as the original does")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from triptych.core.batch import IMAGES_B, DataSpec, InputSpec
+from triptych.core.config import config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.reading import user_path
 from triptych.core.rng import key_of, words
@@ -17,7 +17,28 @@ from triptych.data.config import DataConfig
 from triptych.data.files import listed
 from triptych.data.images import Data, ImageSet, Loaded, seed_beside
 from triptych.data.naming import TRAINING, held_out_folder
-from triptych.data.pairs_config import UnpairedDataConfig
+
+
+@config
+class UnpairedDataConfig(DataConfig):
+    """Images of two domains, without pairs."""
+
+    kind_name: ClassVar = "unpaired"
+    changeable: ClassVar = DataConfig.changeable | {"a", "b"}
+
+    a: str = "images_a"
+    "Images of domain A: a folder in `path` (or in its train and val) or another place; whatever a path of images may be."
+    b: str = "images_b"
+    "Images of domain B, likewise."
+
+    def validate(self) -> None:
+        for setting in ("a", "b"):
+            self.require(getattr(self, setting) not in ("", "."), setting, "the name of a folder, or a path")
+        self.require(self.a != self.b, "b", f"another place than data.a, {self.a!r}")
+        self.require(self.labels in ("auto", "none"), "labels", "auto or none: the classes of the domains are not looked at")
+
+    def open(self) -> Data:
+        return open_domains(self)
 
 
 class UnpairedImages(ImageSet):
@@ -41,15 +62,12 @@ class UnpairedImages(ImageSet):
         images = self._a.batch(items % len(self._a), positions, seed=seed).images
         return Loaded(images, None, {IMAGES_B: self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B)).images})
 
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        return self._a._squares(items % len(self._a), crop)
 
-
-def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Data]) -> Data:
-    """Both domains; `open_one` opens images as they lie at a path. Raises ConfigError or DataError for what cannot be used."""
-    a, b = (_domain(config, setting, config.channels, open_one) for setting in ("a", "b"))
+def open_domains(config: UnpairedDataConfig) -> Data:
+    """Both domains. Raises ConfigError or DataError for what cannot be used."""
+    a, b = (_domain(config, setting, config.channels) for setting in ("a", "b"))
     if a.train.channels != b.train.channels:
-        a, b = (_domain(config, setting, 3, open_one) for setting in ("a", "b"))
+        a, b = (_domain(config, setting, 3) for setting in ("a", "b"))
     train = UnpairedImages(a.train, b.train)
     validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
     inputs = (InputSpec(name=IMAGES_B, kind="image", channels=train.channels),)
@@ -57,14 +75,14 @@ def open_domains(config: UnpairedDataConfig, open_one: Callable[[DataConfig], Da
     return Data(train, validation, spec, (*a.notes, *b.notes))
 
 
-def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, open_one: Callable[[DataConfig], Data]) -> Data:
+def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None) -> Data:
     """The images of a domain for training and for validation."""
     root, name = user_path(config.path or ""), user_path(getattr(config, setting))
     common: dict[str, Any] = {field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)}
     plain = dataclasses.replace(DataConfig(**common), labels="none", channels=channels)
 
     def opened(place: Path, **settings: float) -> Data:
-        return open_one(dataclasses.replace(plain, path=str(place), **settings))
+        return dataclasses.replace(plain, path=str(place), **settings).open()
 
     if config.path is None or name.is_absolute() or not (root / TRAINING / name).exists():
         if not (root / name).exists():

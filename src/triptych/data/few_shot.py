@@ -6,17 +6,48 @@ Classes are kept for validation as a whole, so that a model meets them there for
 from __future__ import annotations
 
 from pathlib import PurePosixPath
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from triptych.core.batch import STYLE, STYLE_LABELS, DataSpec, InputSpec, style_names
-from triptych.core.config import spelled
+from triptych.core.config import config, spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
+from triptych.data.config import DataConfig
 from triptych.data.files import KINDS, Files
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
-from triptych.data.pairs_config import FewShotDataConfig
+from triptych.data.source import located, open_files
+
+
+@config
+class FewShotDataConfig(DataConfig):
+    """Images by class: the content of one, in the style of another class."""
+
+    kind_name: ClassVar = "few-shot"
+
+    class_folder: Literal["first", "deepest"] = "first"
+    "Which folder is the class: the first below `path`, or every one that holds images, under its whole name (Greek/character01)."
+    held_out: int | tuple[str, ...] | None = None
+    "Classes for validation: how many, or their names (or folders above them); None: data.validation_fraction of them, at least 2."
+    style_count: int = 1
+    "Style images of each sample, all of one class."
+
+    def validate(self) -> None:
+        self.require(self.style_count >= 1, "style_count", "at least 1")
+        number = self.held_out if isinstance(self.held_out, int) else 2
+        self.require(number == 0 or number >= 2, "held_out", "0, or at least 2: the style is of another class than the content")
+        self.require(self.held_out != (), "held_out", "a number, names of classes, or nothing")
+        self.require(self.labels in ("auto", "folder"), "labels", "auto or folder: folders are the classes")
+        allowed = ("auto", "folder", "tar", "zip", "lmdb")
+        self.require(self.source in allowed, "source", f"one of {', '.join(allowed)}: classes are folders of image files")
+
+    def open(self) -> Data:
+        path, source = located(self)
+        if source not in ("folder", "lmdb", "tar", "zip"):
+            raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
+        return open_few_shot(self, open_files(path, source)[0])
 
 
 class FewShotImages(ImageSet):
@@ -55,9 +86,6 @@ class FewShotImages(ImageSet):
         others += others >= own
         chosen = [self._members[k][_distinct(row, len(self._members[k]))] for k, row in zip(others, drawn[:, 1:], strict=True)]
         return np.array(chosen, dtype=np.int64).reshape(len(items), self._style_count)
-
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        return self._images._squares(items, crop)
 
 
 def _distinct(drawn: np.ndarray, count: int) -> list[int]:

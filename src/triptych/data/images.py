@@ -15,9 +15,9 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import DataError
 from triptych.core.rng import key_of
 from triptych.data.augmentation import move
-from triptych.data.config import DataConfig
 from triptych.data.decode import TooSmall, check_size, header_size, image_square, reason
 from triptych.data.files import Files
+from triptych.data.settings import ImageSettings
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, recolour, with_channels
 
@@ -41,7 +41,7 @@ class Loaded:
 class ImageSet(ABC):
     """Images numbered from 0, all cut to the same size and channels, with their labels."""
 
-    def __init__(self, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         self.config = config
         self.channels = channels
         self.labels = labels
@@ -56,37 +56,21 @@ class ImageSet(ABC):
         """The file name of an image (or its place in an array), for messages."""
 
     @abstractmethod
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        """All that belongs to the items (b,): varied as their `positions` of the training order (b,) say, or (None) as it is.
+
+        Raises DataError naming the file.
+        """
+
     def default_workers(self) -> int:
         """How many loader processes suit these images on this machine."""
-
-    @abstractmethod
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        """uint8 (b, s, s, channels), writable."""
+        return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
 
     def draws(self, positions: np.ndarray, *, seed: int) -> Draws:
         """The augmentation of the samples at these positions of the training order."""
         config = self.config
         random_crop, jitter = config.crop == "random", config.jitter > 0
         return draw(positions, seed=seed, flip=config.flip, random_crop=random_crop, augment=config.augment, jitter=jitter)
-
-    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        """All that belongs to the items: as `draws` varies it at their `positions` of the training order, or (None) as it is.
-
-        Raises DataError naming the file.
-        """
-        draws = None if positions is None else self.draws(positions, seed=seed)
-        return Loaded(self.load(items, draws), None if self.labels is None else self.labels[items])
-
-    def load(self, items: np.ndarray, draws: Draws | None = None) -> np.ndarray:
-        """The images as uint8 (b, h, w, c): augmented by `draws`, or the plain centre crop. Raises DataError naming the file."""
-        squares = self._squares(items, None if draws is None else draws.crop)
-        if draws is not None:
-            if draws.moves is not None:
-                move(squares, draws.moves)
-            mirror(squares, draws.flip)
-            if draws.jitter is not None:
-                recolour(squares, draws.jitter, amount=self.config.jitter)
-        return squares
 
 
 @dataclass(frozen=True)
@@ -101,18 +85,34 @@ class Data:
     "What the log says of the files: those that were passed over, and what looks like a mistake."
 
 
-class FileImages(ImageSet):
+class SquareImages(ImageSet):
+    """Images that are cut to squares, and have labels at most."""
+
+    @abstractmethod
+    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+        """uint8 (b, s, s, channels), writable: the centre squares, or those that the words of `crop` (b, 3) choose."""
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        draws = None if positions is None else self.draws(positions, seed=seed)
+        squares = self._squares(items, None if draws is None else draws.crop)
+        if draws is not None:
+            if draws.moves is not None:
+                move(squares, draws.moves)
+            mirror(squares, draws.flip)
+            if draws.jitter is not None:
+                recolour(squares, draws.jitter, amount=self.config.jitter)
+        return Loaded(squares, None if self.labels is None else self.labels[items])
+
+
+class FileImages(SquareImages):
     """Encoded images in a folder or an archive, decoded when they are asked for."""
 
-    def __init__(self, files: Files, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, files: Files, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._files = files
 
     def key(self, item: int) -> str:
         return self._files.describe(int(self._items[item]))
-
-    def default_workers(self) -> int:
-        return several_workers()
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
@@ -144,18 +144,15 @@ class FileImages(ImageSet):
         return squares
 
 
-class RecordImages(ImageSet):
+class RecordImages(SquareImages):
     """Images in TFRecord files, read when they are asked for."""
 
-    def __init__(self, records: Records, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, records: Records, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._records = records
 
     def key(self, item: int) -> str:
         return self._records.describe(int(self._items[item]))
-
-    def default_workers(self) -> int:
-        return several_workers()
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         size, config = self.config.image_size, self.config
@@ -173,11 +170,11 @@ class RecordImages(ImageSet):
         return squares
 
 
-class ArrayImages(ImageSet):
+class ArrayImages(SquareImages):
     """Images of one size in an array, in memory or mapped from a file. One in memory is already padded, by `prepared`."""
 
     def __init__(
-        self, pixels: np.ndarray, config: DataConfig, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
+        self, pixels: np.ndarray, config: ImageSettings, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
     ) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._pixels = pixels
@@ -213,7 +210,7 @@ def resized(
     return squares
 
 
-def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
+def prepared(pixels: np.ndarray, config: ImageSettings) -> np.ndarray:
     """The pixels padded and, where that is small and nothing is random about it, cut to size once and for all; as they are if mapped."""
     size = config.image_size
     if isinstance(pixels, np.memmap):
@@ -243,16 +240,11 @@ def seed_beside(seed: int, name: str) -> int:
     return low | high << 32
 
 
-def several_workers() -> int:
-    """How many loader processes suit files on this machine."""
-    return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
-
-
-def _is_cut(pixels: np.ndarray, config: DataConfig) -> bool:
+def _is_cut(pixels: np.ndarray, config: ImageSettings) -> bool:
     """Whether images (b, h, w, c) are of the wanted size as they are."""
     return pixels.shape[1:3] == (config.image_size, config.image_size) and config.resize in (None, config.image_size)
 
 
-def limits(config: DataConfig) -> dict[str, Any]:
+def limits(config: ImageSettings) -> dict[str, Any]:
     """What `check_size` holds images against."""
     return {name: getattr(config, name) for name in ("image_size", "enlarge", "pad", "resize")}

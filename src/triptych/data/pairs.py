@@ -9,21 +9,68 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 import numpy as np
 
 from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.config import config
 from triptych.core.errors import DataError, nearest
+from triptych.data.config import DataConfig
 from triptych.data.database import is_database, open_database
 from triptych.data.decode import check_size, header_channels, header_size, image_square, number_map
 from triptych.data.files import KINDS, Files, is_image, listed, open_folder
-from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure, limits, several_workers
+from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure, limits
 from triptych.data.naming import TRAINING, held_out, held_out_folder
-from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.source import existing_path
 from triptych.data.transforms import Size, apply_nearest, mirror, plan, recolour
 
 _HEADERS, _MAPS = 256, 16
 """Pairs whose headers, and whose maps, are read before training begins."""
+
+
+@config
+class PairedDataConfig(DataConfig):
+    """Images and what they are to be made from, file by file: PATH/train/TYPE/..., PATH/val/TYPE/..., or PATH/TYPE/... without a split."""
+
+    kind_name: ClassVar = "paired"
+
+    width: int | None = None
+    "Width of the images, where it is not image_size, which is then their height alone."
+    target: str = "images"
+    "Folder of the images to be made."
+    maps: tuple[str, ...] = ()
+    "Folders of class maps: a number for each pixel, in grey or with a palette."
+    num_classes: tuple[int, ...] = ()
+    "Number of classes of each folder of maps."
+    dont_care: bool = False
+    "Ignore pixels of any other class: they become class num_classes, the ignore index. Without this they are an error."
+    instances: str | None = None
+    "Folder of instance maps: the number of the object that each pixel belongs to, of 8 or 16 bits."
+    conditions: tuple[str, ...] = ()
+    "Folders of other images to make them from (edges, sketches, photos of another season)."
+
+    def validate(self) -> None:
+        self.require(self.width is None or self.width >= 1, "width", "at least 1, or nothing")
+        folders = [self.target, *self.maps, *self.conditions, *([] if self.instances is None else [self.instances])]
+        for setting, names in (("target", (self.target,)), ("maps", self.maps), ("conditions", self.conditions)):
+            self.require(all(map(_is_name, names)), setting, "names of folders, without a slash")
+        self.require(self.instances is None or _is_name(self.instances), "instances", "the name of a folder, without a slash, or nothing")
+        self.require(len(folders) > 1, "maps", "the folder of the class maps, unless there are data.instances or data.conditions")
+        self.require(len(set(folders)) == len(folders), "maps", f"folders that differ from one another ({', '.join(folders)})")
+        counted = len(self.num_classes) == len(self.maps) and all(count >= 1 for count in self.num_classes)
+        self.require(counted, "num_classes", f"the number of classes of each of data.maps, {len(self.maps)} in all")
+        self.require(self.augment == "none", "augment", "none: pairs are varied by data.crop, data.scale, data.flip and data.jitter")
+        self.require(self.pad == 0, "pad", "0: maps have no darkest pixel")
+        self.require(self.source in ("auto", "folder", "lmdb"), "source", "auto, folder or lmdb: pairs lie in folders by type")
+        self.require(self.labels in ("auto", "none"), "labels", "auto or none: pairs have no classes")
+
+    def open(self) -> Data:
+        return open_pairs(self, existing_path(self))
+
+
+def _is_name(name: str) -> bool:
+    return name not in ("", ".", "..") and "/" not in name
 
 
 @dataclass(frozen=True)
@@ -56,9 +103,6 @@ class PairedImages(ImageSet):
     def key(self, item: int) -> str:
         return self._members[0].describe(int(self._items[item]))
 
-    def default_workers(self) -> int:
-        return several_workers()
-
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         draws = None if positions is None else self.draws(positions, seed=seed)
         cut = self._cut(items, None if draws is None else draws.crop, self._members)
@@ -82,9 +126,6 @@ class PairedImages(ImageSet):
                     raise failure(member.describe(pair), error) from error
         maps = [member for member in self._members if member.spec.kind != "image"]
         self._cut(evenly_spaced(len(self), _MAPS), None, maps)
-
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        return self._cut(items, crop, self._members[:1])[self._members[0].spec.name]
 
     def _cut(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
         """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""

@@ -1,4 +1,4 @@
-"""open_data: from a DataConfig to sets of images for training and validation."""
+"""The images at a path: what kind of source lies there, and the sets for training and validation that are made of it."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data import arrays
 from triptych.data.arrays import Arrays
-from triptych.data.config import DataConfig, Source
 from triptych.data.database import is_database, open_database
 from triptych.data.decode import TooSmall, check_size
-from triptych.data.domains import open_domains
-from triptych.data.few_shot import open_few_shot
 from triptych.data.files import KINDS, Files, open_folder, open_tar, open_zip
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, RecordImages, limits, prepared
 from triptych.data.naming import classes_of, divided, held_out, pairs_warning, parsed
-from triptych.data.pairs import open_pairs
-from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
+from triptych.data.settings import ImageSettings, Source
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-def open_data(config: DataConfig) -> Data:
-    """The images that the configuration describes. Raises ConfigError or DataError; images are decoded later, by `ImageSet.load`."""
-    if isinstance(config, UnpairedDataConfig):
-        return open_domains(config, open_data)
+def existing_path(config: ImageSettings) -> Path:
+    """`config.path`. Raises ConfigError where there is none, DataError where nothing lies there."""
     if config.path is None:
-        if config.source != "digits":
-            raise ConfigError("data.path", "missing: give the folder or file of the images")
-        return _from_pixels(config, arrays.digits(), None, enlarge=True)
+        raise ConfigError("data.path", "missing: give the folder or file of the images")
     path = user_path(config.path)
     if not path.exists():
         raise DataError(f"{path}: does not exist (data.path)")
-    if isinstance(config, PairedDataConfig):
-        return open_pairs(config, path)
+    return path
+
+
+def located(config: ImageSettings) -> tuple[Path, Source]:
+    """`config.path` and the kind of source that lies there. Raises ConfigError or DataError where it is not there, or of another kind."""
+    path = existing_path(config)
     source = recognised(path) if config.source in ("auto", "digits") else config.source
     if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
     if source in ("tar", "zip", "arrays") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
-    if isinstance(config, FewShotDataConfig) and source not in ("folder", "lmdb", "tar", "zip"):
-        raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
-    if isinstance(config, FewShotDataConfig):
-        return open_few_shot(config, _files(path, source)[0])
+    return path, source
+
+
+def open_images(config: ImageSettings) -> Data:
+    """The images of any source, each alone. Raises ConfigError or DataError."""
+    if config.path is None and config.source == "digits":
+        return _from_pixels(config, arrays.digits(), None, enlarge=True)
+    path, source = located(config)
     if source == "mnist":
         train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
         return _from_pixels(config, _present(train, path, "train-images-idx3-ubyte"), test)
@@ -61,10 +61,10 @@ def open_data(config: DataConfig) -> Data:
         return _from_pixels(config, *open_records(path, side=side, labelled=config.labels != "none"))
     if source == "arrays":
         return _from_pixels(config, arrays.array_file(path), None)
-    return _from_files(config, *_files(path, source))
+    return _from_files(config, *open_files(path, source))
 
 
-def _files(path: Path, source: Source) -> tuple[Files, list[str]]:
+def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
     """The image files at a path, and the sub-folders without any."""
     if source == "folder":
         return open_folder(path)
@@ -103,7 +103,7 @@ def _present(train: Arrays | None, path: Path, name: str) -> Arrays:
     return train
 
 
-def _from_pixels(config: DataConfig, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
+def _from_pixels(config: ImageSettings, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
     _check_labels(config, train.name, labelled=train.labels is not None)
     for part in (train, test):
         if part is not None and len(part):
@@ -123,7 +123,7 @@ def _from_pixels(config: DataConfig, train: Arrays | Records, test: Arrays | Rec
     return Data(training(chosen), validation, _spec(config, channels, train.class_names if labelled else None))
 
 
-def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
+def _opener(config: ImageSettings, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
     """From the numbers of some images to the set of them."""
 
     def labels(items: np.ndarray) -> np.ndarray | None:
@@ -135,21 +135,21 @@ def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labell
     return lambda items: ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels(items))
 
 
-def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
+def _check_labels(config: ImageSettings, name: str, *, labelled: bool) -> None:
     """Labels of an array's own are as good as those by folder that a recipe asks for."""
     if config.labels == "prefix" or (config.labels == "folder" and not labelled):
         hint = "it has labels of its own" if labelled else "it has no labels"
         raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
 
 
-def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
+def _check_sides(config: ImageSettings, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
         check_size(part.size, **limits(config) | {"enlarge": enlarge or config.enlarge})
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 
 
-def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
+def _from_files(config: ImageSettings, files: Files, empty: list[str]) -> Data:
     place = str(files.place)
     names = [files.names[k] for k in range(len(files.names))]
     _check_count(len(names), place)
@@ -178,7 +178,7 @@ def _check_count(count: int, place: str) -> None:
         raise DataError(f"{place}: no images to train on ({KINDS} are looked for, in sub-folders too)")
 
 
-def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:
+def _spec(config: ImageSettings, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:
     return DataSpec(
         image_size=config.image_size,
         channels=channels,

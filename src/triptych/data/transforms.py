@@ -15,7 +15,7 @@ from PIL import Image
 
 from triptych.core.rng import key_of, words
 from triptych.data.augmentation import moves
-from triptych.data.config import Augment
+from triptych.data.settings import Augment
 
 Size = tuple[int, int]
 """Width and height."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from triptych.data.pairs_config import FewShotDataConfig
+from triptych.data.few_shot import FewShotDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.funit import FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from triptych.data.pairs_config import PairedDataConfig
+from triptych.data.pairs import PairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig

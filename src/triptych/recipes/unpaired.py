@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from triptych.data.pairs_config import UnpairedDataConfig
+from triptych.data.domains import UnpairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig
 from triptych.gans.init import InitConfig

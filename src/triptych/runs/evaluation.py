@@ -20,9 +20,8 @@ from triptych.core.errors import ConfigError, RunError
 from triptych.core.files import write_text
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
-from triptych.data.images import ImageSet
+from triptych.data.images import ImageSet, Loaded
 from triptych.data.loader import evaluation_batches
-from triptych.data.source import open_data
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
@@ -94,9 +93,10 @@ class Chosen(ImageSet):
     def default_workers(self) -> int:
         return max(images.default_workers() for images in self._sets)
 
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         places = [self._place(int(number)) for number in self._items[items]]
-        return np.concatenate([images.load(np.array([number])) for images, number in places])
+        images = np.concatenate([images.batch(np.array([number])).images for images, number in places])
+        return Loaded(images, None if self.labels is None else self.labels[items])
 
     def _place(self, number: int) -> tuple[ImageSet, int]:
         k = int(np.searchsorted(self._ends, number, side="right"))
@@ -119,7 +119,7 @@ def open_images(question: Question, spec: DataSpec, *, conditional: bool) -> Ima
     Raises ConfigError or DataError for images that do not fit the run, for a split that is not there, and for too large a count.
     """
     name = question.data.path or question.data.source
-    data = open_data(dataclasses.replace(question.data, channels=3 if spec.channels == 3 else 1))
+    data = dataclasses.replace(question.data, channels=3 if spec.channels == 3 else 1).open()
     if data.spec.image_size != spec.image_size:
         raise ConfigError("data.image_size", f"got {data.spec.image_size}, but the run's images have {spec.image_size} pixels")
     split = question.split or ("train" if data.validation is None else "validation")

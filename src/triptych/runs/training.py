@@ -23,8 +23,8 @@ from triptych.core.errors import CheckpointError, ConfigError, Stopped
 from triptych.core.model import DataInitialized, Model, Sampler, Translator, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.data.images import Data
 from triptych.data.loader import Loader, evaluation_batches
-from triptych.data.source import Data, open_data
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
 from triptych.engine.distributed import World, failing_together, open_world
@@ -86,7 +86,7 @@ def train(
         stop.say = to_standard_error if world.is_main else lambda message: None
         world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
         start = world.on_main(lambda: _start(config.rescaled(world.size), directory, recipe, init_from, world.device, stack))
-        data = open_data(start.config.data)
+        data = start.config.data.open()
         if start.stored is not None:
             _require_same_images(start.stored.spec, data.spec)
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)

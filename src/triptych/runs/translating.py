@@ -25,8 +25,7 @@ from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Example, Sampler, Translator, Upsampler
 from triptych.core.reading import parsed_json, user_path
 from triptych.core.rng import Rng
-from triptych.data.images import failure
-from triptych.data.source import Data
+from triptych.data.images import Data, failure
 from triptych.engine.distributed import World
 from triptych.engine.loop import Grid
 from triptych.engine.precision import autocast

@@ -18,11 +18,11 @@ from triptych.core.reading import user_path
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.database import is_database, open_database
+from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import KINDS, Files, Folder, is_image, listed, open_folder, open_tar, open_zip
 from triptych.data.images import ImageSet, evenly_spaced, failure
-from triptych.data.pairs import Member, matched, stems
-from triptych.data.pairs_config import PairedDataConfig, UnpairedDataConfig
-from triptych.data.source import open_data, recognised
+from triptych.data.pairs import Member, PairedDataConfig, matched, stems
+from triptych.data.source import recognised
 from triptych.data.transforms import Size
 from triptych.runs.translation_sources import ArraySource, FileSource, OutputSize, Sizing, Source
 from triptych.runs.upsampling import stamp
@@ -195,7 +195,7 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     """
     if size is not None:
         raise ConfigError("size", f"got {size!r}, but held-out images have the run's size; leave it out, or name the images")
-    data = open_data(config)
+    data = config.open()
     known, found = ((told.height_and_width, told.channels, [entry.name for entry in told.inputs]) for told in (spec, data.spec))
     if found != known:
         raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {found} in place of {known})")

@@ -23,8 +23,8 @@ from triptych.core.rng import Rng
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
 from triptych.data.files import walked
-from triptych.data.images import ArrayImages, ImageSet
-from triptych.data.source import Data, open_data, recognised
+from triptych.data.images import ArrayImages, Data, ImageSet
+from triptych.data.source import recognised
 from triptych.runs.sampling import Request, Samples, draw, label_list, write_grid
 
 BASE_COUNT = 64
@@ -79,7 +79,7 @@ class Pictures:
     def load(self, part: range) -> np.ndarray:
         """The images of some indices: uint8 (b, s, s, c). Raises DataError naming a file that cannot be used."""
         with _sized(self.classes.image_size):
-            return self.images.load(np.arange(part.start, part.stop))
+            return self.images.batch(np.arange(part.start, part.stop)).images
 
     def labels(self, model: nn.Module, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
         """A label for each of the first `count` images: `given` taken in turn, else their own as labels of the model.
@@ -127,7 +127,7 @@ def open_pictures(source: str | Path | np.ndarray, *, size: int, channels: int, 
         workers=0,
     )
     with _sized(size):
-        data = open_data(config)
+        data = config.open()
     return Pictures(str(path), data.train, data.spec, numbered=False, origin=stamp(path))
 
 
@@ -243,7 +243,7 @@ def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) 
     upsampler = require_upsampler(model)
     images = data.train if data.validation is None else data.validation
     count = min(count, len(images))
-    originals = images.load(np.arange(count))
+    originals = images.batch(np.arange(count)).images
     large = RawBatch(torch.from_numpy(originals), None, torch.arange(count)).to("cpu").images
     small = nearest_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
     labels = None if images.labels is None else images.labels[:count]

@@ -13,9 +13,10 @@ from torch import Tensor
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
+from triptych.data.domains import UnpairedDataConfig
+from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.naming import TRAINING, held_out_folder
-from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
-from triptych.data.source import open_data
+from triptych.data.pairs import PairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.interop.imaginaire.data import DataKind, PlannedData
 from triptych.interop.imaginaire.settings import Plan, plan_of
@@ -93,7 +94,7 @@ def _run_config(plan: Plan, request: ImportRequest) -> RunConfig:
     num_images, why = None, "nobody knows"
     if plan.schedule.uses_epochs and path is not None:
         try:
-            num_images = len(open_data(data).train)
+            num_images = len(data.open().train)
         except DataError as error:
             why = f"cannot be counted ({error})"
     if plan.schedule.uses_epochs and num_images is None:
