@@ -14,8 +14,9 @@ from triptych.cli.synonyms import _SYNONYMS
 from triptych.cli.train import TrainOptions
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.core.ramp import Ramp
 from triptych.diffusion.model import SamplingConfig
-from triptych.engine.config import TrainConfig
+from triptych.engine.config import AverageConfig, TrainConfig
 from triptych.recipes.catalogue import load_recipe
 
 from .conftest import ToyNetwork, toy_recipe
@@ -211,6 +212,16 @@ def test_settings_files_have_large_numbers_and_empty_lists(tmp_path: Path) -> No
         assert type(settings.train.total_images) is int
     with pytest.raises(ConfigError, match="train.total_images: got 1.5, expected a whole number"):
         toy_recipe().updated({"train": {"total_images": 1.5}})
+
+
+def test_lists_of_sections_are_for_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[[train.averages]]\nhalf_life = 5e5\n[[train.averages]]\nhalf_life = {start=0, end=8, images=20}\n")
+    settings = toy_recipe().updated(read_config_file(tmp_path / "a.toml"))
+    assert settings.train.averages == (AverageConfig(half_life=500_000), AverageConfig(half_life=Ramp(start=0, end=8, images=20)))
+    assert "train.averages" not in {flag.setting for flag in flags_of(settings)}
+    assert parse(["--train.seed", "3"], prog="a", description="b", options=TrainOptions(), settings=settings)[1].train.averages
+    with pytest.raises(ConfigError, match="train.averages.half-life: unknown|train.averages.half_lives: unknown setting of AverageConfig"):
+        toy_recipe().updated({"train": {"averages": [{"half_lives": 3}]}})
 
 
 def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:

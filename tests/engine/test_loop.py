@@ -43,7 +43,7 @@ def test_first_step_is_adamw_on_the_mean_loss(tmp_path):
         trained = loop.model.get_parameter(name)
         assert torch.allclose(trained, parameter, rtol=1e-4, atol=1e-6), name
         for average in loop.averages:
-            expected = average.rate * before[name] + (1 - average.rate) * trained
+            expected = average.settings.rate * before[name] + (1 - average.settings.rate) * trained
             assert torch.allclose(average.tensors[name], expected, rtol=1e-5, atol=1e-7), name
 
 
@@ -186,9 +186,9 @@ def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(t
     if where == "average":
         update = loop.averages[1].update
 
-        def spoiled(number):
-            update(number)
-            loop.averages[1].tensors["network.0.bias"][1] = math.nan if number == 2 else 0.0
+        def spoiled(images_seen, images):
+            update(images_seen, images=images)
+            loop.averages[1].tensors["network.0.bias"][1] = math.nan if images_seen == 16 else 0.0
 
         loop.averages[1].update = spoiled
     stem = "model" if where == "weights" else "ema-0.99"

@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.toys import Denoiser, seeded
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.engine import optim
-from triptych.engine.config import OptimConfig, TrainConfig
-from triptych.engine.ema import Average
+from triptych.engine.config import AverageConfig, OptimConfig, TrainConfig
 from triptych.engine.optim import assert_same_layout, learning_rate, load_optimizer_state, make_optimizer, optimizer_state
 
 CPU = torch.device("cpu")
@@ -164,12 +162,23 @@ def test_a_layout_that_differs_is_noticed():
         assert_same_layout(optimizer)
 
 
+def averaging(*averages: AverageConfig) -> TrainConfig:
+    return TrainConfig(total_images=1, batch_size=1, ema_rates=(0.9,), averages=averages)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TrainConfig(total_images=0, batch_size=1), "total_images: got 0, expected at least 1"),
         (lambda: TrainConfig(total_images=1, batch_size=1, ema_rates=(1.0,)), "ema_rates: got"),
         (lambda: TrainConfig(total_images=1, batch_size=1, ema_rates=(0.9, 0.9)), "ema_rates: got .* expected rates that differ"),
+        (lambda: AverageConfig(), "rate: got None, expected a rate or a half_life"),
+        (lambda: AverageConfig(rate=0.9, half_life=8), "rate: got 0.9, expected a rate or a half_life"),
+        (lambda: AverageConfig(rate=1.0), "rate: got 1.0, expected from 0 to below 1"),
+        (lambda: AverageConfig(half_life=0), "half_life: got 0, expected a number of images, at least 1"),
+        (lambda: AverageConfig(rate=0.9, ramp_up=0.05), "ramp_up: got 0.05, expected above 0, with a half_life"),
+        (lambda: averaging(AverageConfig(rate=0.9)), "averages: got .* expected rates and half-lives that differ"),
+        (lambda: averaging(AverageConfig(half_life=8), AverageConfig(half_life=8, ramp_up=0.1)), "averages: got"),
         (lambda: TrainConfig(total_images=1, batch_size=1, loss_scale=0.5), "loss_scale: got 0.5, expected at least loss_scale_floor"),
         (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
         (lambda: OptimConfig(learning_rate=math.inf), "learning_rate: got inf, expected a positive number"),
@@ -182,18 +191,3 @@ def test_a_layout_that_differs_is_noticed():
 def test_settings_out_of_range(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
-
-
-def test_an_average_warms_up_by_its_formula() -> None:
-    model = seeded(Denoiser)
-    weight = next(model.network.parameters())
-    averages = [Average(model, rate=0.9, warmup=warmup) for warmup in (True, False)]
-    name = "network.0.weight"
-    for updates, rates in ((0, (0.1, 0.9)), (4, (5 / 14, 0.9)), (1000, (0.9, 0.9)), (-1, (0.0, 0.0))):
-        with torch.no_grad():
-            weight.normal_()
-        for average, rate in zip(averages, rates, strict=True):
-            expected = rate * average.tensors[name] + (1 - rate) * weight.detach()
-            average.update(updates)
-            torch.testing.assert_close(average.tensors[name], expected)
-    assert TrainConfig(total_images=1, batch_size=1).ema_start == 0

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from triptych.core.batch import Batch
-from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.model import Averaged, LossTerms, Model, Phase
 from triptych.core.rng import Rng
+from triptych.engine.config import AverageConfig
 from triptych.engine.ema import Average
 from triptych.gans.layers import BlockOptions, ConvBlock
 from triptych.gans.weight_norms import effective_weights, normalised_weight, power_iteration, settle_average, spectral_layers
@@ -18,7 +19,7 @@ from triptych.gans.weight_norms import effective_weights, normalised_weight, pow
 pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
 
 
-class Normed(Model):
+class Normed(Model, Averaged):
     """A network of two layers with spectral norm."""
 
     phases = (Phase("generator", ("generator",)),)
@@ -46,7 +47,7 @@ def applied(model: Normed) -> list[Tensor]:
 def test_the_average_is_that_of_the_weights_as_they_are_applied() -> None:
     torch.manual_seed(0)
     model = Normed()
-    average = Average(model, rate=0.75, warmup=False)
+    average = Average(model, AverageConfig(rate=0.75))
     expected = applied(model)
     with average.applied():
         for found, weight in zip(applied(model), expected, strict=True):
@@ -57,7 +58,7 @@ def test_the_average_is_that_of_the_weights_as_they_are_applied() -> None:
                 parameter.mul_(1.5).add_(torch.randn_like(parameter))
         power_iteration(model.generator)
         expected = [0.75 * old + 0.25 * new for old, new in zip(expected, applied(model), strict=True)]
-        average.update(step)
+        average.update(step, images=1)
     live = applied(model)
     with average.applied():
         for found, weight, other in zip(applied(model), expected, live, strict=True):
@@ -70,7 +71,7 @@ def test_the_average_is_that_of_the_weights_as_they_are_applied() -> None:
 def test_training_goes_on_from_an_average() -> None:
     torch.manual_seed(0)
     model = Normed()
-    average = Average(model, rate=0.5, warmup=False)
+    average = Average(model, AverageConfig(rate=0.5))
     model.load_state_dict(average.tensors)
     power_iteration(model.generator, steps=50)
     for weight in applied(model):

@@ -19,7 +19,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, load_newest
-from triptych.engine.config import OptimConfig
+from triptych.engine.config import AverageConfig, OptimConfig
 from triptych.engine.ema import Average
 from triptych.engine.loop import Loop
 from triptych.engine.signals import StopRequest
@@ -340,7 +340,7 @@ def test_an_interrupted_game_ends_with_the_same_bytes(tmp_path: Path) -> None:
 
 def test_averages_follow_the_weights_as_they_are_applied() -> None:
     model = toy(norm="batch")
-    average = Average(model, rate=0.75, warmup=False)
+    average = Average(model, AverageConfig(rate=0.75))
     layers = list(spectral_layers(model.generator))
     assert len(layers) == 1 and set(model.effective()) == {"generator.0.layers.conv.weight_orig"}
     expected = [normalised_weight(layer).detach() for layer in layers]
@@ -350,7 +350,7 @@ def test_averages_follow_the_weights_as_they_are_applied() -> None:
                 parameter.mul_(1.5).add_(torch.randn_like(parameter))
         model.stepped(phase_of(model, "generator"))
         expected = [0.75 * old + 0.25 * normalised_weight(layer).detach() for old, layer in zip(expected, layers, strict=True)]
-        average.update(step)
+        average.update(step, images=1)
     live = [normalised_weight(layer).detach() for layer in layers]
     assert all(name.startswith("generator.") for name in average.tensors)
     judge = {name: tensor.clone() for name, tensor in model.discriminator.state_dict().items()}

@@ -92,7 +92,7 @@ def flag_name(setting: str) -> str:
 
 
 def flags_of(settings: Config, *, section: str = "") -> Iterator[Flag]:
-    """A flag for every setting; sections that are None have none."""
+    """A flag for every setting; sections that are None and lists of sections have none."""
     for name, annotation in field_types(type(settings)).items():
         value = getattr(settings, name)
         if isinstance(value, Config):
@@ -316,7 +316,9 @@ def _nearest_choice(values: list[str], annotation: Any) -> str:
 
 
 def _holds_section(annotation: Any) -> bool:
-    return any(isinstance(option, type) and issubclass(option, Config) for option in _union(annotation))
+    """Whether it is a section or a list of them, which files of settings alone can say."""
+    options = [item for option in _union(annotation) for item in (option, *typing.get_args(option))]
+    return any(isinstance(option, type) and issubclass(option, Config) for option in options)
 
 
 def _without_text_none(value: Any) -> Any:

@@ -249,7 +249,8 @@ def _plain(value: Any, annotation: Any = None) -> Any:
         kind = kind_of(type(value))
         return ({} if declared == {kind} or "kind" in field_types(type(value)) else {"kind": kind}) | value.to_dict()
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        items, *_ = (*typing.get_args(annotation), None)
+        return [_plain(item, items) for item in value]
     return value
 
 

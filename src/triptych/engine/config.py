@@ -7,6 +7,55 @@ import math
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
+from triptych.core.ramp import Ramp, value_at
+
+
+@config
+class AverageConfig(Config):
+    """An exponential moving average of the weights, e <- r e + (1 - r) w after each iteration: by its rate r, or by its half-life."""
+
+    rate: float | None = None
+    "r; None: it follows from half_life."
+    half_life: int | Ramp | None = None
+    "Images over which a weight comes to count half as much: r = 0.5^(images of an iteration / half_life). A ramp: it changes with the run."
+    ramp_up: float | None = None
+    "The half-life is at most this share of the images seen (0.05 in EDM and StyleGAN2); None: it is not bounded."
+    warmup: bool = False
+    "Start at rate (1 + n) / (10 + n) after n steps until that reaches the average's own."
+    start: int = 0
+    "Images until which the average is a copy of the weights."
+
+    def validate(self) -> None:
+        self.require((self.rate is None) != (self.half_life is None), "rate", "a rate or a half_life")
+        self.require(self.rate is None or 0 <= self.rate < 1, "rate", "from 0 to below 1")
+        life = self.half_life
+        first, last = (life.start, life.end) if isinstance(life, Ramp) else (0, 1 if life is None else life)
+        self.require(first >= 0 and last >= 1, "half_life", "a number of images, at least 1 (a ramp may start at 0)")
+        self.require(self.ramp_up is None or (self.ramp_up > 0 and self.half_life is not None), "ramp_up", "above 0, with a half_life")
+        self.require(self.start >= 0, "start", "0 or more")
+
+    @property
+    def name(self) -> str:
+        """What its file is called: ema-0.9999 by its rate, ema-500000 by its half-life in images."""
+        return f"ema-{self.half_life.end:.0f}" if isinstance(self.half_life, Ramp) else f"ema-{self.half_life or self.rate}"
+
+    @property
+    def described(self) -> str:
+        """What it is, in a message."""
+        return f"rate {self.rate}" if self.half_life is None else f"half-life {self.name.removeprefix('ema-')} images"
+
+    def rate_at(self, images_seen: int, *, images: int) -> float:
+        """r of the update after the iteration of so many images that began at `images_seen`; 0: the average becomes the weights."""
+        updates = images_seen // images - self.start // images
+        if updates < 0:
+            return 0.0
+        if self.rate is not None:
+            rate = self.rate
+        else:
+            assert self.half_life is not None, "validate refuses it"
+            half_life = min(value_at(self.half_life, images_seen), math.inf if self.ramp_up is None else self.ramp_up * images_seen)
+            rate = 0.5 ** (images / half_life) if half_life > 0 else 0.0
+        return min(rate, (1 + updates) / (10 + updates)) if self.warmup else rate
 
 
 @config
@@ -26,6 +75,7 @@ class TrainConfig(Config):
             "ema_rates",
             "ema_warmup",
             "ema_start",
+            "averages",
             "statistics_batches",
             "checkpoint_every",
             "checkpoint_minutes",
@@ -66,6 +116,8 @@ class TrainConfig(Config):
     "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
     ema_start: int = 0
     "Images until which the averages are copies of the weights."
+    averages: tuple[AverageConfig, ...] = ()
+    "Further averages, after those of ema_rates: each by a rate or a half-life of its own."
     statistics_batches: int = 30
     "Training batches over which an average takes new statistics (of batch norm) before each use of it; 0: those of the weights."
     checkpoint_every: int | None = 500_000
@@ -101,9 +153,16 @@ class TrainConfig(Config):
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
         self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
         self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")
+        names = [average.name for average in self.all_averages]
+        self.require(len(set(names)) == len(names), "averages", "rates and half-lives that differ")
         self.require(self.loss_scale_floor > 0, "loss_scale_floor", "a positive number")
         self.require(self.loss_scale >= self.loss_scale_floor, "loss_scale", "at least loss_scale_floor")
         self.require(self.loss_scale_growth >= 0, "loss_scale_growth", "0 or more")
+
+    @property
+    def all_averages(self) -> tuple[AverageConfig, ...]:
+        """Those of `ema_rates`, then `averages`; the first one is used for samples and validation."""
+        return (*(AverageConfig(rate=rate, warmup=self.ema_warmup, start=self.ema_start) for rate in self.ema_rates), *self.averages)
 
 
 @config

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.model import Averaged, Model
+from triptych.engine.config import AverageConfig
 
 
 def averaged_state(model: Model) -> dict[str, Tensor]:
@@ -22,27 +23,23 @@ def averaged_state(model: Model) -> dict[str, Tensor]:
 
 
 class Average:
-    """One average. It starts at the weights; with `warmup` its rate is at most (1 + n) / (10 + n) after n updates."""
+    """One average. It starts at the weights."""
 
-    def __init__(self, model: Model, *, rate: float, warmup: bool) -> None:
-        self.rate = rate
-        self.warmup = warmup
+    def __init__(self, model: Model, settings: AverageConfig) -> None:
+        self.settings = settings
         live = averaged_state(model)
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
         learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
         self._live, self._model = live, model if isinstance(model, Averaged) else None
+        assert self._model is not None or not hasattr(model, "effective"), f"{type(model).__name__} has to inherit from Averaged"
         self._sources = {name: live[name].detach() for name in learned}
         self._moved = [self.tensors[name] for name in learned]
         self._copied = [name for name in live if name not in set(learned)]
         self._move(0.0)
 
-    @torch.no_grad()
-    def update(self, num_updates: int) -> None:
-        """Moves towards the weights, for the update after `num_updates` earlier ones, or to them if that is negative. Copies buffers."""
-        if num_updates < 0:
-            self._move(0.0)
-        else:
-            self._move(min(self.rate, (1 + num_updates) / (10 + num_updates)) if self.warmup else self.rate)
+    def update(self, images_seen: int, *, images: int) -> None:
+        """Moves towards the weights after an iteration of so many images that began at `images_seen`. Copies buffers."""
+        self._move(self.settings.rate_at(images_seen, images=images))
 
     @torch.no_grad()
     def _move(self, rate: float) -> None:

@@ -85,7 +85,7 @@ class Loop:
         refuse_impossible(model, train, world)
         networks = dict.fromkeys(phase.networks for phase in model.phases)
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world) for n in networks}
-        self.averages = [Average(model, rate=rate, warmup=train.ema_warmup) for rate in train.ema_rates]
+        self.averages = [Average(model, settings) for settings in train.all_averages]
         self.slices = max(phase.repeats for phase in model.phases)
         self.drawn = train.batch_size * self.slices
         self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
@@ -94,8 +94,8 @@ class Loop:
         self._saved_at: int | None = None
         self._stop = StopRequest()
         self._stepped = False
-        self._estimated: dict[float, int] = {}
-        "Images seen when each average, by its rate, got its statistics."
+        self._estimated: dict[str, int] = {}
+        "Images seen when each average, by its name, got its statistics."
 
     # State -----------------------------------------------------------------------------------------------------------
 
@@ -106,13 +106,13 @@ class Loop:
         else:
             self._restore_optimizers(checkpoint)
         for average in self.averages:
-            stored = checkpoint.files.get(f"ema-{average.rate}")
+            stored, called = checkpoint.files.get(average.settings.name), average.settings.described
             if stored is not None:
                 average.load(stored)
             elif "imported" in checkpoint.info:
-                self._say(f"the average of rate {average.rate} starts at the imported weights")
+                self._say(f"the average of {called} starts at the imported weights")
             else:
-                self._say(f"warning: this run had no average of rate {average.rate}; it starts at the weights of now")
+                self._say(f"warning: this run had no average of {called}; it starts at the weights of now")
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
         self.measurements.window = checkpoint.info.get("window", {})
@@ -153,7 +153,7 @@ class Loop:
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         files = {"model": dict(self.model.state_dict()), OPTIMIZER: {}}
-        files |= {f"ema-{average.rate}": average.tensors for average in self.averages}
+        files |= {average.settings.name: average.tensors for average in self.averages}
         for updater in self.updaters.values():
             state = optimizer_state(updater.optimizer, updater.parameters)
             files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
@@ -220,10 +220,10 @@ class Loop:
             if iteration % phase.every == 0:
                 for repeat in range(phase.repeats):
                     self._step(phase, repeat, slices[repeat], rate)
-        self.images_seen += self.drawn
         if all(updater.stepped for updater in self.updaters.values()):
             for average in self.averages:
-                average.update(iteration - self.train.ema_start // self.drawn)
+                average.update(self.images_seen, images=self.drawn)
+        self.images_seen += self.drawn
 
     def _step(self, phase: Phase, repeat: int, batch: Batch, rate: float) -> None:
         if len(self.updaters) > 1:
@@ -341,11 +341,11 @@ class Loop:
     def _estimate(self, average: Average) -> None:
         """Gives an average what it needs from training batches, once for each number of images seen."""
         calibrate = self.callables.calibrate
-        if calibrate is None or self._estimated.get(average.rate) == self.images_seen or not needs_batches(self.model):
+        if calibrate is None or self._estimated.get(average.settings.name) == self.images_seen or not needs_batches(self.model):
             return
         with average.applied(), autocast(self.train.precision, device=self.world.device):
             estimate_statistics(self.model, lambda: (raw.to(self.world.device) for raw in calibrate()), seed=self.train.seed)
-        self._estimated[average.rate] = self.images_seen
+        self._estimated[average.settings.name] = self.images_seen
 
     @patiently("validating")
     def _validate(self) -> bool:

@@ -144,7 +144,7 @@ class StoredRun:
 
     def _weights_file(self, weights: str | None, info: Mapping[str, Any]) -> str:
         """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights."""
-        stems = [f"ema-{rate}" for rate in self.config.train.ema_rates]
+        stems = [average.name for average in self.config.train.all_averages]
         if "imported" in info:  # without its average, if it has one: see interchange.py
             stems = [stem for stem in stems if stem in info["imported"]["averages"]]
         if weights is None:
