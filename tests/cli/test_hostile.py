@@ -141,7 +141,7 @@ def config_of_a_run(tmp_path: Path) -> dict:
     [
         (("spec", "num_classes"), -1, "num_classes: got -1, expected 1 to 1,048,576, or nothing"),
         (("spec", "num_classes"), 10**12, "num_classes: got 1000000000000, expected 1 to 1,048,576"),
-        (("spec", "channels"), 10**9, "channels: got 1000000000, expected 1 or 3"),
+        (("spec", "channels"), 10**9, "channels: got 1000000000, expected 1 to 4,096"),
         (("spec", "image_size"), 10**9, "image_size: got 1000000000, expected 1 to 65,536"),
         (("spec", "class_names"), ["a"], "class_names: .*one for each of 10 classes"),
         (("spec",), [], "expected a table of settings"),

@@ -67,6 +67,7 @@ def test_specs_go_to_documents_and_back():
     )
     document = spec.to_dict()
     assert document["inputs"][0] == {"name": "labels", "kind": "classes", "channels": None, "num_classes": 12, "dont_care": False}
+    assert set(document) == {"image_size", "channels", "num_classes", "class_names", "width", "inputs"}
     assert DataSpec.from_dict(document) == spec and spec.height_and_width == (8, 16)
     old = DataSpec.from_dict({"image_size": 8, "channels": 1, "num_classes": None, "class_names": None})
     assert (old.width, old.inputs, old.height_and_width) == (None, (), (8, 8))
@@ -75,7 +76,11 @@ def test_specs_go_to_documents_and_back():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"kind": "image"}, "channels: got None, expected 1 or 3"),
+        ({"kind": "image"}, "channels: got None, expected 1 to 4,096 for an image"),
+        ({"kind": "image", "channels": 0}, "channels: got 0, expected 1 to 4,096"),
+        ({"kind": "instances", "channels": 0}, "channels: got 0, expected .*nothing"),
+        ({"kind": "instances", "frames": 0}, "frames: got 0, expected 1 to 65,536, or nothing"),
+        ({"kind": "labels", "num_classes": 2, "frames": 2}, "frames: got 2, expected .*nothing for labels"),
         ({"kind": "classes"}, "num_classes: got None, expected a number"),
         ({"kind": "instances", "channels": 1}, "channels: got 1, expected .*nothing"),
         ({"kind": "instances", "num_classes": 3}, "num_classes: got 3, expected .*nothing"),
@@ -86,8 +91,9 @@ def test_inputs_that_cannot_be(wrong, message):
         InputSpec(name="x", **wrong)
     with pytest.raises(ConfigError, match="kind: got 'video', expected one of"):
         InputSpec.from_dict({"name": "x", "kind": "video"})
-    with pytest.raises(ConfigError, match="width: got 0"):
-        DataSpec(image_size=8, channels=1, width=0)
+    for name in ("image_size", "channels", "width", "num_classes", "frames"):
+        with pytest.raises(ConfigError, match=f"{name}: got 0, expected 1 to "):
+            DataSpec(**{"image_size": 8, "channels": 1, name: 0})
 
 
 def test_grid_places_images_row_by_row(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.reading import MOST_CLASSES
 
 _LARGEST_SIDE = 2**16
+_MOST_CHANNELS, _MOST_FRAMES = 2**12, 2**16
 
 IMAGES_B, STYLE, STYLE_LABELS = "images_b", "style", "style_labels"
 """Names of inputs: the images of domain b; those whose look is taken; the class of the latter. `Batch.images` are those of domain a.
@@ -34,34 +35,42 @@ def style_names(count: int) -> tuple[str, ...]:
 class InputSpec(Config):
     """A further tensor of each sample, beside its image and its label."""
 
+    unwritten: ClassVar = frozenset({"frames"})
+
     name: str
     "Its name in `Batch.inputs`."
     kind: Literal["image", "classes", "instances", "labels"]
     "image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,)."
     channels: int | None = None
-    "image: 1 (grey) or 3 (RGB)."
+    "image: 1 (grey), 3 (RGB), or as many as a latent has."
     num_classes: int | None = None
-    "classes, labels: the number of classes. With dont_care, pixels of this very number are ignored (the ignore index)."
+    "classes, labels: the number of classes."
     dont_care: bool = False
-    "classes: whether there are ignored pixels."
+    "classes: whether there are pixels of class num_classes, the ignore index."
+    frames: int | None = None
+    "image, classes, instances: the frames of each sample, as the axis t behind b; None: there is no such axis."
 
     def validate(self) -> None:
-        self.require(self.channels in ((1, 3) if self.kind == "image" else (None,)), "channels", "1 or 3 for an image, nothing for others")
+        fits = _counts(self.channels, _MOST_CHANNELS) if self.kind == "image" else self.channels is None
+        self.require(fits, "channels", f"1 to {_MOST_CHANNELS:,} for an image, nothing for others")
         counted = self.kind in ("classes", "labels")
         self.require((self.num_classes is not None) == counted, "num_classes", "a number for classes and labels, nothing for others")
-        counts = self.num_classes is None or 1 <= self.num_classes <= MOST_CLASSES
-        self.require(counts, "num_classes", f"1 to {MOST_CLASSES:,}")
+        self.require(self.num_classes is None or _counts(self.num_classes, MOST_CLASSES), "num_classes", f"1 to {MOST_CLASSES:,}")
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
+        framed = self.frames is None or (_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")
+        self.require(framed, "frames", f"1 to {_MOST_FRAMES:,}, or nothing; nothing for labels")
 
 
 @config
 class DataSpec(Config):
     """What a data source gives; a model's `build` reads it."""
 
+    unwritten: ClassVar = frozenset({"frames"})
+
     image_size: int
-    "Height and width in pixels; the height alone where there is a width."
+    "Height in pixels; the width too where there is no `width`."
     channels: int
-    "1 (grey) or 3 (RGB)."
+    "1 (grey), 3 (RGB), or as many as a latent has."
     num_classes: int | None = None
     "Number of classes; None: the images have no labels."
     class_names: tuple[str, ...] | None = None
@@ -70,13 +79,14 @@ class DataSpec(Config):
     "Width in pixels; None: the images are squares."
     inputs: tuple[InputSpec, ...] = ()
     "What else belongs to each sample."
+    frames: int | None = None
+    "Frames of each sample, as the axis t behind b; None: samples are single images."
 
     def validate(self) -> None:
-        self.require(1 <= self.image_size <= _LARGEST_SIDE, "image_size", f"1 to {_LARGEST_SIDE:,}")
-        self.require(self.width is None or 1 <= self.width <= _LARGEST_SIDE, "width", f"1 to {_LARGEST_SIDE:,}, or nothing")
-        self.require(self.channels in (1, 3), "channels", "1 or 3")
-        counts = self.num_classes is None or 1 <= self.num_classes <= MOST_CLASSES
-        self.require(counts, "num_classes", f"1 to {MOST_CLASSES:,}, or nothing")
+        for name, most in (("image_size", _LARGEST_SIDE), ("channels", _MOST_CHANNELS)):
+            self.require(_counts(getattr(self, name), most), name, f"1 to {most:,}")
+        for name, most in (("width", _LARGEST_SIDE), ("num_classes", MOST_CLASSES), ("frames", _MOST_FRAMES)):
+            self.require(getattr(self, name) is None or _counts(getattr(self, name), most), name, f"1 to {most:,}, or nothing")
         named = self.class_names is None or len(self.class_names) == self.num_classes
         self.require(named, "class_names", f"one for each of {self.num_classes or 'no'} classes, or nothing")
 
@@ -90,6 +100,10 @@ class DataSpec(Config):
         if class_conditional and self.num_classes is None:
             raise ConfigError("class_conditional", "got true, but the data has no labels; set it to false, or give labelled data")
         return self.num_classes if class_conditional else None
+
+
+def _counts(value: int | None, most: int) -> bool:
+    return value is not None and 1 <= value <= most
 
 
 def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Tensor:
@@ -106,7 +120,7 @@ def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Te
 
 @dataclass(frozen=True)
 class Batch:
-    """Images in [-1, 1] (b, c, h, w), their labels (b,) or None, and the number of each sample (b,)."""
+    """Images in [-1, 1] (b, c, h, w), or clips (b, t, c, h, w); their labels (b,) or None; and the number of each sample (b,)."""
 
     images: Tensor
     labels: Tensor | None
@@ -126,26 +140,23 @@ class Batch:
 
 @dataclass(frozen=True)
 class RawBatch:
-    """A batch as the loader gives it: uint8 images (b, h, w, c) in host memory."""
+    """A batch as the loader gives it, in host memory: images (b, h, w, c) or clips (b, t, h, w, c) of uint8, or floats as in `Batch`."""
 
     images: Tensor
     labels: Tensor | None
     index: Tensor
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    "What else belongs to each sample: uint8 images (b, h, w, c), or whole numbers of another type."
+    "What else belongs to each sample: uint8 as in `images`; or of another type, and then as in `Batch`."
 
     def __len__(self) -> int:
         return len(self.index)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on `device`, its images normalised there to [-1, 1] (x / 127.5 - 1) and laid out channels last.
-
-        So are those inputs that are uint8; the others go as they are.
-        """
+        """The batch on `device`. What is uint8 is normalised there to [-1, 1] (x / 127.5 - 1): (b, c, h, w), laid out channels last."""
 
         def sent(values: Tensor) -> Tensor:
             there = values.to(device, non_blocking=True)
-            return there.permute(0, 3, 1, 2).float().div_(127.5).sub_(1) if values.dtype == torch.uint8 else there
+            return there.movedim(-1, -3).float().div_(127.5).sub_(1) if values.dtype == torch.uint8 else there
 
         labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
         inputs = {name: sent(values) for name, values in self.inputs.items()}

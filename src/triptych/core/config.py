@@ -50,6 +50,8 @@ class Config:
     "What files call this class where one of several may stand; it never changes. Each such class has its own."
     changeable: ClassVar[frozenset[str]] = frozenset()
     "Names of the settings that may change when a run goes on; the others are refused."
+    unwritten: ClassVar[frozenset[str]] = frozenset()
+    "Names of the settings that a dictionary leaves out where they have their default: it then reads as before they were there."
 
     def __init_subclass__(cls) -> None:
         if "__post_init__" in cls.__dict__:
@@ -71,7 +73,11 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Plain dictionaries, lists, numbers, strings, booleans and None: what JSON can hold."""
         hints = field_types(type(self))
-        return {field.name: _plain(getattr(self, field.name), hints[field.name]) for field in dataclasses.fields(self)}
+        return {
+            field.name: _plain(value, hints[field.name])
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default or field.name not in self.unwritten
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -57,6 +57,8 @@ def enlarge(picture: np.ndarray, factor: int) -> np.ndarray:
 def save_picture(picture: np.ndarray, path: Path) -> None:
     """Writes a uint8 picture (h, w, 1 or 3) in the format of its ending (see PICTURES), whole or not at all. Raises OSError."""
     name, options = _FORMATS[path.suffix]
+    if picture.shape[-1] not in (1, 3):
+        raise OSError(f"{name} holds grey or RGB, not {picture.shape[-1]} channels; use .npz")
     image = Image.fromarray(picture[..., 0] if picture.shape[-1] == 1 else picture)
     with whole(path) as temporary:
         try:

@@ -31,11 +31,11 @@ class Loaded:
     """All that belongs to some items of an ImageSet."""
 
     images: np.ndarray
-    "uint8 (b, h, w, c)."
+    "uint8 (b, h, w, c) or (b, t, h, w, c); float32 in [-1, 1] has its channels before h."
     labels: np.ndarray | None
     "int64 (b,), or None."
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
-    "By the names of `DataSpec.inputs`: uint8 images (b, h, w, c), or int64."
+    "By the names of `DataSpec.inputs`: images as above, or int64."
 
 
 class ImageSet(ABC):

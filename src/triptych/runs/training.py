@@ -124,7 +124,7 @@ def _require_same_images(stored: DataSpec, found: DataSpec) -> None:
     nameless = stored.num_classes is not None and stored.class_names is None
     if found == stored or (nameless and dataclasses.replace(found, class_names=None) == stored):
         return
-    names = ("image_size", "width", "channels", "num_classes", "inputs")
+    names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
     lines = [f"{name} {getattr(found, name)} in place of {getattr(stored, name)}" for name in names]
     wrong = [line for line, name in zip(lines, names, strict=True) if getattr(found, name) != getattr(stored, name)]
     raise ConfigError(
@@ -395,7 +395,7 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
     size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
     if isinstance(model, Translator) and count:
         return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
-    if not isinstance(model, Sampler | Upsampler) or not count:
+    if not isinstance(model, Sampler | Upsampler) or not count or data.spec.channels not in (1, 3):  # latents are no pictures
         return {}
     if isinstance(model, Upsampler):
         request, write = upsampled_grid(model, data, count=count, precision=train.precision)
