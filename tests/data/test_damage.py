@@ -110,7 +110,7 @@ def test_records(tmp_path):
     def read() -> None:
         records, _ = open_records(tmp_path, side=8, labelled=True)
         for k in range(len(records)):
-            records.pixels(k)
+            records.read(k)
 
     whole = b"".join(map(framed, examples))
     path.write_bytes(whole)

@@ -11,25 +11,26 @@ import pytest
 from tests.runs.glow import folder, pixels
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError, UserError
-from triptych.runs.attributes import attribute_groups, class_groups
-from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
+from triptych.data.naming import ClassesFrom
+from triptych.runs.given.attributes import attribute_groups, class_groups
+from triptych.runs.given.collection import Collection, open_squares
 
 NAMES = ["1.png", "2.png", "3.png"]
 SPEC = DataSpec(image_size=8, channels=1, num_classes=3, class_names=("cat", "dog", "emu"))
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Pictures:
+def pictures(tmp_path: Path) -> Collection:
     return opened(folder(tmp_path / "images", pixels(3), NAMES))
 
 
-def opened(source: Path | np.ndarray, classes: ClassesFrom = "auto") -> Pictures:
-    return open_pictures(source, size=8, channels=1, classes=classes)
+def opened(source: Path | np.ndarray, classes: ClassesFrom = "auto") -> Collection:
+    return open_squares(source, side=8, channels=1, classes=classes)
 
 
-def read(path: Path, pictures: Pictures, text: str, *, count: int | None = None) -> dict[str, list[bool]]:
+def read(path: Path, pictures: Collection, text: str, *, count: int | None = None) -> dict[str, list[bool]]:
     path.write_text(text, encoding="utf-8")
-    return {name: found.tolist() for name, found in attribute_groups(path, pictures, count=count or pictures.count).items()}
+    return {name: found.tolist() for name, found in attribute_groups(path, pictures, count=count or len(pictures)).items()}
 
 
 @pytest.mark.parametrize(
@@ -42,11 +43,11 @@ def read(path: Path, pictures: Pictures, text: str, *, count: int | None = None)
         "202599\n smiling young \n3.png -1 1\n\n1.png 1 -1\n000001.jpg -1\n2.png 1 1\n",
     ],
 )
-def test_tables(text: str, pictures: Pictures, tmp_path: Path) -> None:
+def test_tables(text: str, pictures: Collection, tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", pictures, text) == {"smiling": [True, True, False], "young": [False, True, True]}
 
 
-def test_the_first_images_alone_need_rows(pictures: Pictures, tmp_path: Path) -> None:
+def test_the_first_images_alone_need_rows(pictures: Collection, tmp_path: Path) -> None:
     assert read(tmp_path / "a.csv", pictures, "f,a\n1.png,1\n2.png,0\n", count=2) == {"a": [True, False]}
 
 
@@ -96,14 +97,14 @@ def test_images_in_an_archive(tmp_path: Path) -> None:
         ("f,a\n" + "x" * 200_000 + ",1\n", "a.csv: is no table of attributes (field larger than field limit (131072))"),
     ],
 )
-def test_tables_that_do_not_fit(text: str, line: str, pictures: Pictures, tmp_path: Path) -> None:
+def test_tables_that_do_not_fit(text: str, line: str, pictures: Collection, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read(tmp_path / "a.csv", pictures, text)
     expected = line.replace("{}", str(tmp_path))
     assert str(caught.value) == (expected if expected.startswith("directions") else f"{tmp_path}/{expected}")
 
 
-def test_what_is_no_table(pictures: Pictures, tmp_path: Path) -> None:
+def test_what_is_no_table(pictures: Collection, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"\x89PNG\r\n\xff\xfe")
     with pytest.raises(DataError, match=r"a\.csv: is no table of attributes \('utf-8' codec can't decode"):
         attribute_groups(tmp_path / "a.csv", pictures, count=3)
@@ -128,7 +129,7 @@ def test_classes(tmp_path: Path) -> None:
     assert list(class_groups(opened(tmp_path / "b.npz"), SPEC, count=3)) == ["0", "2", "3"]
 
 
-def test_classes_that_give_no_direction(pictures: Pictures, tmp_path: Path) -> None:
+def test_classes_that_give_no_direction(pictures: Collection, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         class_groups(pictures, SPEC, count=3)
     advice = "put them in sub-folders, one for each class, or give a table of attributes (--attributes)"
@@ -140,10 +141,10 @@ def test_classes_that_give_no_direction(pictures: Pictures, tmp_path: Path) -> N
 
 def test_where_classes_are_from(tmp_path: Path) -> None:
     tree = folder(tmp_path / "tree", pixels(3), ["owl/a_1.png", "owl/b_1.png", "ape/b_2.png"])
-    names: dict[ClassesFrom, object] = {kind: opened(tree, kind).classes.class_names for kind in ("auto", "folder", "prefix", "none")}
+    names: dict[ClassesFrom, object] = {kind: opened(tree, kind).class_names for kind in ("auto", "folder", "prefix", "none")}
     assert names == {"auto": ("ape", "owl"), "folder": ("ape", "owl"), "prefix": ("a", "b"), "none": None}
     np.savez(tmp_path / "a.npz", arr_0=pixels(3), arr_1=np.array([1, 1, 0]))
-    assert opened(tmp_path / "a.npz", "none").images.labels is None
+    assert opened(tmp_path / "a.npz", "none").labels is None
     with pytest.raises(ConfigError, match=r"classes: got 'prefix', but .*a\.npz is not made of files; leave it out"):
         opened(tmp_path / "a.npz", "prefix")
     flat = folder(tmp_path / "flat", pixels(1), ["1.png"])

@@ -19,7 +19,7 @@ from triptych.core.images import to_uint8
 from triptych.core.rng import Rng
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
-from triptych.runs.upsampling import renumbered
+from triptych.runs.given.classes import renumbered
 
 SMALL = 4
 
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tm
         (tmp_path / "classes.npz", {}, DataError, r"classes\.npz: holds class 11, expected 0 to 9"),
         (tmp_path / "plain.npy", {}, ConfigError, r"labels: .*plain\.npy has none, but this model needs one for each image, from 0 to 9"),
         (tmp_path / "nothing", {}, DataError, "nothing: does not exist; expected a run, or a folder"),
-        (pixels().astype(np.float32), {}, DataError, "the array: float32 of shape .*, expected uint8"),
+        (pixels().astype(np.float32), {}, DataError, r"the array\[0\]: float32 of shape .*, expected uint8"),
         (upsampler.directory, {}, ConfigError, "model: SuperResolution makes images from images of 4 pixels; give some by --base"),
         (small, {"count": 8}, ConfigError, "count: got 8, expected 1 to 7"),
         (small, {"count": 0}, ConfigError, "count: got 0"),

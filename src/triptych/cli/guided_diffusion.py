@@ -269,9 +269,9 @@ def _small_images(path: Path, size: int) -> float:
     """How many images there are to be enlarged; without end where a run draws them, or where there are none."""
     if not path.exists() or (path / "config.json").is_file():
         return math.inf
-    from triptych.runs.upsampling import open_pictures
+    from triptych.runs.given.collection import open_squares
 
-    return open_pictures(path, size=size, channels=3).count
+    return len(open_squares(path, side=size, channels=3))
 
 
 def _likelihood(given: Given) -> Commands:

@@ -17,7 +17,7 @@ from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
-    from triptych.runs.translation_sources import OutputSize
+    from triptych.runs.given.sizes import OutputSize
 
 _USAGE_LINE = "triptych translate RUN INPUT [--out DIR], or triptych translate RUN --held-out [--count N] [--out DIR]"
 

@@ -36,7 +36,18 @@ class ConfigError(UserError, ValueError):
 
 
 class DataError(UserError):
-    """A data set or one of its files cannot be used; names the file."""
+    """A data set or one of its files cannot be used; names the file.
+
+    `advice` says what to do about it; where that is to change a `setting`, it has {} in the place of the setting's name.
+    """
+
+    def __init__(self, reason: str, *, advice: str = "", setting: str = "") -> None:
+        super().__init__(f"{reason}: {advice.format(setting)}" if advice else reason)
+        self.reason, self.advice, self.setting = reason, advice, setting
+
+    def renamed(self, setting: str) -> DataError:
+        """The same error for a user who knows the setting by another name."""
+        return DataError(self.reason, advice=self.advice, setting=setting)
 
 
 class CheckpointError(UserError):

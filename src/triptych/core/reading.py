@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from triptych.core.errors import DataError
@@ -26,6 +26,12 @@ def user_path(text: str | Path) -> Path:
         return Path(text).expanduser()
     except RuntimeError:
         raise DataError(f"{text}: there is no home folder of that user; write the path out") from None
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path leads to a place inside its folder."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
 
 
 def open_regular(path: str | Path) -> int:

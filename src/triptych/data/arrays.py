@@ -15,6 +15,7 @@ import numpy as np
 from triptych.core.errors import DataError
 from triptych.core.npz import DamagedArchive, Header, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
+from triptych.data.naming import LABELS
 
 _IDX_IMAGES, _IDX_LABELS = 2051, 2049  # magic numbers: unsigned bytes in 3 dimensions and in 1
 _CIFAR_SIDE = 32
@@ -175,5 +176,5 @@ def numerals(labels: np.ndarray, where: str) -> tuple[str, ...]:
     """The names of classes that have none but their numbers. Raises DataError for numbers that can be none."""
     largest = int(labels.max(initial=-1))
     if largest >= MOST_CLASSES:
-        raise DataError(f"{where}: label {largest}, expected less than {MOST_CLASSES}: set data.labels to none")
+        raise DataError(f"{where}: label {largest}, expected less than {MOST_CLASSES}", advice="set {} to none", setting=LABELS)
     return tuple(map(str, range(largest + 1)))

@@ -158,7 +158,7 @@ class RecordImages(SquareImages):
         size, config = self.config.image_size, self.config
         squares = np.empty((len(items), size, size, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
-            pixels = self._records.pixels(int(self._items[item]))
+            pixels = self._records.read(int(self._items[item]))
             try:
                 check_size((pixels.shape[1], pixels.shape[0]), **limits(config))
             except TooSmall as error:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from triptych.core.errors import DataError
+
+ClassesFrom = Literal["auto", "folder", "prefix", "none"]
+"""Where the class of a file is: its sub-folder, or its name up to the first _; auto: in sub-folders, where all files are in one."""
+
+LABELS = "data.labels"
+"""The setting of a training that says so."""
 
 TRAINING = "train"
 _HELD_OUT = ("val", "valid", "validation", "test")  # the first that is there is used
@@ -97,19 +103,28 @@ def hashed(keys: list[str]) -> np.ndarray:
     return np.fromiter(map(int.from_bytes, digests), dtype=np.int64, count=len(keys))
 
 
-def classes_of(paths: Paths, place: str, *, scheme: Literal["auto", "folder", "prefix", "none"]) -> Classes | None:
-    """The classes by sub-folder or by prefix; None without labels. Raises DataError naming a file that has no class."""
+def classes_of(paths: Paths, place: str, *, scheme: ClassesFrom, empty: Sequence[str] = ()) -> Classes | None:
+    """The classes by sub-folder or by prefix; None without labels. `empty`: sub-folders without images.
+
+    Raises DataError naming a file that has no class, or a sub-folder that would be a class without images.
+    """
     if scheme == "none":
         return None
     if scheme == "prefix":
         return _numbered([_prefix(path[-1], place) for path in paths.parts])
     unplaced = next((path for path in paths.parts if len(path) < 2), None)
     if scheme == "folder" and unplaced is not None:
-        raise DataError(f"{place}: {unplaced[-1]} lies in no sub-folder, so it has no class: move it, or set data.labels to prefix or none")
+        reason = f"{place}: {unplaced[-1]} lies in no sub-folder, so it has no class"
+        raise DataError(reason, advice="move it, or set {} to prefix or none", setting=LABELS)
     if unplaced is not None:
         return None
     classes = _numbered([path[0] for path in paths.parts])
-    return classes if scheme == "folder" or len(classes.names) > 1 else None
+    if scheme == "auto" and len(classes.names) < 2:
+        return None
+    if empty:
+        reason = f"{place}/{empty[0]}: a sub-folder without images, but sub-folders are classes"
+        raise DataError(reason, advice="remove it, or set {}", setting=LABELS)
+    return classes
 
 
 def pairs_warning(names: list[str], place: str) -> tuple[str, ...]:
@@ -156,7 +171,8 @@ def _half_of(name: str) -> str | None:
 def _prefix(name: str, place: str) -> str:
     prefix, underscore, _ = name.partition("_")
     if not underscore or not prefix:
-        raise DataError(f"{place}: {name} has no class before an underscore: rename it, or set data.labels to folder or none")
+        reason = f"{place}: {name} has no class before an underscore"
+        raise DataError(reason, advice="rename it, or set {} to folder or none", setting=LABELS)
     return prefix
 
 

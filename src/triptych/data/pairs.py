@@ -82,13 +82,16 @@ class Member:
     numbers: np.ndarray
     "Of its files, int64 (pairs,)."
 
-    def read(self, pair: int) -> bytes:
-        """The bytes of its file."""
-        return self.files.read(int(self.numbers[pair]))
+    def __len__(self) -> int:
+        return len(self.numbers)
 
-    def describe(self, pair: int) -> str:
+    def read(self, k: int) -> bytes:
+        """The bytes of its file."""
+        return self.files.read(int(self.numbers[k]))
+
+    def describe(self, k: int) -> str:
         """The path of its file, for messages."""
-        return self.files.describe(int(self.numbers[pair]))
+        return self.files.describe(int(self.numbers[k]))
 
 
 class PairedImages(ImageSet):

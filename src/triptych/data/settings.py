@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
+from triptych.data.naming import ClassesFrom
 
 Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
 Augment = Literal["none", "shift", "affine"]
@@ -28,7 +29,7 @@ class ImageSettings(Config):
     "Batches of one process, init_images and warm-up are counted in images of this size, and rescaled when a run starts; None: as given."
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
-    labels: Literal["auto", "folder", "prefix", "none"] = "auto"
+    labels: ClassesFrom = "auto"
     "Class by sub-folder (or an array's own label), by file name up to the first _, or none; auto: own label, or sub-folders of all files."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."

@@ -154,11 +154,7 @@ def _from_files(config: ImageSettings, files: Files, empty: list[str]) -> Data:
     names = [files.names[k] for k in range(len(files.names))]
     _check_count(len(names), place)
     paths = parsed(names)
-    classes = classes_of(paths, place, scheme=config.labels)
-    if classes is not None and config.labels != "prefix" and empty:
-        raise DataError(
-            f"{files.place / empty[0]}: a sub-folder without images, but sub-folders are classes: remove it, or set data.labels"
-        )
+    classes = classes_of(paths, place, scheme=config.labels, empty=empty)
     training, validation = divided(paths, validation_fraction=config.validation_fraction)
     _check_count(len(training), place)
     channels = config.channels or 3

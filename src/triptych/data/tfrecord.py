@@ -27,6 +27,7 @@ from triptych.core.errors import DataError
 from triptych.core.protobuf import DELIMITED, VARINT, Fetch, fields, in_memory, parts, varint
 from triptych.core.reading import open_regular
 from triptych.data.arrays import numerals
+from triptych.data.naming import LABELS
 
 _SPLITS = ("train", "validation")
 _NAME = re.compile(r"(train|validation)-r(\d\d)-s-(\d{4}|[1-9]\d{4,8})-of-(\d{4}|[1-9]\d{4,8})\.tfrecords")
@@ -58,7 +59,7 @@ class Records:
         height, width, self.channels = self._parsed(0)[0]
         self.size = (width, height)
         "Width and height of the first image; others may have others, but no side below the resolution."
-        self.pixels(0)
+        self.read(0)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -68,7 +69,7 @@ class Records:
         file, number = self._place(k)
         return f"{self._paths[file]}: record {number}"
 
-    def pixels(self, k: int) -> np.ndarray:
+    def read(self, k: int) -> np.ndarray:
         """An image as uint8 (h, w, c). Raises DataError naming its file and number."""
         shape, pixels = self._parsed(k)
         if min(shape[:2]) < self.resolution or shape[2] != self.channels:
@@ -127,12 +128,13 @@ class Records:
         except OSError as error:
             raise DataError(f"{self.describe(k)}: cannot be read ({error.strerror})") from error
         except KeyError as error:
-            raise DataError(f"{self.describe(k)}: has no label: set data.labels to none") from error
+            raise DataError(f"{self.describe(k)}: has no label", advice="set {} to none", setting=LABELS) from error
         except (ValueError, IndexError) as error:
             raise self._unusable(k, error) from error
         if len(labels) != 1 or labels[0] < 0:
             found = ", ".join(map(str, labels[:4])) or "none"
-            raise DataError(f"{self.describe(k)}: label {found}, expected one number from 0: set data.labels to none")
+            reason = f"{self.describe(k)}: label {found}, expected one number from 0"
+            raise DataError(reason, advice="set {} to none", setting=LABELS)
         return labels[0]
 
     def _unusable(self, k: int, error: Exception) -> DataError:

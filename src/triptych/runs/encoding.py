@@ -14,21 +14,23 @@ from torch import Tensor, nn
 
 from triptych.core.batch import RawBatch, share
 from triptych.core.config import Config
-from triptych.core.errors import ConfigError, DataError
+from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.data.naming import ClassesFrom
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.runs.attributes import attribute_groups, class_groups
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
 from triptych.runs.files import check_kept, writing
+from triptych.runs.given.attributes import attribute_groups, class_groups
+from triptych.runs.given.classes import labels_of
+from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.latents import Latents, check_name, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.upsampling import ClassesFrom, Pictures, open_pictures
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Coder:
     @torch.no_grad()
     def encode(
         self,
-        images: str | Path | np.ndarray | Pictures,
+        images: str | Path | np.ndarray | Collection,
         *,
         count: int | None = None,
         labels: Sequence[int | str] | None = None,
@@ -71,7 +73,7 @@ class Coder:
         if out is not None:
             check_kept(out, pictures.name)
         count = _counted(count, pictures)
-        chosen = pictures.labels(self.model, self.spec, count=count, given=labels)
+        chosen = labels_of(pictures, self.model, self.spec, count=count, chosen=labels)
 
         def part(indices: range) -> list[np.ndarray]:
             index = torch.arange(indices.start, indices.stop)
@@ -89,7 +91,7 @@ class Coder:
 
     def directions(
         self,
-        images: str | Path | np.ndarray | Pictures,
+        images: str | Path | np.ndarray | Collection,
         *,
         attributes: str | Path | None = None,
         count: int | None = None,
@@ -179,20 +181,18 @@ class Coder:
                 write_samples(out, samples)
         return samples
 
-    def error(self, images: str | Path | np.ndarray | Pictures, latents: Latents) -> float:
+    def error(self, images: str | Path | np.ndarray | Collection, latents: Latents) -> float:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
         levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
         # Not of 8-bit images: rounding would hide errors below half a level.
         decoded = self._decoded(latents, latents.labels).double()
         return float(((decoded + 1) * 127.5 - levels).abs().mean())
 
-    def open(self, images: str | Path | np.ndarray | Pictures, *, classes: ClassesFrom = "auto") -> Pictures:
-        """The images, of the model's size; `classes`: see `open_pictures`. Raises DataError for what cannot be used."""
-        if isinstance(images, Pictures):
+    def open(self, images: str | Path | np.ndarray | Collection, *, classes: ClassesFrom = "auto") -> Collection:
+        """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
+        if isinstance(images, Collection):
             return images
-        if not isinstance(images, np.ndarray) and not user_path(images).exists():
-            raise DataError(f"{images}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
-        return open_pictures(images, size=self.spec.image_size, channels=self.spec.channels, classes=classes)
+        return open_squares(images, side=self.spec.image_size, channels=self.spec.channels, classes=classes)
 
     @torch.no_grad()
     def _decoded(self, latents: Latents, labels: np.ndarray | None) -> Tensor:
@@ -241,8 +241,8 @@ def require_encoder(model: nn.Module) -> Encoder:
     return model
 
 
-def _counted(count: int | None, pictures: Pictures) -> int:
-    count = pictures.count if count is None else count
-    if not 1 <= count <= pictures.count:
-        raise ConfigError("count", f"got {count}, expected 1 to {pictures.count}, the images that are there")
+def _counted(count: int | None, images: Collection) -> int:
+    count = len(images) if count is None else count
+    if not 1 <= count <= len(images):
+        raise ConfigError("count", f"got {count}, expected 1 to {len(images)}, the images that are there")
     return count

@@ -30,10 +30,10 @@ from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
 from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.given.classes import renumbered
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.upsampling import renumbered
 
 FORMAT = 1
 Split = Literal["validation", "train", "all"]

@@ -9,18 +9,16 @@ from typing import Unpack
 import numpy as np
 
 from triptych.core.config import Config
-from triptych.core.errors import ConfigError
+from triptych.data.naming import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
-from triptych.runs import encoding, evaluation, sampling, translating
+from triptych.runs import encoding, evaluation, sampling, translating, upsampling
 from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
-from triptych.runs.inputs import Inputs, drawn_by, open_inputs
 from triptych.runs.latents import Latents, PathName
-from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Samples, drawn
+from triptych.runs.loading import LoadingKeywords
+from triptych.runs.sampling import Samples
 from triptych.runs.stored import StoredRun
 from triptych.runs.translating import require_translator
-from triptych.runs.upsampling import ClassesFrom, Pictures, Upsampling, require_upsampler
 
 
 class Run(StoredRun):
@@ -33,46 +31,8 @@ class Run(StoredRun):
     translate = translating.translate
     evaluate = evaluation.evaluate
     coder = encoding.coder
-
-    def inputs(self, images: str | Path | np.ndarray) -> Inputs:
-        """The images for `upsample`: those at a path (folder, .zip, .tar, .npz, .npy), in an array, or of the base run at a path.
-
-        Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
-        """
-        return open_inputs(images, run=self)
-
-    def upsample(
-        self,
-        images: str | Path | np.ndarray | Inputs,
-        *,
-        count: int | None = None,
-        seed: int = 0,
-        labels: Sequence[int | str] | None = None,
-        settings: Config | None = None,
-        out: str | Path | None = None,
-        progress: Watch = unwatched,
-        **loading: Unpack[LoadingKeywords],
-    ) -> Samples:
-        """An image for each of the first `count` of `images` (see `inputs`), as an upsampler makes them; all of them in every process.
-
-        `count`: None for all images given, and 64 of a base run. A base draws with its own settings and the same seed; image k depends
-        on the seed, k and its small image. `labels` are taken in turn; None: those of the images, which are kept. The rest as in
-        `sample`. Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
-        """
-        inputs = images if isinstance(images, Inputs) else self.inputs(images)
-        count = inputs.count if count is None else count
-        if not 1 <= count <= inputs.most:
-            raise ConfigError("count", f"got {count}, expected 1 to {inputs.most}, the images that are there")
-        opened = self.open(Loading(**loading))
-        model, world, precision = opened.model, opened.world, opened.loading.precision
-        if isinstance(inputs.source, Pictures):
-            source, found = inputs.source, inputs.source.origin
-            kept = source.labels(model, self.spec, count=count, given=labels)
-        else:
-            source, found = drawn_by(inputs.source, count, seed=seed, labels=labels, precision=precision, world=world)
-            kept = source.labels(model, self.spec, given=labels)
-        request = Upsampling(count, seed, kept, settings or require_upsampler(model).sampling, precision, load=source.load)
-        return drawn(opened, model, request, origin={"inputs": found}, out=out, progress=progress)
+    inputs = upsampling.inputs
+    upsample = upsampling.upsample
 
     @property
     def translation(self) -> Config:
@@ -106,7 +66,7 @@ class Run(StoredRun):
         out: str | Path | None = None,
         **loading: Unpack[LoadingKeywords],
     ) -> Directions:
-        """The directions of the images' classes, or of the attributes in a table; see `Coder.directions` and `open_pictures`."""
+        """The directions of the images' classes, or of the attributes in a table; see `Coder.directions` and `open_collection`."""
         coder = self.coder(**loading)
         pictures = coder.open(images, classes=classes)
         return coder.directions(pictures, attributes=attributes, labels=labels, out=None if out is None else Path(out))[0]

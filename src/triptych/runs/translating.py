@@ -23,7 +23,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Example, Sampler, Translator, Upsampler
-from triptych.core.reading import parsed_json, user_path
+from triptych.core.reading import is_inside, parsed_json, user_path
 from triptych.core.rng import Rng
 from triptych.data.images import Data, failure
 from triptych.engine.distributed import World
@@ -32,22 +32,13 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.given.sizes import OutputSize
+from triptych.runs.given.translation import HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces, digest_of
 from triptych.runs.sampling import assembled
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.translation_inputs import (
-    Given,
-    HeldOut,
-    Styles,
-    Translatable,
-    is_inside,
-    open_given,
-    open_held_out,
-    open_styles,
-)
-from triptych.runs.translation_sources import OutputSize
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them, in the folder of the images."""
@@ -66,10 +57,10 @@ Fits = Callable[[tuple[int, int]], int]
 
 def translate(
     run: StoredRun,
-    inputs: Given | None,
+    inputs: InputsLike | None,
     *,
     count: int | None = None,
-    style: Given | None = None,
+    style: InputsLike | None = None,
     style_each: bool = False,
     style_count: int = 1,
     size: OutputSize = None,
@@ -96,7 +87,7 @@ def translate(
     if inputs is None:
         opened_inputs = open_held_out(data, run.spec, size=size, count=count)
     else:
-        opened_inputs = open_given(inputs, translator, config=data, spec=run.spec, size=size, count=count)
+        opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
     if out is not None:
         check_target(Path(out), read=(inputs, style), count=len(opened_inputs) * style_count)

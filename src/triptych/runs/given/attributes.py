@@ -13,9 +13,9 @@ import numpy as np
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
-from triptych.data.images import FileImages
+from triptych.data.pairs import Member
 from triptych.runs.directions import check_group
-from triptych.runs.upsampling import Pictures
+from triptych.runs.given.collection import Collection
 
 Groups = dict[str, np.ndarray]
 """Whether each image has an attribute, bool (n,), by its name."""
@@ -24,26 +24,26 @@ _VALUES = {"1": 1, "0": 0, "-1": -1}
 _EXPECTED = "expected 1 or 0, or 1 or -1"
 
 
-def class_groups(pictures: Pictures, spec: DataSpec, *, count: int) -> Groups:
+def class_groups(images: Collection, spec: DataSpec, *, count: int) -> Groups:
     """An attribute for each class of the first `count` images: to be of it. `spec`: of the run, whose classes an array's labels are.
 
     Raises ConfigError for images without classes and for those of one class.
     """
-    labels = pictures.images.labels
+    labels = images.labels
     if labels is None:
         advice = "put them in sub-folders, one for each class, or give a table of attributes"
-        raise ConfigError("directions", f"{pictures.name} has no classes; {advice} (--attributes)")
-    names = (spec if pictures.numbered else pictures.classes).class_names or ()
+        raise ConfigError("directions", f"{images.name} has no classes; {advice} (--attributes)")
+    names = images.class_names or spec.class_names or ()
     present = np.unique(labels[:count]).tolist()
     if present[-1] >= len(names):
         names = tuple(map(str, range(present[-1] + 1)))
     groups: Groups = {str(names[label]): labels[:count] == label for label in present}
     for name, members in groups.items():
-        check_group(f"the class {name}", members, whose=f"{pictures.name}: ")
+        check_group(f"the class {name}", members, whose=f"{images.name}: ")
     return groups
 
 
-def attribute_groups(path: Path, pictures: Pictures, *, count: int) -> Groups:
+def attribute_groups(path: Path, images: Collection, *, count: int) -> Groups:
     """The attributes of the first `count` images in a table, by file name.
 
     The table is a CSV (a first line with the names, a column of file names first) or has the layout of CelebA's list_attr_celeba.txt (a
@@ -51,9 +51,9 @@ def attribute_groups(path: Path, pictures: Pictures, *, count: int) -> Groups:
     DataError or ConfigError for images that are no files, for one without a row or with two, and for values other than 1 and 0, or 1
     and -1.
     """
-    if not isinstance(pictures.images, FileImages):
-        raise ConfigError("attributes", f"{pictures.name} holds images without file names, which the rows of {path} go by")
-    keys = [pictures.images.key(k) for k in range(count)]
+    if not isinstance(images.items, Member):
+        raise ConfigError("attributes", f"{images.name} holds images without file names, which the rows of {path} go by")
+    keys = [images.items.describe(k) for k in range(count)]
     if not path.is_file():
         raise DataError(f"{path}: there is no such file; expected a .csv of attributes, or list_attr_celeba.txt")
     try:

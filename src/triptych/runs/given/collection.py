@@ -1,0 +1,248 @@
+"""Collections: the images or maps that a user brings, whatever they are stored in, one by one and cut as a model takes them.
+
+Opening a collection reads names and labels, no pixels. An item is read when it is asked for, so a collection may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from triptych.core.batch import InputSpec
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.reading import is_inside, user_path
+from triptych.data import arrays
+from triptych.data.arrays import Arrays, array_file
+from triptych.data.decode import number_map
+from triptych.data.files import KINDS, Folder, is_image, walked
+from triptych.data.images import evenly_spaced, failure
+from triptych.data.naming import LABELS, ClassesFrom, classes_of, parsed
+from triptych.data.pairs import Member, class_map, stems
+from triptych.data.source import open_files, recognised
+from triptych.data.tfrecord import open_records
+from triptych.data.transforms import Size
+from triptych.runs.given.sizes import Cut, Sizing, Value, size_of, squares
+
+ImagesLike = str | Path | np.ndarray | Sequence[np.ndarray]
+"""What a collection is opened from: a path, or images (h, w, c) or maps (h, w)."""
+
+PROBED = 256
+"""Items whose headers are read when a collection is opened, so that what is wrong shows at once."""
+
+_FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
+
+
+class Items(Protocol):
+    """What is stored: encoded files or arrays, numbered from 0."""
+
+    def __len__(self) -> int: ...
+    def read(self, k: int) -> Value: ...
+    def describe(self, k: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class ArrayItems:
+    """Arrays in memory, or mapped from a file."""
+
+    values: Sequence[np.ndarray] | np.ndarray
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def read(self, k: int) -> np.ndarray:
+        """The k-th array."""
+        return np.asarray(self.values[k])
+
+    def describe(self, k: int) -> str:
+        """Where it is, for messages."""
+        return f"{self.name}[{k}]"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Images or maps, numbered from 0. All that its methods raise is a DataError that names the item."""
+
+    name: str
+    items: Items
+    spec: InputSpec
+    "What they are read as: images with so many channels, or maps."
+    sizing: Sizing
+    origin: str
+    "Changes when an item changes."
+    labels: np.ndarray | None = None
+    "Class of each item, int64 (n,), or None."
+    class_names: tuple[str, ...] | None = None
+    "None: labels are the numbers of the run's own classes."
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes have names."""
+        return None if self.class_names is None else len(self.class_names)
+
+    @property
+    def names(self) -> list[str]:
+        """Sub-folders and stem of each file, or the number of each array: what is made of an item is called so."""
+        if not isinstance(self.items, Member):
+            return [f"{k:06d}" for k in range(len(self))]
+        by_number = {number: stem for stem, number in stems(self.items.files).items()}
+        names = [by_number[int(number)] for number in self.items.numbers]
+        outside = next((name for name in names if not is_inside(name)), None)
+        if outside is not None:
+            advice = "make the archive again with plain names"
+            raise DataError(f"{self.name}: {outside!r} leads out of the folder that images are written to; {advice}")
+        return names
+
+    def measure(self, k: int) -> tuple[Size, Cut]:
+        """Width and height of the k-th item, from its header alone, and how it is cut."""
+        with self._naming(k):
+            size = size_of(self.items.read(k))
+            return size, self.sizing.cut(size, self.items.describe(k))
+
+    def read(self, k: int) -> tuple[Size, np.ndarray]:
+        """The width and height that the k-th item had, and itself, cut: uint8 (h, w, c) or int64 (h, w)."""
+        with self._naming(k):
+            value, where = self.items.read(k), self.items.describe(k)
+            size = size_of(value)
+            cut = self.sizing.cut(size, where)
+            if self.spec.kind == "image":
+                return size, cut.image(value, self.spec.channels or 3)
+            numbers = number_map(value) if isinstance(value, bytes) else value.astype(np.int64)
+            if self.spec.kind == "classes":
+                numbers = class_map(numbers, self.spec, where, remedy="the model knows no others; change the map")
+            return size, cut.numbers(numbers)
+
+    def load(self, items: Sequence[int]) -> np.ndarray:
+        """Some items, cut to one size: uint8 (b, h, w, c) or int64 (b, h, w)."""
+        return np.stack([self.read(k)[1] for k in items])
+
+    def probe(self) -> None:
+        """Reads the headers of some items."""
+        for k in evenly_spaced(len(self), PROBED):
+            self.measure(int(k))
+
+    @contextmanager
+    def _naming(self, k: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise failure(self.items.describe(k), error) from error
+
+
+# Opening
+
+
+def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, classes: ClassesFrom = "none") -> Collection:
+    """The images or maps of `spec` in a file, folder, archive, LMDB, array or published data set, or in arrays that it names in messages.
+
+    `classes`: where those of files are from. Raises ConfigError for `classes` that a path cannot have, DataError for what cannot be used.
+    """
+    if not isinstance(source, str | Path):
+        _check_arrays(source, spec)
+        return Collection(spec.name, ArrayItems(source, spec.name), spec, sizing, _digest(source))
+    path = user_path(source)
+    if not path.exists():
+        raise DataError(f"{path}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
+    try:
+        items, labels, class_names = _stored(path, spec, sizing, classes)
+    except DataError as error:
+        raise (error.renamed("classes") if error.setting == LABELS else error) from error
+    return Collection(str(path), items, spec, sizing, stamp(path), labels, class_names)
+
+
+def open_squares(source: str | Path | np.ndarray, *, side: int, channels: int, classes: ClassesFrom = "auto") -> Collection:
+    """All images at a path or in an array, in order, as squares: larger ones are cut, but arrays have to have the size."""
+    spec = InputSpec(name="the array", kind="image", channels=channels)
+    collection = open_collection(source, spec, squares(side), classes=classes)
+    if isinstance(collection.items, ArrayItems) and collection.class_names is None:
+        width, height = size_of(collection.items.read(0))
+        if (width, height) != (side, side):
+            raise DataError(f"{collection.name}: images of {width}x{height} pixels, expected {side}x{side}")
+    collection.probe()
+    return collection
+
+
+def _stored(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom) -> tuple[Items, np.ndarray | None, tuple[str, ...] | None]:
+    """What lies at a path: the items, their labels and the names of the classes, where they have some."""
+    stored = "file" if is_image(path.name) and path.is_file() else recognised(path)
+    if stored in ("file", "folder", "lmdb", "tar", "zip"):
+        files, empty = (Folder(path.parent, [path.name]), []) if stored == "file" else open_files(path, stored)
+        names = [files.names[k] for k in range(len(files.names))]
+        if not names:
+            raise DataError(f"{path}: holds no images ({KINDS} are looked for, in sub-folders too)")
+        found = classes_of(parsed(names), str(path), scheme=classes, empty=empty)
+        items = Member(spec, files, np.arange(len(names)))
+        return (items, None, None) if found is None else (items, found.labels, found.names)
+    if spec.kind != "image":
+        raise DataError(f"{path}: maps are read from files of images, or given as arrays in Python; expected a file, folder, .zip or .tar")
+    if classes in ("folder", "prefix"):
+        raise ConfigError("classes", f"got {classes!r}, but {path} is not made of files; leave it out")
+    if stored == "tfrecord":
+        items = part = open_records(path, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=classes != "none")[0]
+    else:
+        part = _published(path, stored) if stored != "arrays" else array_file(path)
+        items = ArrayItems(part.pixels, str(path))
+    if not len(items):
+        raise DataError(f"{path}: holds nothing")
+    return items, None if classes == "none" else part.labels, None if stored == "arrays" else part.class_names
+
+
+def _published(path: Path, stored: str) -> Arrays:
+    """The training images of MNIST or CIFAR-10."""
+    part = arrays.mnist(path, "train") if stored == "mnist" else arrays.cifar10(arrays.cifar10_files(path)[0])
+    assert part is not None  # or it would not have been recognised
+    return part
+
+
+def _check_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec) -> None:
+    """DataError unless these are images, uint8 (h, w, 1 or 3), or maps, whole numbers (h, w), as `spec` has it."""
+    if not hasattr(values, "__len__"):
+        raise DataError(f"{spec.name}: got {values!r}, expected a path or arrays")
+    if not len(values):
+        raise DataError(f"{spec.name}: holds nothing")
+    for k in range(len(values)):
+        found = np.asarray(values[k])
+        if spec.kind == "image":
+            fits = found.dtype == np.uint8 and found.ndim == 3 and found.shape[-1] in (1, 3)
+            expected = "uint8 of shape (height, width, 1 or 3)"
+        else:
+            fits, expected = np.issubdtype(found.dtype, np.integer) and found.ndim == 2, "whole numbers of shape (height, width)"
+        if not fits or not found.size:
+            raise DataError(f"{spec.name}[{k}]: {found.dtype} of shape {found.shape}, expected {expected}")
+
+
+def _digest(values: Sequence[np.ndarray] | np.ndarray) -> str:
+    hashed = hashlib.sha256()
+    for value in values:
+        array = np.ascontiguousarray(value)
+        hashed.update(f"{array.dtype}{array.shape}".encode())
+        hashed.update(array.data)
+    return hashed.hexdigest()
+
+
+def stamp(path: Path) -> str:
+    """A hash of the names, sizes and times of the files at a path, links followed."""
+    hashed = hashlib.sha256()
+    for file in sorted(_below(path)) if path.is_dir() else [path]:
+        try:
+            found = file.stat()
+            hashed.update(os.fsencode(f"{file} {found.st_size} {found.st_mtime_ns}\n"))
+        except OSError:  # a link to nothing: who reads it as an image says so
+            hashed.update(os.fsencode(f"{file} cannot be read\n"))
+    return hashed.hexdigest()
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for relative, folders, others in walked(folder):
+        folders[:] = [entry for entry in folders if not entry.name.startswith(".")]  # nothing in them is read
+        yield from (folder / relative / entry.name for entry in others)

@@ -1,0 +1,241 @@
+"""What a translator takes: images and maps of a user, or held-out images of its run; and the images of a style."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.core.model import Example, Translator
+from triptych.core.reading import user_path
+from triptych.data.config import DataConfig
+from triptych.data.domains import UnpairedDataConfig
+from triptych.data.files import listed
+from triptych.data.images import ImageSet, evenly_spaced
+from triptych.data.pairs import Member, PairedDataConfig, matched
+from triptych.data.transforms import Size
+from triptych.runs.given.collection import PROBED, Collection, open_collection, stamp
+from triptych.runs.given.sizes import AsTrained, OutputSize, Sizing, translation_sizing
+
+InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
+"""A path, or an image (h, w, c) or map (h, w) for each sample, by the names of the model's sources where there are several."""
+
+T = TypeVar("T")
+
+
+# Inputs -----------------------------------------------------------------------------------------------------------------
+
+
+class Translatable(ABC):
+    """Samples to translate, numbered from 0."""
+
+    def __init__(self, names: list[str], *, origin: Any) -> None:
+        self.names = names
+        "What the images made of them are called: sub-folders and stem."
+        self.origin = origin
+        "Changes when they change; JSON can hold it."
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @abstractmethod
+    def size(self, item: int) -> tuple[int, int]:
+        """Height and width of a sample, cut. Raises DataError naming a file that does not fit."""
+
+    @abstractmethod
+    def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
+        """What the model takes of some samples of one size; with the truth, where it is known, if that is wanted.
+
+        Raises DataError naming a file.
+        """
+
+
+class GivenInputs(Translatable):
+    """Items of collections, one for each of the model's sources."""
+
+    def __init__(self, names: list[str], sources: Sequence[Collection], truth: Collection | None, *, origin: Any) -> None:
+        """Reads the headers of some samples. Raises DataError."""
+        super().__init__(names, origin=origin)
+        self._sources, self._members = tuple(sources), (*sources, *(() if truth is None else (truth,)))
+        for item in evenly_spaced(len(names), PROBED):
+            self._measure(int(item))
+
+    def size(self, item: int) -> tuple[int, int]:
+        return self._sources[0].sizing.fixed or self._measure(item)
+
+    def _measure(self, item: int) -> tuple[int, int]:
+        return self._of_one_size(item, [member.measure(item) for member in self._members])[-1].kept
+
+    def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
+        members = self._members if truth else self._sources
+        samples = (self._of_one_size(item, [member.read(item) for member in members]) for item in items)
+        columns = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
+        inputs = {source.spec.name: column for source, column in zip(self._sources, columns, strict=False)}
+        known = len(members) > len(self._sources)
+        images = columns[-1] if known else torch.empty(len(items), 0, 0, 3, dtype=torch.uint8)
+        batch = RawBatch(images, None, torch.as_tensor(items), inputs).to(device)
+        return Example(batch.inputs, batch.images if known else None)
+
+    def _of_one_size(self, item: int, found: Sequence[tuple[Size, T]]) -> list[T]:
+        """What was found of each member, all of which have to have one size."""
+        (width, height), _ = found[0]
+        for member, (size, _) in zip(self._members, found, strict=False):
+            if size != (width, height):
+                first, where = (one.items.describe(item) for one in (self._sources[0], member))
+                raise DataError(f"{where}: {size[0]}x{size[1]} pixels, but {first} has {width}x{height}; make them one size")
+        return [one for _, one in found]
+
+
+class HeldOut(Translatable):
+    """Images of a set, as held-out images are shown: what of them is translated the model says."""
+
+    def __init__(self, images: ImageSet, spec: DataSpec, *, count: int, origin: Any = None) -> None:
+        super().__init__([f"{k:06d}" for k in range(count)], origin=origin)
+        self._images, self._spec = images, spec
+
+    def size(self, item: int) -> tuple[int, int]:
+        return self._spec.height_and_width
+
+    def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
+        numbers = np.asarray(items, dtype=np.int64)
+        loaded = self._images.batch(numbers)
+        labels = None if loaded.labels is None else torch.from_numpy(loaded.labels)
+        inputs = {name: torch.from_numpy(values) for name, values in loaded.inputs.items()}
+        batch = RawBatch(torch.from_numpy(np.ascontiguousarray(loaded.images)), labels, torch.from_numpy(numbers), inputs)
+        return model.example(batch.to(device), settings=settings)
+
+
+class Styles:
+    """Images whose look is taken: all of them together for each answer, or one after the other."""
+
+    def __init__(self, images: Collection, *, each: bool) -> None:
+        """`each`: the answers take them in turn, input by input."""
+        self._images, self._each = images, each
+        self._together: torch.Tensor | None = None
+        self.origin = [images.origin, each]
+
+    def of(self, items: Sequence[int], answer: int, *, answers: int, device: torch.device | str) -> torch.Tensor:
+        """Those of an answer to some inputs: (b, k, c, h, w) in [-1, 1]. Raises DataError naming a file that cannot be used."""
+        count = len(self._images)
+        if self._each:
+            return self._load([(item * answers + answer) % count for item in items], device)[:, None]
+        if self._together is None:
+            self._together = self._load(range(count), device)[None]
+        return self._together.expand(len(items), -1, -1, -1, -1)
+
+    def _load(self, numbers: Sequence[int], device: torch.device | str) -> torch.Tensor:
+        return RawBatch(torch.from_numpy(self._images.load(numbers)), None, torch.as_tensor(numbers)).to(device).images
+
+
+# Opening ----------------------------------------------------------------------------------------------------------------
+
+
+def open_inputs(
+    inputs: InputsLike, translator: Translator, *, config: DataConfig, spec: DataSpec, size: OutputSize, count: int | None
+) -> GivenInputs:
+    """The first `count` samples at a path or in arrays, for a model of a run on images of `config` and `spec`.
+
+    Raises ConfigError and DataError for what cannot be used, naming the file.
+    """
+    sizing = translation_sizing(size, config=config, spec=spec, translator=translator)
+    truth = None
+    if isinstance(inputs, str | Path):
+        path = user_path(inputs)
+        target = config.target if isinstance(config, PairedDataConfig) else None
+        if isinstance(config, UnpairedDataConfig):
+            _check_one_domain(path, [config.a, config.b])
+        sources, truth = _at_path(path, translator, target, sizing)
+        origin = [sources[0].origin, size]
+    else:
+        sources = _by_name(inputs, translator, sizing)
+        origin = [*(source.origin for source in sources), size]
+    names = sources[0].names
+    return GivenInputs(names[: _counted(count, len(names))], sources, truth, origin=origin)
+
+
+def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count: int | None) -> HeldOut:
+    """The first `count` held-out images of a run on the data of `config`, which was `spec`.
+
+    Raises ConfigError or DataError where there are none, or the data is not what it was, and where another size is asked for.
+    """
+    if size is not None:
+        raise ConfigError("size", f"got {size!r}, but held-out images have the run's size; leave it out, or name the images")
+    data = config.open()
+    before, now = ((told.height_and_width, told.channels, [entry.name for entry in told.inputs]) for told in (spec, data.spec))
+    if now != before:
+        raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {now} in place of {before})")
+    if data.validation is None:
+        raise ConfigError("held_out", "got true, but the run's data has no held-out images; name some images instead")
+    return HeldOut(data.validation, spec, count=_counted(count, len(data.validation)), origin=["held out", config.to_dict()])
+
+
+def open_styles(style: InputsLike, translator: Translator, *, config: DataConfig, spec: DataSpec, each: bool) -> Styles:
+    """The images of a file, folder, archive or array as styles, of the run's size. Raises ConfigError and DataError."""
+    kind = InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
+    if isinstance(style, Mapping):
+        raise ConfigError("style", "got arrays by name, expected a path, or uint8 images (n, height, width, channels)")
+    return Styles(open_collection(style, kind, AsTrained(config, spec)), each=each)
+
+
+def _counted(count: int | None, available: int) -> int:
+    if count is not None and not 1 <= count <= available:
+        raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there")
+    return count or available
+
+
+def _by_name(inputs: np.ndarray | Mapping[str, Any], translator: Translator, sizing: Sizing) -> list[Collection]:
+    specs = translator.sources
+    names = [spec.name for spec in specs]
+    arrays = inputs if isinstance(inputs, Mapping) else {names[0]: inputs} if len(names) == 1 else {}
+    if set(arrays) != set(names):
+        wrong = next((name for name in arrays if name not in names), None)
+        got = "one array" if not isinstance(inputs, Mapping) else ", ".join(arrays) or "nothing"
+        hint = "" if wrong is None else nearest(wrong, names)
+        raise ConfigError("inputs", f"got {got}, expected arrays by the names {', '.join(names)}{hint}")
+    sources = [open_collection(arrays[spec.name], spec, sizing) for spec in specs]
+    if len({len(source) for source in sources}) > 1:
+        lengths = ", ".join(f"{len(source)} {source.spec.name}" for source in sources)
+        raise ConfigError("inputs", f"got {lengths}, expected as many of each")
+    return sources
+
+
+def _at_path(path: Path, translator: Translator, target: str | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
+    """A reader for each of the model's sources, and of the truth where it is there."""
+    specs, first = translator.sources, translator.sources[0]
+    if path.is_dir() and (len(specs) > 1 or target is not None):
+        parts = [name for name in listed(path) if (path / name / first.name).is_dir()]
+        if (path / first.name).is_dir() or (len(specs) > 1 and not parts):
+            truth = None if target is None else InputSpec(name=target, kind="image", channels=translator.output_channels)
+            return _layout(path, specs, truth, sizing)
+        if parts:
+            raise DataError(f"{path}: holds {', '.join(parts)}, each with a folder {first.name}; name one of them, as in {path / parts[0]}")
+    if len(specs) > 1 and path.exists():
+        wanted = ", ".join(spec.name for spec in specs)
+        raise DataError(f"{path}: not a folder; this model makes images of {wanted}, which lie in a folder with a sub-folder for each")
+    return [open_collection(path, first, sizing)], None
+
+
+def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
+    """DataError for a folder laid out as training data of two domains: half of its images are not of the kind that is translated."""
+    if any(user_path(domain).is_absolute() for domain in domains):
+        return  # they lie elsewhere
+    for place in (path, *((path / name for name in listed(path)) if path.is_dir() else ())):
+        if all((place / domain).is_dir() for domain in domains):
+            found = " and ".join(domains)
+            raise DataError(f"{place}: holds the two domains {found}; name one of them, as in {place / domains[0]}")
+
+
+def _layout(path: Path, specs: Sequence[InputSpec], truth: InputSpec | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
+    """The files in a sub-folder for each source, and in that of the images to be made where there is one."""
+    chosen = [*specs, *([truth] if truth is not None and (path / truth.name).is_dir() else [])]
+    _, files, numbers = matched(path, {spec.name: "which this model makes images of" for spec in chosen})
+    origin = stamp(path)
+    found = [Collection(str(path), Member(spec, files[spec.name], numbers[spec.name]), spec, sizing, origin) for spec in chosen]
+    return found[: len(specs)], found[-1] if len(chosen) > len(specs) else None
