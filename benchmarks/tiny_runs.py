@@ -189,6 +189,7 @@ def write_data(folder: Path) -> None:
     np.savez(folder / "small.npz", arr_0=np.stack([_blots(k, 8, 8, 1, 256) for k in range(3)]))
     for k in range(4):
         _save(folder / f"small/{k}.png", _blots(k, 8, 8, 1, 256))
+        _save(folder / f"two/{k % 2}.png", _blots(k, 32, 32, 3, 256))
         _save(folder / f"digits/{('zero', 'one')[k % 2]}/{k}.png", _blots(k, 16, 16, 1, 256))
     for character in ("Greek/character01", "Greek/character02", *(f"Latin/character0{k}" for k in range(4))):
         for k in range(6):
