@@ -10,7 +10,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.diffusion.bounds import bound_term, discretized_gaussian_log_likelihood, losses, normal_kl, prior_term
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients
 
 MEANS = ["epsilon", "x0", "previous_x", "v"]
 T4 = torch.tensor([0, 1, 40, 99])
@@ -28,14 +28,14 @@ def data(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def test_anchors() -> None:
     linear, cosine = GaussianDiffusion(GaussianConfig()), GaussianDiffusion(GaussianConfig(schedule="cosine"))
-    abar = Coefficients(*linear.tables).abar
+    abar = StepCoefficients(*linear.tables).abar
     np.testing.assert_allclose(linear.betas[[0, 999]], [1e-4, 0.02], rtol=1e-9)
     np.testing.assert_allclose(abar[[0, 499, 999]], [0.9999, 0.0785872429, 4.03582977e-5], rtol=1e-8)
-    np.testing.assert_allclose(Coefficients(*linear.tables).variance_small[1], 5.45318766e-5, rtol=1e-8)
+    np.testing.assert_allclose(StepCoefficients(*linear.tables).variance_small[1], 5.45318766e-5, rtol=1e-8)
     np.testing.assert_allclose(cosine.betas[[0, 998, 999]], [4.12842248e-5, 0.749999393, 0.999], rtol=1e-8)
-    np.testing.assert_allclose(Coefficients(*cosine.tables).abar[[499, 999]], [0.493843590, 2.42876691e-9], rtol=1e-8)
+    np.testing.assert_allclose(StepCoefficients(*cosine.tables).abar[[499, 999]], [0.493843590, 2.42876691e-9], rtol=1e-8)
     longer = GaussianDiffusion(GaussianConfig(schedule="cosine", steps=4000))
-    np.testing.assert_allclose([longer.betas[0], Coefficients(*longer.tables).abar[-1]], [9.86581881e-6, 1.51798047e-10], rtol=1e-8)
+    np.testing.assert_allclose([longer.betas[0], StepCoefficients(*longer.tables).abar[-1]], [9.86581881e-6, 1.51798047e-10], rtol=1e-8)
     assert GaussianConfig(steps=4000).table()[0] == pytest.approx(2.5e-5)
 
 
@@ -47,7 +47,7 @@ def test_short_linear_schedules_are_refused(steps: int) -> None:
 
 def test_a_table_of_betas() -> None:
     given = GaussianDiffusion(GaussianConfig(steps=3, betas=(0.1, 0.2, 0.4)))
-    np.testing.assert_allclose(Coefficients(*given.tables).abar, [0.9, 0.72, 0.432])
+    np.testing.assert_allclose(StepCoefficients(*given.tables).abar, [0.9, 0.72, 0.432])
     with pytest.raises(ConfigError, match="one for each of the 4 steps"):
         GaussianConfig(steps=4, betas=(0.1, 0.2, 0.4))
     with pytest.raises(ConfigError, match="between 0 and 1"):
@@ -59,10 +59,34 @@ def test_numbers_and_tensors_are_the_same_coefficients() -> None:
     many = chain.at(T4)
     for i, step in enumerate(T4.tolist()):
         one = chain.at_step(step)
-        for name in Coefficients.__dataclass_fields__:
+        for name in StepCoefficients.__dataclass_fields__:
             value = getattr(many, name)
             assert value.shape == (4, 1, 1, 1)
             assert value[i].item() == pytest.approx(getattr(one, name), rel=1e-6)
+
+
+def test_coefficients_follow_from_the_noise_level_alone() -> None:
+    """As numbers and as tensors, and as a table has them; alpha and sigma of x_t keep the variance."""
+    chain = process()
+    table = chain.at(T4)
+    assert isinstance(table, StepCoefficients)
+    many = Coefficients.of_sigma(table.sigma.double(), time=table.time)
+    for i, step in enumerate(T4.tolist()):
+        one = Coefficients.of_sigma(chain.at_step(step).sigma, time=chain.at_step(step).time)
+        for name in Coefficients.__dataclass_fields__:
+            assert getattr(one, name) == pytest.approx(getattr(chain.at_step(step), name), rel=1e-12)
+            assert getattr(many, name)[i].item() == pytest.approx(getattr(one, name), rel=1e-6)
+        assert one.sqrt_abar**2 + one.sqrt_noise**2 == pytest.approx(1, rel=1e-14)
+        assert one.sqrt_noise / one.sqrt_abar == pytest.approx(one.sigma, rel=1e-14)
+    assert not isinstance(one, StepCoefficients) and not hasattr(one, "posterior_x0")
+
+
+def test_only_timesteps_have_a_step_before() -> None:
+    chain = process(mean="previous_x")
+    x = torch.zeros(1, 1, 2, 2)
+    assert torch.equal(chain.x0_from(x, x, chain.at_step(3)), x)
+    with pytest.raises(AssertionError):
+        chain.x0_from(x, x, chain.at_time(3.5))
 
 
 def test_posterior_is_bayes_rule() -> None:
@@ -162,7 +186,7 @@ def test_between_two_timesteps() -> None:
     chain = process(rescale_timesteps=True)
     for step in (0, 31, 99):
         here, table = chain.at_time(step), chain.at_step(step)
-        for name in ("time", "abar", "sqrt_abar", "sqrt_noise", "sqrt_recip", "sqrt_recip_less_1"):
+        for name in ("time", "abar", "sqrt_abar", "sqrt_noise", "sqrt_recip", "sigma"):
             assert getattr(here, name) == pytest.approx(getattr(table, name), rel=1e-9), name
         assert chain.time_of(table.sigma) == pytest.approx(step)
     half = chain.at_time(10.5)
@@ -174,7 +198,7 @@ def test_between_two_timesteps() -> None:
 def test_respacing_keeps_the_noise_levels() -> None:
     chain, kept = process(), [3, 20, 77]
     respaced = chain.respaced(kept)
-    np.testing.assert_allclose(Coefficients(*respaced.tables).abar, Coefficients(*chain.tables).abar[kept])
+    np.testing.assert_allclose(StepCoefficients(*respaced.tables).abar, StepCoefficients(*chain.tables).abar[kept])
     assert respaced.at(torch.tensor([0, 2])).time.flatten().tolist() == [3, 77]
     assert process().respaced([5]).steps == 1  # a single step has no second one to take its first variance from
 

@@ -14,7 +14,7 @@ from tests.diffusion import recorded
 from triptych.core.batch import DataSpec
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.bounds import bound, losses
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.gaussian import GaussianConfig, GaussianDiffusion, StepCoefficients
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import ancestral_step, ancestral_steps, clipping, ddim_reverse_step, ddim_step, ddim_steps, x0_predictor
 from triptych.diffusion.unet import UNet, UNetConfig
@@ -128,7 +128,7 @@ def test_bits_per_dim(model: ADM) -> None:
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_schedules(schedule: str) -> None:
     process = GaussianDiffusion(GaussianConfig(schedule=schedule))  # type: ignore[arg-type]
-    tables = Coefficients(*process.tables)
+    tables = StepCoefficients(*process.tables)
     ours = {
         "betas": process.betas,
         "alphas_cumprod": tables.abar,

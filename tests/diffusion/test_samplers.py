@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, ImageHook
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, ImageHook, StepCoefficients
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import Step, ancestral_steps, clipping, ddim_reverse_step, ddim_sigma, ddim_steps, x0_predictor
 
@@ -23,7 +23,7 @@ class KnownDenoiser:
     """The best epsilon for x_t at original timesteps; it counts its calls and keeps the timesteps."""
 
     def __init__(self, config: GaussianConfig) -> None:
-        tables = Coefficients(*torch.from_numpy(GaussianDiffusion(config).tables))
+        tables = StepCoefficients(*torch.from_numpy(GaussianDiffusion(config).tables))
         self.abar = tables.abar
         self.seen: list[int] = []
 

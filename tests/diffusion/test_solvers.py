@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -68,9 +67,7 @@ def uneven_levels(pairs: int) -> list[Coefficients]:
 
 def at_sigma(sigma: float) -> Coefficients:
     """The coefficients at any noise level, without a schedule."""
-    abar = 1 / (1 + sigma**2)
-    known = {"abar": abar, "sqrt_abar": abar**0.5, "sqrt_noise": sigma * abar**0.5, "sqrt_recip": abar**-0.5, "sqrt_recip_less_1": sigma}
-    return replace(LINEAR.at_time(0), **known)
+    return Coefficients.of_sigma(sigma, time=0.0)
 
 
 def normal(count: int = 16) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triptych.diffusion.gaussian import RESCALED_TO, Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments
+from triptych.diffusion.gaussian import RESCALED_TO, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
 
 _BITS = 1 / math.log(2)
 _TINY = 1e-12
@@ -45,7 +45,7 @@ def discretized_gaussian_log_likelihood(x: Tensor, mean: Tensor, log_variance: A
     return torch.where(x < -0.999, upper, inside).clamp(min=_TINY).log()
 
 
-def bound_term(process: GaussianDiffusion, moments: Moments, *, x0: Tensor, x_t: Tensor, coefficients: Coefficients) -> Tensor:
+def bound_term(process: GaussianDiffusion, moments: Moments, *, x0: Tensor, x_t: Tensor, coefficients: StepCoefficients) -> Tensor:
     """The bound's term at each sample's timestep, in bits per dimension: (b,); -log p(x_0 | x_1) at t = 0, else a KL (Ho et al., Eq. 5)."""
     c = coefficients
     true_mean = process.posterior_mean(x0, x_t, c)

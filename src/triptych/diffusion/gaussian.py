@@ -6,8 +6,9 @@ learned variances and the hybrid loss; Salimans and Ho 2022 (arXiv 2202.00512) f
 `NoiseProcess` is the way from images to noise, all that a classifier of noisy images needs; `GaussianDiffusion` adds what a network
 predicts of the way back.
 
-Tables are float64 and become PyTorch's default type where they are looked up. A lookup gives `Coefficients`: numbers for one step
-that all samples share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both.
+Tables are float64 and become PyTorch's default type where they are looked up. A lookup gives `StepCoefficients`: numbers for one step
+that all samples share, tensors (b, 1, 1, 1) for a step of its own for each sample; the formulas are the same for both. Predictors and
+solvers need the first six of them alone, `Coefficients`, which every noise level has, with or without a table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from triptych.core.config import Config, config
@@ -83,23 +85,36 @@ class GaussianConfig(NoiseConfig):
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What the formulas need of a timestep: numbers, or tensors (b, 1, 1, 1).
-
-    Between two timesteps (`NoiseProcess.at_time`) those that speak of a neighbour, and the posteriors, are NaN.
-    """
+    """What the formulas need of a noise level: numbers, or tensors (b, 1, 1, 1)."""
 
     time: Any
     "What the network sees: the original timestep, rescaled if asked."
     abar: Any
-    abar_prev: Any
-    abar_next: Any
     sqrt_abar: Any
     sqrt_noise: Any
     "sqrt(1 - abar)."
     sqrt_recip: Any
     "sqrt(1 / abar)."
-    sqrt_recip_less_1: Any
-    "sqrt(1 / abar - 1)."
+    sigma: Any
+    "sqrt(1 / abar - 1), the noise level of Karras et al. (2022): the deviation of the noise where the image has factor 1."
+
+    @staticmethod
+    def of_sigma(sigma: Any, *, time: Any) -> Coefficients:
+        """Those of any noise level above 0, without a table: a number, or a tensor (b, 1, 1, 1). `time`: what the network sees of it."""
+        abar = 1 / (1 + sigma**2)
+        return Coefficients(time, abar, abar**0.5, sigma * abar**0.5, (1 + sigma**2) ** 0.5, sigma)
+
+    def times(self, x: Tensor) -> Tensor:
+        """`time` for each sample of x (b, ...): (b,)."""
+        return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((len(x),), self.time, device=x.device)
+
+
+@dataclass(frozen=True, slots=True)
+class StepCoefficients(Coefficients):
+    """What the formulas need of a timestep, which has neighbours and a posterior."""
+
+    abar_prev: Any
+    abar_next: Any
     posterior_x0: Any
     "Of x_0 in the mean of q(x_{t-1} | x_t, x_0): beta sqrt(abar_prev) / (1 - abar)."
     posterior_xt: Any
@@ -115,30 +130,21 @@ class Coefficients:
     not_last: Any
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
 
-    @property
-    def sigma(self) -> Any:
-        """The noise level in the terms of Karras et al. (2022): the deviation of the noise where the image has factor 1."""
-        return self.sqrt_recip_less_1
-
-    def times(self, x: Tensor) -> Tensor:
-        """`time` for each sample of x (b, ...): (b,)."""
-        return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((len(x),), self.time, device=x.device)
-
 
 Denoiser = Callable[[Tensor, Coefficients], Tensor]
-"""The network's output for noisy images x_t (b, c, h, w) at the timesteps of the coefficients."""
+"""The network's output for noisy images x_t (b, c, h, w) at the noise levels of the coefficients."""
 
-_FIELDS = tuple(field.name for field in dataclasses.fields(Coefficients))
+_FIELDS = tuple(field.name for field in dataclasses.fields(StepCoefficients))
 
 
 def _tables(betas: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """The fields of Coefficients for every timestep: float64 (fields, steps)."""
+    """The fields of StepCoefficients for every timestep: float64 (fields, steps)."""
     abar = np.cumprod(1 - betas)
     abar_prev, abar_next = np.append(1.0, abar[:-1]), np.append(abar[1:], 0.0)
     small = betas * (1 - abar_prev) / (1 - abar)
     first = small[1] if len(betas) > 1 else betas[0]
     clipped, large = np.append(first, small[1:]), np.append(first, betas[1:])
-    tables = Coefficients(
+    tables = StepCoefficients(
         time=times,
         abar=abar,
         abar_prev=abar_prev,
@@ -146,7 +152,7 @@ def _tables(betas: np.ndarray, times: np.ndarray) -> np.ndarray:
         sqrt_abar=np.sqrt(abar),
         sqrt_noise=np.sqrt(1 - abar),
         sqrt_recip=np.sqrt(1 / abar),
-        sqrt_recip_less_1=np.sqrt(1 / abar - 1),
+        sigma=np.sqrt(1 / abar - 1),
         posterior_x0=betas * np.sqrt(abar_prev) / (1 - abar),
         posterior_xt=(1 - abar_prev) * np.sqrt(1 - betas) / (1 - abar),
         variance_small=small,
@@ -181,6 +187,7 @@ class NoiseProcess:
             betas = 1 - abar / np.append(1.0, abar[:-1])
         self.betas = betas
         self.tables = _tables(betas, np.array(self.kept) * config.time_unit)
+        self._log_sigmas = np.log(self.tables[_FIELDS.index("sigma")])
         self._on_device: dict[torch.device, Tensor] = {}
 
     @property
@@ -188,34 +195,24 @@ class NoiseProcess:
         """Number of timesteps of this process."""
         return len(self.kept)
 
-    def at(self, t: Tensor) -> Coefficients:
-        """The coefficients at each sample's timestep, t (b,)."""
+    def at(self, t: Int[Tensor, " b"]) -> StepCoefficients:
+        """The coefficients at each sample's timestep."""
         if t.device not in self._on_device:
             self._on_device[t.device] = torch.from_numpy(self.tables).to(t.device, torch.get_default_dtype())
-        return Coefficients(*self._on_device[t.device].index_select(1, t)[:, :, None, None, None].unbind(0))
+        return StepCoefficients(*self._on_device[t.device].index_select(1, t)[:, :, None, None, None].unbind(0))
 
-    def at_step(self, step: int) -> Coefficients:
+    def at_step(self, step: int) -> StepCoefficients:
         """The coefficients at one timestep, as numbers."""
-        return Coefficients(*self.tables[:, step].tolist())
+        return StepCoefficients(*self.tables[:, step].tolist())
 
     def at_time(self, t: float) -> Coefficients:
         """The coefficients at a time from 0 to steps - 1, also between two timesteps: log(sigma) is interpolated along a line."""
-        log_sigma = float(np.interp(t, np.arange(self.steps), np.log(self.tables[_FIELDS.index("sqrt_recip_less_1")])))
-        sigma = math.exp(log_sigma)
-        abar = 1 / (1 + sigma**2)
-        known = {
-            "time": float(np.interp(t, np.arange(self.steps), self.tables[0])),
-            "abar": abar,
-            "sqrt_abar": abar**0.5,
-            "sqrt_noise": sigma * abar**0.5,
-            "sqrt_recip": (1 + sigma**2) ** 0.5,
-            "sqrt_recip_less_1": sigma,
-        }
-        return Coefficients(**dict.fromkeys(_FIELDS, math.nan) | known)
+        sigma = math.exp(float(np.interp(t, np.arange(self.steps), self._log_sigmas)))
+        return Coefficients.of_sigma(sigma, time=float(np.interp(t, np.arange(self.steps), self.tables[0])))
 
     def time_of(self, sigma: float) -> float:
-        """The time, from 0 to steps - 1, at which the noise level (see `Coefficients.sigma`) is `sigma`; the inverse of `at_time`."""
-        return float(np.interp(math.log(sigma), np.log(self.tables[_FIELDS.index("sqrt_recip_less_1")]), np.arange(self.steps)))
+        """The time, from 0 to steps - 1, at which the noise level is `sigma`; the inverse of `at_time`."""
+        return float(np.interp(math.log(sigma), self._log_sigmas, np.arange(self.steps)))
 
     def noised(self, x0: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
         """x_t, a sample of q(x_t | x_0)."""
@@ -223,7 +220,7 @@ class NoiseProcess:
 
     def noise_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
         """The noise that leads from x_0 to x_t."""
-        return (c.sqrt_recip * x_t - x0) / c.sqrt_recip_less_1
+        return (c.sqrt_recip * x_t - x0) / c.sigma
 
 
 class GaussianDiffusion(NoiseProcess):
@@ -239,7 +236,8 @@ class GaussianDiffusion(NoiseProcess):
         return GaussianDiffusion(self.config, kept=kept)
 
     def posterior_mean(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
-        """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7)."""
+        """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7), which timesteps alone have."""
+        assert isinstance(c, StepCoefficients)
         return c.posterior_x0 * x0 + c.posterior_xt * x_t
 
     def target(self, x0: Tensor, x_t: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
@@ -265,10 +263,11 @@ class GaussianDiffusion(NoiseProcess):
         """x_0 from what the network predicts."""
         match self.config.mean:
             case "epsilon":
-                return c.sqrt_recip * x_t - c.sqrt_recip_less_1 * prediction
+                return c.sqrt_recip * x_t - c.sigma * prediction
             case "x0":
                 return prediction
             case "previous_x":
+                assert isinstance(c, StepCoefficients)
                 return (prediction - c.posterior_xt * x_t) / c.posterior_x0
             case "v":
                 return c.sqrt_abar * x_t - c.sqrt_noise * prediction
@@ -277,7 +276,7 @@ class GaussianDiffusion(NoiseProcess):
         """What the network would predict for that x_0; the inverse of `x0_from`."""
         return self.target(x0, x_t, self.noise_from(x0, x_t, c), c)
 
-    def moments(self, output: Tensor, x_t: Tensor, c: Coefficients, hook: ImageHook | None = None) -> Moments:
+    def moments(self, output: Tensor, x_t: Tensor, c: StepCoefficients, hook: ImageHook | None = None) -> Moments:
         """p(x_{t-1} | x_t), from the network's whole output at (x_t, t); `hook` changes the predicted x_0."""
         prediction, logits = self.split(output)
         x0 = self.x0_from(prediction, x_t, c)
@@ -285,7 +284,7 @@ class GaussianDiffusion(NoiseProcess):
         mean = prediction if self.config.mean == "previous_x" else self.posterior_mean(x0, x_t, c)
         return Moments(mean, *self._variance(logits, c), x0)
 
-    def _variance(self, logits: Tensor | None, c: Coefficients) -> tuple[Any, Any]:
+    def _variance(self, logits: Tensor | None, c: StepCoefficients) -> tuple[Any, Any]:
         """The variance and its logarithm."""
         if logits is None:
             small = self.config.variance == "fixed_small"

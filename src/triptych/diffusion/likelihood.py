@@ -24,6 +24,7 @@ from torch import Tensor
 from triptych.core.config import Config, config
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Denoiser, GaussianDiffusion
+from triptych.diffusion.ode import State, runge_kutta_4
 
 BIN = 2 / 255
 """Distance between neighbouring 8-bit values in [-1, 1]."""
@@ -73,9 +74,9 @@ class _Flow:
     def __init__(self, process: GaussianDiffusion, denoise: Denoiser, trace: Trace) -> None:
         self._process, self._denoise, self._trace, self._calls = process, denoise, trace, 0
 
-    def __call__(self, x: Tensor, log_sigma: float) -> tuple[Tensor, Tensor]:
-        """d x / d log sigma, and its divergence (b,)."""
-        process, c = self._process, self._process.at_time(self._process.time_of(math.exp(log_sigma)))
+    def __call__(self, state: State, log_sigma: float) -> State:
+        """d x / d log sigma (b, c, h, w) and its divergence (b,), of a state of x and the divergence's integral."""
+        process, x, c = self._process, state[0], self._process.at_time(self._process.time_of(math.exp(log_sigma)))
         with torch.enable_grad():
             x = x.detach().requires_grad_()
             x0 = process.x0_from(process.split(self._denoise(x, c))[0], x, c).to(x.dtype)
@@ -93,22 +94,11 @@ def log_density(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, *
     """
     first, last = process.at_time(0), process.at_time(process.steps - 1)
     grid = np.linspace(math.log(first.sigma), math.log(last.sigma), steps + 1).tolist()
-    flow, x, dimensions = _Flow(process, denoise, trace), images * first.sqrt_abar, images[0].numel()
-    total = torch.full((len(x),), 0.5 * dimensions * math.log(first.abar), dtype=torch.float64, device=x.device)
+    flow, dimensions = _Flow(process, denoise, trace), images[0].numel()
+    x, total = images * first.sqrt_abar, images.new_full((len(images),), 0.5 * dimensions * math.log(first.abar), dtype=torch.float64)
     for here, there in pairwise(grid):
-        x, divergence = _runge_kutta_4(flow, x, here, there)
-        total += divergence
+        x, total = runge_kutta_4(flow, (x, total), here, there)
     return total - 0.5 * (x.double() ** 2 + math.log(2 * math.pi)).flatten(1).sum(1)
-
-
-def _runge_kutta_4(flow: _Flow, x: Tensor, here: float, there: float) -> tuple[Tensor, Tensor]:
-    """x at `there`, and the integral of the divergence on the way."""
-    h, middle = there - here, (here + there) / 2
-    a, div_a = flow(x, here)
-    b, div_b = flow(x + h / 2 * a, middle)
-    c, div_c = flow(x + h / 2 * b, middle)
-    d, div_d = flow(x + h * c, there)
-    return x + h / 6 * (a + 2 * b + 2 * c + d), h / 6 * (div_a + 2 * div_b + 2 * div_c + div_d)
 
 
 def log_prob(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, rng: Rng, *, settings: FlowODEConfig) -> Tensor:

@@ -257,7 +257,6 @@ class DiffusionModel(Model):
         assert isinstance(settings, SamplingConfig)  # or there would be no trajectory
         return last_sample(steps, count=settings.num_steps(self.config.diffusion), report=report)
 
-    @torch.no_grad()
     def _steps(
         self,
         process: GaussianDiffusion,
@@ -267,7 +266,7 @@ class DiffusionModel(Model):
         settings: SamplingConfig,
         hook: ImageHook | None,
     ) -> Iterator[Step]:
-        hook = clipping(settings.threshold if settings.clip else None, hook)
+        denoise, hook = torch.no_grad()(denoise), clipping(settings.threshold if settings.clip else None, hook)
         x = rng.normal("initial", *self.image_shape)
 
         def noise(i: int) -> Tensor:

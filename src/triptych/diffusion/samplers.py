@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments
+from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
 
 SamplerName = Literal["ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun"]
 """The first two are below, the others in solvers.py."""
@@ -38,23 +38,23 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
     return lambda x0: hook(x0).clamp(-threshold, threshold)
 
 
-def ancestral_step(moments: Moments, c: Coefficients, noise: Tensor) -> Tensor:
+def ancestral_step(moments: Moments, c: StepCoefficients, noise: Tensor) -> Tensor:
     """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
     deviation = c.not_last * (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else _deviation(moments, c)
     return moments.mean + deviation * noise
 
 
-def _deviation(moments: Moments, c: Coefficients) -> float:
+def _deviation(moments: Moments, c: StepCoefficients) -> float:
     return float(c.not_last * moments.variance**0.5)
 
 
-def ddim_sigma(c: Coefficients, *, eta: float) -> Any:
+def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
     """The deviation of the noise that a DDIM step adds (Song et al. 2021, Eq. 16): 0 for eta = 0, about the ancestral one's for eta = 1."""
     return eta * ((1 - c.abar_prev) / (1 - c.abar)) ** 0.5 * (1 - c.abar / c.abar_prev) ** 0.5
 
 
 def ddim_step(
-    process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients, *, eta: float = 0.0, noise: Tensor | None = None
+    process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients, *, eta: float = 0.0, noise: Tensor | None = None
 ) -> Tensor:
     """x_{t-1} from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
     sigma = ddim_sigma(c, eta=eta)
@@ -68,7 +68,7 @@ def _root(value: Any) -> Any:
     return value.clamp(min=0).sqrt() if isinstance(value, Tensor) else max(value, 0.0) ** 0.5
 
 
-def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients) -> Tensor:
     """x_{t+1} from x_t and the x_0 predicted there, along the same path as `ddim_step` with eta = 0: from an image to its noise."""
     return c.abar_next**0.5 * x0 + (1 - c.abar_next) ** 0.5 * process.noise_from(x0, x_t, c)
 

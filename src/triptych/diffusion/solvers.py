@@ -62,19 +62,21 @@ class Solver:
 def points_of(process: NoiseProcess, *, steps: int, spacing: Spacing) -> list[Coefficients]:
     """The `steps` points of a solver, from the last timestep of the process to the first.
 
-    "timesteps": evenly spread over the timesteps, between which they may lie. "log-snr": evenly in log(sigma). "edm": evenly in
-    sigma^(1/7) (Karras et al. 2022, Eq. 5). The last two count from sigma = 80 where the last timestep lies above it (that of the cosine
-    schedule has 20,000), and only their first point is the last timestep all the same.
+    "timesteps": evenly spread over the timesteps, between which they may lie. "log-snr" and "edm": by `noise_levels`, which begin at
+    sigma = 80 where the last timestep lies above it (that of the cosine schedule has 20,000); their first point is the last timestep.
     """
     if spacing == "timesteps":
         return [process.at_time(t) for t in np.linspace(process.steps - 1, 0, steps).tolist()]
     first, last = process.at_time(process.steps - 1), process.at_time(0)
-    high, low = min(first.sigma, LARGEST_SIGMA), last.sigma
+    sigmas = noise_levels(min(first.sigma, LARGEST_SIGMA), last.sigma, steps=steps, spacing=spacing)
+    return [first, *(process.at_time(process.time_of(sigma)) for sigma in sigmas[1:])]
+
+
+def noise_levels(high: float, low: float, *, steps: int, spacing: Literal["log-snr", "edm"]) -> list[float]:
+    """`steps` noise levels sigma from `high` down to `low`: evenly in log(sigma), or in sigma^(1/7) (Karras et al. 2022, Eq. 5)."""
     if spacing == "log-snr":
-        sigmas = np.exp(np.linspace(math.log(high), math.log(low), steps))
-    else:
-        sigmas = np.linspace(high ** (1 / RHO), low ** (1 / RHO), steps) ** RHO
-    return [first, *(process.at_time(process.time_of(sigma)) for sigma in sigmas[1:].tolist())]
+        return np.exp(np.linspace(math.log(high), math.log(low), steps)).tolist()
+    return (np.linspace(high ** (1 / RHO), low ** (1 / RHO), steps) ** RHO).tolist()
 
 
 def num_points(steps: int | str | None, *, total: int) -> int:
