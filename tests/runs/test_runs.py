@@ -270,12 +270,13 @@ def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
         trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=progress)
     again = []
     trained.sample(9, seed=5, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: again.append(now))
-    assert again == [(4, 9), (6, 9), (8, 9), (9, 9)]  # four were there
+    assert again[0] == (4, 9) and again[-1] == (9, 9) and again == sorted(again)  # four were there
+    assert len(again) > 4  # a batch tells of its steps
     with np.load(tmp_path / "a.npz") as arrays:
         assert np.abs(arrays["arr_0"].astype(int) - whole.images).max() <= 1
     other = []
     trained.sample(9, seed=6, batch_size=9, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: other.append(now))
-    assert other == [(0, 9), (9, 9)]  # pieces of another seed are not taken up
+    assert other[0] == (0, 9) and other[-1] == (9, 9)  # pieces of another seed are not taken up
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ def test_a_full_disk_stops_the_sampling_and_keeps_what_was_drawn(trained, tmp_pa
         trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz")
     again = []
     trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: again.append(now))
-    assert again == [(2, 4), (4, 4)]
+    assert again[0] == (2, 4) and again[-1] == (4, 4)
 
 
 def test_a_full_disk_at_a_grid_stops_the_run_and_keeps_its_checkpoint(tmp_path, monkeypatch):

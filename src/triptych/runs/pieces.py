@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +49,8 @@ class Pieces:
         if position < items.stop:
             yield range(position, items.stop)
 
-    def save(self, items: range, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes a piece."""
+    def save(self, items: Sequence[int], arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a piece of items that follow one another."""
         save_npz(self._path(items), arrays)
 
     def read(self, count: int) -> Iterator[tuple[range, dict[str, np.ndarray]]]:
@@ -73,8 +73,8 @@ class Pieces:
         """Deletes the pieces."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _path(self, items: range) -> Path:
-        return self.folder / f"{items.start:09d}-{items.stop:09d}.npz"
+    def _path(self, items: Sequence[int]) -> Path:
+        return self.folder / f"{items[0]:09d}-{items[-1] + 1:09d}.npz"
 
     def _there(self) -> Iterator[range]:
         """The items of each piece, ascending; a piece that overlaps the one before (the same was asked for twice at once) is left out."""

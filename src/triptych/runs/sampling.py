@@ -1,10 +1,10 @@
-"""Samples of a trained model: any number, on any number of processes, in pieces that survive an interruption."""
+"""Samples of a trained model: `sample` opens the run, asks for the images of some indices, and draws them batch by batch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -12,22 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import DataSpec, share
+from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
-from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.engine.signals import made_by_all
-from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.files import check_place, save_npz
 from triptych.runs.guidance import led
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.pieces import Pieces
 from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.work import Part, assembled, done, ranges
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
@@ -133,34 +131,44 @@ def require_sampler(model: nn.Module) -> Sampler:
 
 
 @torch.no_grad()
-def draw(
-    model: nn.Module, request: Request, *, indices: range, batch_size: int, device: torch.device, watch: Watch = unwatched
-) -> Iterator[tuple[range, np.ndarray]]:
-    """The images of `indices`, batch by batch: (their indices, uint8 (b, h, w, c))."""
+def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
+    """The images of these indices, one batch: uint8 (b, h, w, c)."""
     training = model.training
     model.eval()
-    for start in range(indices.start, indices.stop, batch_size):
-        part = range(start, min(start + batch_size, indices.stop))
-
-        def report(done: int, count: int, part: range = part) -> None:
-            watch(part.start - indices.start + len(part) * done / count, len(indices))
-
-        with autocast(request.precision, device=device):
-            images = request.images(model, part, device, report)
-        watch(part.stop - indices.start, len(indices))
-        yield part, to_uint8(images).numpy()
+    with autocast(request.precision, device=device):
+        images = request.images(model, part, device, report)
     model.train(training)
+    return to_uint8(images).numpy()
 
 
-def gather(model: nn.Module, request: Request, *, batch_size: int, world: World, watch: Watch = unwatched) -> np.ndarray:
-    """All images, in every process: each draws its share. Raises Stopped in all of them where `watch` does in one."""
-    own = share(request.count, rank=world.rank, world_size=world.size)
+@dataclass(frozen=True)
+class Drawing:
+    """The work of drawing what is requested."""
 
-    def drawn() -> list[np.ndarray]:
-        found = draw(model, request, indices=own, batch_size=batch_size, device=world.device, watch=watch)
-        return [images for _, images in found]
+    model: nn.Module
+    request: Request
+    batch_size: int
+    device: torch.device
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    "Where the weights are from."
 
-    return np.concatenate([part for process in made_by_all(world, drawn) for part in process])
+    @property
+    def count(self) -> int:
+        return self.request.count
+
+    @property
+    def identity(self) -> Any:
+        asked, labels = self.request, self.request.labels
+        told = None if labels is None else labels.tolist()
+        return [asked.count, asked.seed, told, asked.settings.to_dict(), asked.precision, dict(self.origin)]
+
+    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+        for part in ranges(items, self.batch_size):
+
+            def report(step: int, steps: int, size: int = len(part)) -> None:
+                within(size * step / steps)
+
+            yield part, {"images": draw(self.model, self.request, part, self.device, report)}
 
 
 def drawn(
@@ -170,43 +178,18 @@ def drawn(
 
     What was drawn before an interruption is taken up, where it is of the same request, weights and `origin`.
     """
-    world, batch_size = opened.world, opened.batch_size()
-    if out is None:
-        return Samples(gather(model, request, batch_size=batch_size, world=world, watch=progress), request.labels)
-    out = Path(out)
-    check_output(out, count=request.count)
-    labels = None if request.labels is None else request.labels.tolist()
-    asked = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, opened.origin | origin]
-    with writing(out, world=world, kept="drawn"):
-        pieces = Pieces.of(out, identity=asked)
-        own = share(request.count, rank=world.rank, world_size=world.size)
-        missing = list(pieces.missing(own))
-        done = len(own) - sum(map(len, missing))
-        progress(done, len(own))
-        for stretch in missing:
-            for part, images in draw(model, request, indices=stretch, batch_size=batch_size, device=world.device):
-                pieces.save(part, {"images": images})
-                done += len(part)
-                progress(done, len(own))
-        world.barrier()
-        samples = Samples(assembled(pieces, request.count), request.labels)
-        world.barrier()
-        if world.is_main:
-            write_samples(out, samples)
-            pieces.remove()
-        return samples
-
-
-def assembled(pieces: Pieces, count: int) -> np.ndarray:
-    """The images of all pieces in order; a piece at a time, for they may fill half of the memory. Raises RunError where one is missing."""
-    images: np.ndarray | None = None
-    for items, arrays in pieces.read(count):
-        piece = arrays["images"]
-        if images is None:
-            images = np.empty((count, *piece.shape[1:]), dtype=np.uint8)
-        images[items.start : items.stop] = piece
-    assert images is not None
-    return images
+    place = None if out is None else Path(out)
+    if place is not None:
+        check_output(place, count=request.count)
+    return done(
+        Drawing(model, request, opened.batch_size(), opened.world.device, opened.origin | origin),
+        place,
+        world=opened.world,
+        progress=progress,
+        kept="drawn",
+        conclude=lambda parts: Samples(assembled(parts, request.count)["images"], request.labels),
+        write=write_samples,
+    )
 
 
 def png_names(count: int) -> list[str]:
@@ -229,7 +212,7 @@ def check_output(out: Path, *, count: int) -> None:
             )
 
 
-def write_samples(out: Path, samples: Samples, *, columns: int | None = None) -> None:
+def write_samples(out: Path, samples: Samples, columns: int | None = None) -> None:
     """Writes a grid (a picture), arr_0 and arr_1 as guided-diffusion's evaluator reads them (.npz), or a folder of PNGs.
 
     `columns`: of the grid; None: see `write_grid`.

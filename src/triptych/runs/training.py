@@ -40,11 +40,12 @@ from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import settings_alone, untrained_import
 from triptych.runs.run import Run, open_run
-from triptych.runs.sampling import Request, Samples, gather, label_list, write_grid
+from triptych.runs.sampling import Drawing, Request, Samples, label_list, write_grid
 from triptych.runs.stored import build, outline
 from triptych.runs.translating import translated_grids
 from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.weights import load_fitting_weights, load_weights
+from triptych.runs.work import assembled, in_memory
 
 _LONG_WARMUP = 0.1
 """A warm-up that takes more of a run than this is warned of."""
@@ -409,9 +410,9 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
 def _draw_grid(
     model: Model, request: Request, write: Callable[[Path, np.ndarray], None], batch_size: int, world: World, path: Path, watch: Watch
 ) -> None:
-    images = gather(model, request, batch_size=batch_size, world=world, watch=watch)
+    parts = in_memory(Drawing(model, request, batch_size, world.device), world, watch)
     if world.is_main:
-        write(path, images)
+        write(path, assembled(parts, request.count)["images"])
 
 
 def _write_samples(path: Path, images: np.ndarray, *, labels: np.ndarray | None) -> None:

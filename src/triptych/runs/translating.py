@@ -36,9 +36,9 @@ from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces, digest_of
-from triptych.runs.sampling import assembled
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_grid import rows, write_rows
+from triptych.runs.work import assembled
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them, in the folder of the images."""
@@ -268,7 +268,7 @@ def _to_arrays(out: Path, model: nn.Module, wanted: Translation, *, digest: str,
             done += len(items)
             progress(done, len(own))
     world.barrier()
-    made = assembled(pieces, count)
+    made = assembled(pieces.read(count), count)["images"]
     world.barrier()
     if world.is_main:
         save_npz(out, {"arr_0": made.reshape(-1, *made.shape[2:])})

@@ -59,8 +59,7 @@ def _drawn(
     request = Request(count, seed, own, sampling, upsampler.loading.precision)
 
     def load(part: range) -> np.ndarray:
-        ((_, images),) = draw(base, request, indices=part, batch_size=len(part), device=upsampler.world.device)
-        return images
+        return draw(base, request, part, upsampler.world.device)
 
     if own is not None:
         kept = own if num_classes is None else renumbered(run.spec, upsampler.spec, name=name)[own]
