@@ -166,7 +166,8 @@ class Drawing:
         for part in ranges(items, self.batch_size):
 
             def report(step: int, steps: int, size: int = len(part)) -> None:
-                within(size * step / steps)
+                if step < steps:  # the whole batch is told of when it is kept
+                    within(size * step / steps)
 
             yield part, {"images": draw(self.model, self.request, part, self.device, report)}
 
