@@ -15,12 +15,14 @@ import torch
 from tests.engine.toys import Denoiser, Pair, draw, make_loop, metrics, resumed, run, seeded, stop_after
 from triptych.core.errors import CheckpointError, ConfigError, RunError
 from triptych.core.model import LossTerms, Phase, TrainingProgress
+from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
-from triptych.engine.config import LogConfig, OptimConfig
+from triptych.engine.config import LogConfig, OptimConfig, PhaseOptimConfig
 from triptych.engine.distributed import World
 from triptych.engine.measurements import StepRecord, TermSums
 from triptych.engine.metric_log import read_metrics
+from triptych.engine.schedule import step_settings
 from triptych.engine.signals import StopRequest
 
 
@@ -115,9 +117,9 @@ def test_each_phase_changes_its_own_networks_on_its_own_slices(tmp_path):
     changed = {}
     step = loop._step
 
-    def watched(phase, repeat, batch, rate):
+    def watched(phase, repeat, batch):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        step(phase, repeat, batch, rate)
+        step(phase, repeat, batch)
         moved = {name.split(".")[0] for name, p in model.named_parameters() if not torch.equal(p, before[name])}
         changed.setdefault(phase.name, set()).update(moved)
 
@@ -267,6 +269,39 @@ def test_a_phase_may_have_a_rate_of_its_own(tmp_path):
     run(loop)
     rates = {name: updater.optimizer.param_groups[0]["lr"] for (name,), updater in loop.updaters.items()}
     assert rates == {"discriminator": 4e-3, "generator": 1e-3}
+
+
+def test_a_phase_may_have_settings_of_its_own(tmp_path):
+    """The steps of Adam by hand, with a beta2 that rises, a gradient that is clipped, and the other network as ever."""
+    beta2 = Ramp(start=0.5, end=0.9, images=16, shape="linear")
+    changed = PhaseOptimConfig(phase="discriminator", beta2=beta2, clip_norm=1e-3, eps=1e-2)
+    optim = OptimConfig(name="adam", learning_rate=1e-2, betas=(0.5, 0.9), phases=(changed,))
+    loop = make_loop(seeded(Pair), tmp_path / "run", total_images=32, batch_size=4, optim=optim)
+    updaters = {updater.name: updater for updater in loop.updaters.values()}
+    groups = {name: [] for name in updaters}
+    weight, seen = loop.model.discriminator.weight, []
+    for name, updater in updaters.items():
+        take = updater.optimizer.step
+
+        def watched(take=take, name=name, updater=updater):
+            (group,) = updater.optimizer.param_groups
+            groups[name].append((group["betas"][1], group["eps"]))
+            before, norm = weight.detach().clone(), torch.nn.utils.get_total_norm([p.grad for p in updater.parameters.values()])
+            take()
+            if name == "discriminator":
+                seen.append((weight.grad.clone(), before - weight.detach(), float(norm)))
+
+        updater.optimizer.step = watched
+    run(loop)
+    assert groups["generator"] == [(0.9, 1e-8)] * 4
+    rising = [0.5, 0.5, 0.7, 0.7, 0.9, 0.9, 0.9, 0.9]
+    assert groups["discriminator"] == [(pytest.approx(value), 1e-2) for value in rising]
+    m = v = torch.zeros_like(weight)
+    for step, (value, (gradient, moved, norm)) in enumerate(zip(rising, seen, strict=True), start=1):
+        assert norm <= 1.001e-3
+        m, v = 0.5 * m + 0.5 * gradient, value * v + (1 - value) * gradient**2
+        expected = 1e-2 * (m / (1 - 0.5**step)) / ((v / (1 - value**step)).sqrt() + 1e-2)
+        torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_averages_are_copies_until_they_start(tmp_path):
@@ -457,6 +492,8 @@ def test_the_gradient_under_fp16_is_that_of_float32(tmp_path):
         batch = next(loop.callables.draw(0)).to("cpu")
         (updater,) = loop.updaters.values()
         (phase,) = loop.model.phases
-        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), rate=0.0, total=8, progress=TrainingProgress(0, 8, 8))
+        progress = TrainingProgress(0, 8, 8)
+        settings = replace(step_settings(loop.optim, phase, progress), learning_rate=0.0)
+        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), settings=settings, total=8, progress=progress)
         norms[precision] = float(record.gradient_norm)
     assert norms["fp16"] == pytest.approx(norms["float32"], rel=0.02)

@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import Phase, TrainingProgress
+from triptych.core.ramp import Ramp
 from triptych.engine import optim
-from triptych.engine.config import AverageConfig, OptimConfig, TrainConfig
-from triptych.engine.optim import assert_same_layout, learning_rate, load_optimizer_state, make_optimizer, optimizer_state
+from triptych.engine.config import AverageConfig, OptimConfig, PhaseOptimConfig, TrainConfig
+from triptych.engine.optim import assert_same_layout, load_optimizer_state, make_optimizer, optimizer_state
+from triptych.engine.schedule import StepSettings, refuse_unknown_phases, scheduled_rate, step_settings
 
 CPU = torch.device("cpu")
 
@@ -45,14 +48,49 @@ CPU = torch.device("cpu")
     ],
 )
 def test_learning_rate(settings, images_seen, expected):
-    assert learning_rate(settings, images_seen=images_seen, step_images=10, total_images=1000) == pytest.approx(expected, abs=1e-12)
+    assert rate(settings, images_seen, step=10, total=1000) == pytest.approx(expected, abs=1e-12)
+
+
+def rate(settings: OptimConfig, images_seen: int, *, step: int, total: int) -> float:
+    return scheduled_rate(settings.learning_rate, settings, TrainingProgress(images_seen, step, total))
+
+
+PHASES = (Phase("discriminator", ("discriminator",), rate=2.0), Phase("generator", ("generator",)))
+
+
+def test_a_phase_has_settings_of_its_own_that_may_change_over_the_run():
+    """Those of R3GAN, whose beta2 rises, with a discriminator as in StyleGAN2."""
+    optim = OptimConfig(
+        learning_rate=1.0,
+        betas=(0.0, 0.9),
+        warmup_images=100,
+        clip_norm=5.0,
+        phases=(
+            PhaseOptimConfig(beta2=Ramp(start=0.9, end=0.99, images=200)),
+            PhaseOptimConfig(phase="discriminator", learning_rate=0.5, beta1=0.1, eps=1e-3, weight_decay=0.2, clip_norm=1.0),
+            PhaseOptimConfig(phase="generator", learning_rate=Ramp(start=1.0, end=0.5, images=100, shape="linear")),
+        ),
+    )
+    between = 0.9 + 0.09 * (1 - math.sqrt(0.5)) / 2
+    for images_seen, beta2, warm, falling in ((0, 0.9, 0.1, 1.0), (50, between, 0.6, 0.75), (300, 0.99, 1.0, 0.5)):
+        first, second = (step_settings(optim, phase, TrainingProgress(images_seen, 10, 1000)) for phase in PHASES)
+        assert vars(first) == pytest.approx(vars(StepSettings(0.5 * warm * 2.0, 0.1, beta2, 1e-3, 0.2, 1.0)))
+        assert vars(second) == pytest.approx(vars(StepSettings(falling * warm, 0.0, beta2, 1e-8, 0.0, 5.0)))
+    assert step_settings(OptimConfig(), PHASES[1], TrainingProgress(0, 10, 1000)) == StepSettings(1e-4, 0.9, 0.999, 1e-8, 0.0, None)
+    assert OptimConfig.from_dict(optim.to_dict()) == optim
+
+
+def test_phases_that_the_model_lacks_are_refused():
+    refuse_unknown_phases(OptimConfig(phases=(PhaseOptimConfig(phase="generator"), PhaseOptimConfig())), PHASES)
+    with pytest.raises(ConfigError, match=r"optim.phases: got the phase 'generators', expected one of discriminator, generator"):
+        refuse_unknown_phases(OptimConfig(phases=(PhaseOptimConfig(phase="generators"),)), PHASES)
 
 
 def test_schedules_may_be_counted_in_epochs():
     settings = OptimConfig(schedule="linear", decay_start=10, decay_end=20, decay_to=0.1, decay_unit="epochs", learning_rate=1.0)
     counted = settings.in_images(50)
     assert (counted.decay_start, counted.decay_end, counted.decay_every, counted.decay_unit) == (500, 1000, None, "images")
-    rates = [learning_rate(counted, images_seen=images, step_images=0, total_images=5000) for images in (500, 750, 1000, 2000)]
+    rates = [rate(counted, images, step=0, total=5000) for images in (500, 750, 1000, 2000)]
     assert rates == pytest.approx([1.0, 0.55, 0.1, 0.1])
     stepped = OptimConfig(schedule="step", decay_every=100, decay_unit="epochs").in_images(2975)
     assert stepped.decay_every == 297_500 and stepped.in_images(7) == stepped
@@ -175,7 +213,7 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
         (lambda: AverageConfig(), "rate: got None, expected a rate or a half_life"),
         (lambda: AverageConfig(rate=0.9, half_life=8), "rate: got 0.9, expected a rate or a half_life"),
         (lambda: AverageConfig(rate=1.0), "rate: got 1.0, expected from 0 to below 1"),
-        (lambda: AverageConfig(half_life=0), "half_life: got 0, expected a number of images, at least 1"),
+        (lambda: AverageConfig(half_life=0), "half_life: got 0, expected at least 1"),
         (lambda: AverageConfig(rate=0.9, ramp_up=0.05), "ramp_up: got 0.05, expected above 0, with a half_life"),
         (lambda: averaging(AverageConfig(rate=0.9)), "averages: got .* expected rates and half-lives that differ"),
         (lambda: averaging(AverageConfig(half_life=8), AverageConfig(half_life=8, ramp_up=0.1)), "averages: got"),
@@ -183,6 +221,10 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
         (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
         (lambda: OptimConfig(learning_rate=math.inf), "learning_rate: got inf, expected a positive number"),
         (lambda: OptimConfig(betas=(0.9, 1.0)), "betas: got"),
+        (lambda: PhaseOptimConfig(beta2=Ramp(start=0.9, end=1.0, images=8)), "beta2: got .* expected from 0 to below 1"),
+        (lambda: PhaseOptimConfig(eps=0.0), "eps: got 0.0, expected a positive number"),
+        (lambda: PhaseOptimConfig(weight_decay=-1.0), "weight_decay: got -1.0, expected 0 or more"),
+        (lambda: Ramp(start=0.0, end=1.0, images=0), "images: got 0, expected at least 1"),
         (lambda: OptimConfig(schedule="step"), "decay_every: got None, expected a number of images with schedule step"),
         (lambda: OptimConfig(decay_start=20, decay_end=20), "decay_end: got 20, expected more than decay_start"),
         (lambda: OptimConfig(name="adamax-glow", weight_decay=1.0), "weight_decay: got 1.0, expected below 1 with adamax-glow"),

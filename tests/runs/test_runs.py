@@ -20,9 +20,10 @@ from PIL import Image
 from tests.contract.shrink import BATCH, shrunk
 from tests.data.pictures import write_folder
 from triptych.core.errors import CheckpointError, ConfigError, DataError
+from triptych.core.model import TrainingProgress
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.metric_log import read_metrics
-from triptych.engine.optim import learning_rate
+from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
@@ -103,7 +104,7 @@ def test_only_a_long_warmup_is_warned_of():
 )
 def test_on_few_images_of_ones_own_the_learning_rate_reaches_its_value(name):
     recipe = load_recipe(name).updated({"train": {"total_images": 1_200, "batch_size": 20}, "optim": {"schedule": "constant"}})
-    assert learning_rate(recipe.optim, images_seen=100, step_images=20, total_images=1_200) == recipe.optim.learning_rate
+    assert scheduled_rate(recipe.optim.learning_rate, recipe.optim, TrainingProgress(100, 20, 1_200)) == recipe.optim.learning_rate
     assert list(_long_warmup(recipe)) == []
 
 

@@ -36,3 +36,8 @@ class Ramp(Config):
 def value_at(value: float | Ramp, images_seen: int) -> float:
     """A number that may be a ramp, at a number of images seen."""
     return value.at(images_seen) if isinstance(value, Ramp) else value
+
+
+def ends(value: float | Ramp | None) -> tuple[float, ...]:
+    """The first and the last value of a ramp, for checks of range; of a number that alone, of None nothing."""
+    return () if value is None else (value.start, value.end) if isinstance(value, Ramp) else (value,)

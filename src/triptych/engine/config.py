@@ -7,7 +7,7 @@ import math
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
-from triptych.core.ramp import Ramp, value_at
+from triptych.core.ramp import Ramp, ends, value_at
 
 
 @config
@@ -28,9 +28,8 @@ class AverageConfig(Config):
     def validate(self) -> None:
         self.require((self.rate is None) != (self.half_life is None), "rate", "a rate or a half_life")
         self.require(self.rate is None or 0 <= self.rate < 1, "rate", "from 0 to below 1")
-        life = self.half_life
-        first, last = (life.start, life.end) if isinstance(life, Ramp) else (0, 1 if life is None else life)
-        self.require(first >= 0 and last >= 1, "half_life", "a number of images, at least 1 (a ramp may start at 0)")
+        lives = ends(self.half_life)
+        self.require(all(life >= 0 for life in lives) and (not lives or lives[-1] >= 1), "half_life", "at least 1 (a ramp may start at 0)")
         self.require(self.ramp_up is None or (self.ramp_up > 0 and self.half_life is not None), "ramp_up", "above 0, with a half_life")
         self.require(self.start >= 0, "start", "0 or more")
 
@@ -166,6 +165,33 @@ class TrainConfig(Config):
 
 
 @config
+class PhaseOptimConfig(Config):
+    """Settings of the optimizer that differ in the steps of a phase, or change over the run. None: as in the rest of the section."""
+
+    phase: str | None = None
+    "Name of the phase, as in the log; None: every phase."
+    learning_rate: float | Ramp | None = None
+    "Before warm-up, schedule and the model's own factor."
+    beta1: float | Ramp | None = None
+    "The first of betas."
+    beta2: float | Ramp | None = None
+    "The second of betas."
+    eps: float | Ramp | None = None
+    "Added to the denominator."
+    weight_decay: float | Ramp | None = None
+    "As in the rest of the section."
+    clip_norm: float | Ramp | None = None
+    "Largest norm of the gradient of the phase's networks."
+
+    def validate(self) -> None:
+        for name in ("learning_rate", "eps", "clip_norm"):
+            self.require(all(0 < value < math.inf for value in ends(getattr(self, name))), name, "a positive number")
+        for name in ("beta1", "beta2"):
+            self.require(all(0 <= value < 1 for value in ends(getattr(self, name))), name, "from 0 to below 1")
+        self.require(all(value >= 0 for value in ends(self.weight_decay)), "weight_decay", "0 or more")
+
+
+@config
 class OptimConfig(Config):
     """The optimizer and its learning rate."""
 
@@ -185,6 +211,7 @@ class OptimConfig(Config):
             "warmup_images",
             "warmup_share",
             "clip_norm",
+            "phases",
         )
     )
 
@@ -218,6 +245,8 @@ class OptimConfig(Config):
     "Largest share of train.total_images that the warm-up takes, whatever warmup_images says; None: warmup_images alone counts."
     clip_norm: float | None = None
     "Largest norm of the whole gradient; None: it is not clipped."
+    phases: tuple[PhaseOptimConfig, ...] = ()
+    "What differs in the steps of one phase, or changes over the run; of several that say the same, the last one counts."
 
     def validate(self) -> None:
         self.require(0 < self.learning_rate < math.inf, "learning_rate", "a positive number")

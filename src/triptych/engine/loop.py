@@ -26,11 +26,12 @@ from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import MetricLog, read_metrics
-from triptych.engine.optim import learning_rate, load_optimizer_state, optimizer_state
+from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Progress, Watch
 from triptych.engine.run_directory import RunDirectory
+from triptych.engine.schedule import step_settings
 from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
@@ -215,24 +216,24 @@ class Loop:
             slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
         self.world.doing("taking a step")
         self._stepped = True
-        rate = learning_rate(self.optim, images_seen=self.images_seen, step_images=self.drawn, total_images=self.train.total_images)
         for phase in self.model.phases:
             if iteration % phase.every == 0:
                 for repeat in range(phase.repeats):
-                    self._step(phase, repeat, slices[repeat], rate)
+                    self._step(phase, repeat, slices[repeat])
         if all(updater.stepped for updater in self.updaters.values()):
             for average in self.averages:
                 average.update(self.images_seen, images=self.drawn)
         self.images_seen += self.drawn
 
-    def _step(self, phase: Phase, repeat: int, batch: Batch, rate: float) -> None:
+    def _step(self, phase: Phase, repeat: int, batch: Batch) -> None:
         if len(self.updaters) > 1:
             for networks, updater in self.updaters.items():
                 updater.require_gradients(networks == phase.networks)
         rng = Rng(self.train.seed, (phase.name, repeat), batch.index)
         progress = TrainingProgress(self.images_seen, self.drawn, self.train.total_images, step=repeat)
         updater = self.updaters[phase.networks]
-        record, observed = updater.step(phase, batch, rng=rng, rate=rate * phase.rate, total=self.train.batch_size, progress=progress)
+        settings = step_settings(self.optim, phase, progress)
+        record, observed = updater.step(phase, batch, rng=rng, settings=settings, total=self.train.batch_size, progress=progress)
         if observed:
             self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
         self.measurements.add(record)

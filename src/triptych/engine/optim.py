@@ -1,4 +1,4 @@
-"""Optimizers, the learning rate, and their state in a checkpoint."""
+"""Optimizers, and their state in a checkpoint."""
 
 # pyright: reportPrivateImportUsage=false
 # (the operations on lists of tensors, torch._foreach_*, have no public names)
@@ -91,28 +91,6 @@ def _pieces(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
         if values >= _PIECE_VALUES or k == len(parameters):
             yield parameters[start:k]
             start, values = k, 0
-
-
-def learning_rate(settings: OptimConfig, *, images_seen: int, step_images: int, total_images: int) -> float:
-    """The rate of the step that starts at `images_seen`.
-
-    Warm-up: proportional to the images seen when the step is done, over `settings.warmup` images. Then constant; or a line or half a
-    cosine from 1 at decay_start to decay_to at decay_end (`total_images` where that is None); or decay_factor to the
-    power of the whole decay_every that are over.
-    """
-    rate = settings.learning_rate
-    if settings.schedule == "step":
-        assert settings.decay_every is not None, "OptimConfig refuses it"
-        rate *= settings.decay_factor ** (images_seen // settings.decay_every)
-    elif settings.schedule != "constant":
-        start, end = settings.decay_start, settings.decay_end or total_images
-        done = min(max(images_seen - start, 0) / max(end - start, 1), 1.0)
-        left = 1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
-        rate *= settings.decay_to + (1 - settings.decay_to) * left
-    warmup = settings.warmup(total_images)
-    if warmup:
-        rate *= min((images_seen + step_images) / warmup, 1.0)
-    return rate
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

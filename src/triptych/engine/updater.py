@@ -17,6 +17,7 @@ from triptych.engine.distributed import World
 from triptych.engine.measurements import StepRecord
 from triptych.engine.optim import assert_same_layout, make_optimizer
 from triptych.engine.precision import LossScale, autocast
+from triptych.engine.schedule import StepSettings
 
 
 class _PhaseModule(nn.Module):
@@ -39,7 +40,7 @@ class Updater:
         phases = [phase for phase in model.phases if phase.networks == networks]
         self.name = "+".join(networks)
         self.scale = LossScale(train)
-        self._model, self._train, self._settings, self._world = model, train, optim, world
+        self._model, self._train, self._world = model, train, world
         module = _PhaseModule(model, networks)
         self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.optimizer = make_optimizer(self.parameters, optim, device=world.device)
@@ -57,7 +58,7 @@ class Updater:
             parameter.requires_grad_(wanted)
 
     def step(
-        self, phase: Phase, batch: Batch, *, rng: Rng, rate: float, total: int, progress: TrainingProgress
+        self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress
     ) -> tuple[StepRecord, dict[str, Tensor]]:
         """One optimizer step on this process's share of `total` samples: its record, and `LossTerms.observed` of this share."""
         self._model.prepare(phase, progress)
@@ -71,7 +72,7 @@ class Updater:
                 (terms.loss.sum() * factor).backward()
             record.add(terms)
             observed.append(dict(terms.observed))
-        record.gradient_norm = self._apply(rate)
+        record.gradient_norm = self._apply(settings)
         self._model.stepped(phase)
         return record, {name: torch.cat([part[name] for part in observed]) for name in observed[0]}
 
@@ -80,17 +81,18 @@ class Updater:
         for start in range(0, count, size):
             yield slice(start, min(start + size, count)), start + size >= count
 
-    def _apply(self, rate: float) -> Tensor:
+    def _apply(self, settings: StepSettings) -> Tensor:
         """Clips the gradient and steps, unless fp16 overflowed. Returns the gradient's norm before clipping."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.scale.unscale(gradients)
         norm = torch.nn.utils.get_total_norm(gradients)
         self.stepped = self.scale.accept(norm)
         if self.stepped:
-            if self._settings.clip_norm is not None:
-                torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), self._settings.clip_norm, norm)
+            if settings.clip_norm is not None:
+                torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip_norm, norm)
             for group in self.optimizer.param_groups:
-                group["lr"] = rate
+                group["lr"], group["betas"] = settings.learning_rate, (settings.beta1, settings.beta2)
+                group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay
             self.optimizer.step()
             if not self._layout_checked:
                 assert_same_layout(self.optimizer)

@@ -33,6 +33,7 @@ from triptych.engine.metric_log import MetricLog
 from triptych.engine.precision import native_precision
 from triptych.engine.progress import Progress, Watch
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.engine.schedule import refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.engine.validation import validation_loss
 from triptych.interop.weight_files import read_weights
@@ -98,6 +99,7 @@ def train(
         elif init_from is not None:
             start.notes += _initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
+        refuse_unknown_phases(start.config.optim, model.phases)
         _lend_weights(model)
         document = RunDocument(start.config, data.spec, start.recipe)
         world.on_main(lambda: _prepare_directory(directory, document, start, stack))

@@ -1,0 +1,64 @@
+"""What an optimizer takes each step with: its settings in a phase, at a number of images seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from triptych.core.errors import ConfigError, nearest
+from triptych.core.model import Phase, TrainingProgress
+from triptych.core.ramp import value_at
+from triptych.engine.config import OptimConfig
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """The settings of one step."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    clip_norm: float | None
+
+
+def step_settings(optim: OptimConfig, phase: Phase, progress: TrainingProgress) -> StepSettings:
+    """The settings of `optim` in a step of the phase. `Phase.rate` is a factor of the learning rate."""
+    settings = StepSettings(optim.learning_rate, *optim.betas, optim.eps, optim.weight_decay, optim.clip_norm)
+    for change in optim.phases:
+        if change.phase in (None, phase.name):
+            changed = {name: getattr(change, name) for name in vars(settings) if getattr(change, name) is not None}
+            settings = replace(settings, **{name: value_at(value, progress.images_seen) for name, value in changed.items()})
+    return replace(settings, learning_rate=scheduled_rate(settings.learning_rate, optim, progress) * phase.rate)
+
+
+def scheduled_rate(rate: float, optim: OptimConfig, progress: TrainingProgress) -> float:
+    """The learning rate `rate` after warm-up and schedule, in a step.
+
+    Warm-up: proportional to the images seen when the step is done, over `optim.warmup` images. Then constant; or a line or half a cosine
+    from 1 at decay_start to decay_to at decay_end (the end of the run where that is None); or decay_factor to the power of the whole
+    decay_every that are over.
+    """
+    images_seen, total_images = progress.images_seen, progress.total_images
+    if optim.schedule == "step":
+        assert optim.decay_every is not None, "OptimConfig refuses it"
+        rate *= optim.decay_factor ** (images_seen // optim.decay_every)
+    elif optim.schedule != "constant":
+        start, end = optim.decay_start, optim.decay_end or total_images
+        done = min(max(images_seen - start, 0) / max(end - start, 1), 1.0)
+        left = 1 - done if optim.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2
+        rate *= optim.decay_to + (1 - optim.decay_to) * left
+    warmup = optim.warmup(total_images)
+    if warmup:
+        rate *= min((images_seen + progress.iteration_images) / warmup, 1.0)
+    return rate
+
+
+def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase]) -> None:
+    """Raises ConfigError where `optim.phases` names a phase that the model does not have."""
+    names = [phase.name for phase in phases]
+    for name in [change.phase for change in optim.phases]:
+        if name is not None and name not in names:
+            raise ConfigError("optim.phases", f"got the phase {name!r}, expected one of {', '.join(names)}{nearest(name, names)}")
