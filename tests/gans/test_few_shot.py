@@ -162,9 +162,9 @@ def test_both_sides_are_changed_alike_before_they_are_judged() -> None:
     found = terms_of(model, "generator", batch).logged
     torch.testing.assert_close(found["feature_matching"], (fake_mean - real_mean).abs().mean(1))
     contest = model.contests(batch, rng)[0]
-    torch.testing.assert_close(contest.fake, changed[0])
-    torch.testing.assert_close(contest.real, changed[1])
-    torch.testing.assert_close(contest.judge(contest.fake).outputs[0].flatten(1), fake)
+    torch.testing.assert_close(contest.fake.view(contest.fake.images), changed[0])
+    torch.testing.assert_close(contest.real.view(contest.real.images), changed[1])
+    torch.testing.assert_close(contest.fake.scores().outputs[0].flatten(1), fake)
 
 
 @pytest.mark.parametrize(

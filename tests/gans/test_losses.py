@@ -15,9 +15,9 @@ from triptych.gans.losses import (
     generator_loss,
     l1,
     score_mean,
-    top_k_share,
     top_k_weights,
 )
+from triptych.gans.model import TopKConfig
 
 SCORES = torch.tensor([0.5, -2.0, 3.0])
 KINDS = ("hinge", "least_square", "non_saturated", "wasserstein")
@@ -86,6 +86,13 @@ def test_a_relativistic_discriminator_scores_differences() -> None:
     torch.testing.assert_close(three(real, fake, kind="least_square", relativistic=True)[2], torch.tensor([1.125, 0.125]))
 
 
+def test_the_relativistic_non_saturating_loss_counts_once() -> None:
+    real, fake = numbers(5).double(), numbers(5, seed=1).double()
+    on_real, on_fake, generator = three(real, fake, kind="non_saturated", relativistic=True)
+    torch.testing.assert_close(on_real + on_fake, torch.log1p((fake - real).exp()))  # Huang et al. 2024, with f(t) = -log(1 + exp(-t))
+    torch.testing.assert_close(generator, torch.log1p((real - fake).exp()))
+
+
 def test_half_precision_becomes_float32() -> None:
     x = torch.full((1, 1, 64, 64), 1.0078125, dtype=torch.bfloat16)
     assert score_mean(x).dtype == torch.float32
@@ -143,8 +150,5 @@ def test_top_k_treats_ties_alike_and_parts_as_the_whole() -> None:
 
 
 def test_top_k_share_decays_to_its_floor() -> None:
-    assert top_k_share(torch.tensor(0)) == 1.0
-    assert float(top_k_share(torch.tensor(10))) == pytest.approx(0.99**10)
-    assert top_k_share(torch.tensor(1000)) == 0.5
-    assert float(top_k_share(torch.tensor(2), decay=0.9, least=0.75)) == pytest.approx(0.81)
-    assert top_k_share(torch.tensor(3), decay=0.9, least=0.75) == 0.75
+    rounds = TopKConfig(least=0.75, decay=0.9, round_steps=10)
+    assert [rounds.share(step) for step in (1, 9, 10, 19, 20, 29, 30, 10**6)] == [1, 1, 0.9, 0.9, 0.9**2, 0.9**2, 0.75, 0.75]

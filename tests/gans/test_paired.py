@@ -22,6 +22,7 @@ from triptych.gans.init import InitConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import AdversarialConfig
+from triptych.gans.model import Contest
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.pix2pixhd import Pix2PixHD, Pix2PixHDConfig, Pix2PixHDGeneratorConfig, Pix2PixHDTranslationConfig
@@ -143,8 +144,9 @@ def test_the_networks_take_the_label_map_of_the_data(name: str) -> None:
     assert model.labels.channels == CLASSES + 1
     assert torch.equal(model.labels(batch.inputs)[:, :CLASSES].sum(1), torch.ones(4, 32, 32))
     (contest,) = model.contests(batch, stream(batch))
-    assert contest.fake.shape == batch.images.shape and contest.fake.abs().max() <= 1
-    assert contest.real is batch.images
+    fake = contest.fake.images
+    assert fake.shape == batch.images.shape and fake.abs().max() <= 1
+    assert contest.real.images is batch.images
 
 
 # The game -----------------------------------------------------------------------------------------------------------------
@@ -309,21 +311,34 @@ def test_batch_norm_couples_the_samples() -> None:
     assert built(replace(HD_CONFIG, discriminator=replace(PATCH, norm="batch"))).couples_samples
 
 
+def seen_by(contest: Contest) -> tuple[Tensor, Tensor, Tensor]:
+    """The real and the generated images, and their label map, as the discriminator sees them."""
+    real, fake = contest.real, contest.fake
+    return real.view(real.images), fake.view(fake.images), real.discriminate.keywords["label"]  # type: ignore[attr-defined]
+
+
 def test_real_image_generated_image_and_label_map_are_changed_alike() -> None:
     model, batch = built(replace(HD_CONFIG, augment=("color", "translation", "cutout"))), random_batch()
     label = model.labels(batch.inputs)
     same = replace(batch, images=label[:, :3] * 2 - 1)
     rng = stream(batch)
-    seen = model._contest(same, label, same.images, rng)
-    judged = seen.judge.keywords["label"]
-    assert torch.equal(seen.real, seen.fake), "real and generated"
+    real, fake, judged = seen_by(model._contest(same, label, same.images, rng))
+    assert torch.equal(real, fake), "real and generated"
     assert set(judged.unique().tolist()) == {0.0, 1.0}, "a map keeps its colours"
-    moved = replace(model.config, augment=("translation", "cutout")).build(SPEC)._contest(same, label, same.images, rng)
+    moved, _, _ = seen_by(replace(model.config, augment=("translation", "cutout")).build(SPEC)._contest(same, label, same.images, rng))
     inside = judged[:, :3].sum(1, keepdim=True) > 0  # what moves in or is cut out has no class, and is grey in an image
-    assert torch.equal(moved.real, torch.where(inside, judged[:, :3] * 2 - 1, 0))
-    assert not torch.equal(moved.real, same.images) and 0 < inside.float().mean() < 1
-    plain = built(HD_CONFIG)._contest(same, label, same.images, rng)
-    assert plain.judge.keywords["label"] is label
+    assert torch.equal(moved, torch.where(inside, judged[:, :3] * 2 - 1, 0))
+    assert not torch.equal(moved, same.images) and 0 < inside.float().mean() < 1
+    assert seen_by(built(HD_CONFIG)._contest(same, label, same.images, rng))[2] is label
+
+
+def test_a_label_map_is_changed_as_its_own_image() -> None:
+    model, batch = built(replace(HD_CONFIG, augment=("translation",), augment_alike=False)), random_batch()
+    label = model.labels(batch.inputs)
+    contest = model._contest(batch, label, label[:, :3], stream(batch))
+    for seen in (contest.real, contest.fake):
+        assert torch.equal(seen.discriminate.keywords["label"][:, :3], seen.view(label[:, :3]))
+    assert not torch.equal(contest.real.discriminate.keywords["label"], contest.fake.discriminate.keywords["label"])
 
 
 # Translation --------------------------------------------------------------------------------------------------------------
@@ -561,8 +576,8 @@ def test_small_recipes_fit_their_data_and_need_no_weights(name: str) -> None:
     batch = Batch(torch.zeros(1, 3, 64, 96), None, torch.arange(1), {"labels": torch.zeros(1, 64, 96, dtype=torch.long)})
     with torch.no_grad():
         (contest,) = model.contests(batch, stream(batch))
-        assert contest.fake.shape == batch.images.shape
-        assert all(scores.shape[2:].numel() > 2 for scores in contest.judge(contest.fake).outputs)
+        assert contest.fake.images.shape == batch.images.shape
+        assert all(scores.shape[2:].numel() > 2 for scores in contest.fake.scores().outputs)
 
 
 @pytest.mark.parametrize(

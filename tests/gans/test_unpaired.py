@@ -17,6 +17,7 @@ from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Phase, Translator
 from triptych.core.rng import Rng
+from triptych.gans.augmentation import augmented
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig, Scores
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import TopKConfig
@@ -241,7 +242,7 @@ def test_relativistic_and_augmented(kind: str) -> None:
     game = model.loss(phase(model, "discriminator"), batch(), rng())
     for domain, real, fake in (("a", batch().images, out.images_ba), ("b", batch().inputs["images_b"], out.images_ab)):
         judge = getattr(model.discriminator, f"discriminator_{domain}")
-        real, fake = (model.look(images, rng(), name=domain) for images in (real, fake))
+        real, fake = (augmented(x, rng().child("augment", domain), policy=model.config.augment) for x in (real, fake))
         pairs = list(zip(judge(fake).outputs, judge(real).outputs, strict=True))
         ahead = sum(mean(x - y) for x, y in pairs) / len(pairs)
         torch.testing.assert_close(terms.logged[f"adversarial_{domain}"], -ahead.detach())

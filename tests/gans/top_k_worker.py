@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from tests.engine.toys import START
 from tests.float64 import in_float64
 from tests.gans.toy_gan import Toy, images_of, toy
 from triptych.core.batch import Batch
+from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.distributed import open_world
 from triptych.gans.model import TopKConfig
@@ -24,8 +24,8 @@ def terms_and_gradients(model: Toy, batch: Batch, rng: Rng) -> list[tuple[dict[s
     """The logged terms of some steps of the generator on these samples, and the gradients of the sums of their losses."""
     found = []
     phase = model.phases[-1]
-    for _ in range(STEPS):
-        model.prepare(phase, START)
+    for step in range(STEPS):
+        model.prepare(phase, TrainingProgress(COUNT * step, COUNT, total_images=COUNT * STEPS))
         model.zero_grad()
         terms = model.loss(phase, batch, rng)
         terms.loss.sum().backward()

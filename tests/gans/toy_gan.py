@@ -15,7 +15,7 @@ from triptych.gans.discriminators import Scores
 from triptych.gans.init import InitConfig
 from triptych.gans.layers import BlockOptions, ConvBlock
 from triptych.gans.losses import feature_matching, l1
-from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
 from triptych.gans.norms import Norm, NormKind
 
 STRONG = InitConfig(kind="kaiming", gain=1.0, bias="normal", bias_gain=0.2)
@@ -39,6 +39,8 @@ class Judge(nn.Module):
 class Toy(GAN):
     """Images from noise; the real ones are the batch's. Its terms are the scores, the features, and the distance to the batch's."""
 
+    validated = (GENERATOR,)
+
     def __init__(self, config: GANConfig, *, norm: NormKind = "none", spectral: bool = True, judge: nn.Module | None = None) -> None:
         options = BlockOptions(norm=Norm(norm), nonlinearity="leakyrelu", weight_norm="spectral" if spectral else "none")
         generator = nn.Sequential(ConvBlock(3, 4, 3, options=options), ConvBlock(4, 3, 3))
@@ -51,15 +53,15 @@ class Toy(GAN):
     def made(self, rng: Rng) -> Tensor:
         return self.generator(rng.normal("z", 3, SIZE, SIZE))
 
-    def contest(self, batch: Batch, fake: Tensor, rng: Rng) -> Contest:
-        return Contest("", self.look(batch.images, rng), self.look(fake, rng), self.discriminator)
+    def contest_of(self, batch: Batch, fake: Tensor, rng: Rng) -> Contest:
+        return self.contest(batch.images, fake, rng, discriminate=lambda view: self.discriminator)
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        return [self.contest(batch, self.made(rng), rng)]
+        return [self.contest_of(batch, self.made(rng), rng)]
 
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
         fake = self.made(rng)
-        verdict = self.verdict(self.contest(batch, fake, rng), compare=True)
+        verdict = self.verdict(self.contest_of(batch, fake, rng), compare=True)
         features = feature_matching(verdict.fake.features, verdict.real.features)
         return {"adversarial": verdict.loss, "features": features, "distance": l1(fake, batch.images)}
 

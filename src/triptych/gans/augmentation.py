@@ -7,6 +7,7 @@ images the same changes, two streams give them their own. Each change stands alo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,6 +25,19 @@ _CONTRAST = 0.5
 _SHIFT = 1 / 8  # translation: of the side; translation_scale: of half the side, in the coordinates of an affine map
 _SCALE = 1 / 8
 _CUT = 1 / 2  # of the side
+
+
+@dataclass(frozen=True)
+class View:
+    """The augmentation through which the discriminator sees images: one draw for each sample, the same in every call."""
+
+    policy: tuple[Change, ...]
+    rng: Rng
+
+    def __call__(self, images: Tensor, *, maps: bool = False) -> Tensor:
+        """The augmented images (b, c, h, w); as they are where there is no policy. `maps`: label maps, which keep their values."""
+        policy: tuple[Change, ...] = tuple(change for change in self.policy if not (maps and change == "color"))
+        return augmented(images, self.rng, policy=policy) if policy else images
 
 
 def augmented(images: Tensor, rng: Rng, *, policy: tuple[Change, ...]) -> Tensor:

@@ -32,7 +32,7 @@ from triptych.gans.autoencoder import ContentEncoder, StyleEncoder, StyleLayers,
 from triptych.gans.discriminators import Scores
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, UpResBlock
 from triptych.gans.losses import feature_matching, l1
-from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
 from triptych.gans.weight_norms import WeightNorm
 
@@ -290,6 +290,7 @@ class FUNIT(GAN):
     config: FUNITConfig
     generator: FUNITGenerator
     discriminator: FUNITDiscriminator
+    validated = (GENERATOR,)
     styles: Literal["none", "optional", "required"] = "required"
     random_styles = False
 
@@ -356,8 +357,8 @@ class FUNIT(GAN):
         return self._contest(batch.inputs[self._names[0]], images, labels=batch.inputs[STYLE_LABELS], rng=rng)
 
     def _contest(self, real: Tensor, fake: Tensor, *, labels: Tensor, rng: Rng) -> Contest:
-        """Both as images of the classes `labels` (b,), changed alike, so that no change stands between their features."""
-        return Contest("", self.look(real, rng), self.look(fake, rng), partial(self.discriminator, labels=labels))
+        """Both as images of the classes `labels` (b,)."""
+        return self.contest(real, fake, rng, discriminate=lambda view: partial(self.discriminator, labels=labels))
 
     def _style(self, batch: Batch) -> Tensor:
         """The style images: (b, c, h, w), or (b, k, c, h, w) of several."""

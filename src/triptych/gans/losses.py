@@ -16,8 +16,8 @@ from torch import Tensor
 from triptych.core.config import Config, config
 from triptych.nn.precision import widened
 
-Scores: TypeAlias = Tensor | Sequence[Tensor]
-"""What a discriminator says of b images: a tensor whose first axis is b, or a list of them, one for each scale."""
+Outputs: TypeAlias = Tensor | Sequence[Tensor]
+"""A discriminator's scores of b images: a tensor whose first axis is b, or a list of them, one for each scale."""
 
 _ON_REAL: dict[str, Callable[[Tensor], Tensor]] = {
     "hinge": lambda x: F.relu(1 - x),
@@ -44,19 +44,22 @@ class AdversarialConfig(Config):
     "Score every image relative to its partner in the batch: real - fake and fake - real."
 
 
-def discriminator_losses(real: Scores, fake: Scores, *, settings: AdversarialConfig) -> tuple[Tensor, Tensor]:
+def discriminator_losses(real: Outputs, fake: Outputs, *, settings: AdversarialConfig) -> tuple[Tensor, Tensor]:
     """The discriminator's loss on b real images and on b generated ones: (b,) each, to be added.
 
     Relativistic: the scores of sample i are replaced by real_i - fake_i and fake_i - real_i ("The relativistic discriminator",
-    Jolicoeur-Martineau 2018, https://arxiv.org/abs/1807.00734, without its averages: pairs do not couple the samples of a batch).
+    Jolicoeur-Martineau 2018, https://arxiv.org/abs/1807.00734, without its averages: pairs do not couple the samples of a batch). The
+    two non-saturating losses are then one, softplus(-(real_i - fake_i)), which counts once ("The GAN is dead; long live the GAN!",
+    Huang et al. 2024, https://arxiv.org/abs/2501.05441, Eq. 2): each is half of it.
     """
     if settings.relativistic:
         real, fake = differences(real, fake), differences(fake, real)
     on_real, on_fake = _ON_REAL[settings.kind], _ON_FAKE[settings.kind]
-    return score_mean([on_real(x) for x in _scales(real)]), score_mean([on_fake(x) for x in _scales(fake)])
+    losses = score_mean([on_real(x) for x in _scales(real)]), score_mean([on_fake(x) for x in _scales(fake)])
+    return (losses[0] / 2, losses[1] / 2) if settings.relativistic and settings.kind == "non_saturated" else losses
 
 
-def generator_loss(fake: Scores, *, settings: AdversarialConfig, real: Scores | None = None) -> Tensor:
+def generator_loss(fake: Outputs, *, settings: AdversarialConfig, real: Outputs | None = None) -> Tensor:
     """The generator's loss on the scores of b generated images: (b,). `real`: those of their partners, exactly when relativistic."""
     if settings.relativistic:
         assert real is not None, "a relativistic loss needs the scores of the real images"
@@ -65,17 +68,17 @@ def generator_loss(fake: Scores, *, settings: AdversarialConfig, real: Scores | 
     return score_mean([on_fooled(x) for x in _scales(fake)])
 
 
-def score_mean(scores: Scores) -> Tensor:
+def score_mean(scores: Outputs) -> Tensor:
     """The mean of each sample inside a scale, then over the scales: (b,)."""
     return torch.stack([sample_mean(scale) for scale in _scales(scores)]).mean(0)
 
 
-def differences(scores: Scores, other: Scores) -> list[Tensor]:
+def differences(scores: Outputs, other: Outputs) -> list[Tensor]:
     """scores - other, scale by scale."""
     return [a - b for a, b in zip(_scales(scores), _scales(other), strict=True)]
 
 
-def _scales(scores: Scores) -> list[Tensor]:
+def _scales(scores: Outputs) -> list[Tensor]:
     return [widened(scale) for scale in ([scores] if isinstance(scores, Tensor) else scores)]
 
 
@@ -110,16 +113,7 @@ def l1(x: Tensor, target: Tensor) -> Tensor:
     return sample_mean((widened(x) - widened(target)).abs())
 
 
-def top_k_share(rounds: Tensor, *, decay: float = 0.99, least: float = 0.5) -> Tensor:
-    """The share of a batch that top-k training keeps after whole rounds, a tensor (): from 1, times `decay` each, down to `least`.
-
-    The defaults are those of the paper that `top_k_weights` names, whose rounds are passes over the data. The count is not asked from its
-    device, which would have to wait.
-    """
-    return (decay ** rounds.double()).clamp(min=least)
-
-
-def top_k_weights(scores: Scores, *, share: float | Tensor, batch: Tensor | None = None) -> Tensor:
+def top_k_weights(scores: Outputs, *, share: float, batch: Tensor | None = None) -> Tensor:
     """Factors (b,) of the generator's losses that keep the samples with the highest scores: n / k for these k, 0 for the others.
 
     The mean over all n samples is then that over the kept. k = share * n, rounded; samples that tie with the last one are kept too,
@@ -130,8 +124,7 @@ def top_k_weights(scores: Scores, *, share: float | Tensor, batch: Tensor | None
     """
     own = score_mean(scores).detach()
     every = own if batch is None else batch.detach()
-    k = torch.as_tensor(share, device=every.device).mul(len(every)).round().clamp(min=1).long()
-    last = every.sort(descending=True).values.gather(0, k.view(1) - 1)
+    last = every.sort(descending=True).values[max(1, round(share * len(every))) - 1]
     kept = every >= last
     return (own >= last).to(own.dtype) * (len(every) / kept.sum())
 

@@ -1,14 +1,15 @@
 """What all GANs here have in common: a generator, a discriminator, the phases in which they play, and their loss terms.
 
 "Generative Adversarial Networks", Goodfellow et al. 2014, https://arxiv.org/abs/1406.2661. A model says which images its discriminator
-has to tell apart (its contests) and what else its generator has to satisfy (its terms); the rest stands here.
+has to tell apart (its contests) and what else its generator has to satisfy (its terms); the rest stands here: the adversarial losses,
+gradient penalties, augmentation, top-k training, the phases of an iteration and the averages.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,10 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
 from triptych.core.rng import Rng
-from triptych.gans.augmentation import Change, augmented
+from triptych.gans.augmentation import Change, View
 from triptych.gans.discriminators import Scores
 from triptych.gans.init import InitConfig, initialize
-from triptych.gans.losses import AdversarialConfig, discriminator_losses, generator_loss, score_mean, top_k_share, top_k_weights
+from triptych.gans.losses import AdversarialConfig, discriminator_losses, generator_loss, score_mean, top_k_weights
 from triptych.gans.penalties import PenaltyConfig, gradient_penalty
 from triptych.gans.weight_norms import effective_weights, power_iteration, settle_average
 from triptych.nn.batch_norm import batch_norms, frozen_statistics
@@ -46,6 +47,10 @@ class TopKConfig(Config):
         self.require(0 < self.decay <= 1, "decay", "above 0 and at most 1")
         self.require(self.round_steps >= 1, "round_steps", "at least 1")
 
+    def share(self, step: int) -> float:
+        """The share of a batch in the generator's step of this number, from 1: `decay` to the power of the whole rounds, or `least`."""
+        return max(self.decay ** (step // self.round_steps), self.least)
+
 
 @config
 class GANConfig(ModelConfig):
@@ -65,6 +70,8 @@ class GANConfig(ModelConfig):
     "Gradient penalties of the discriminator."
     augment: tuple[Change, ...] = ()
     "Random changes through which the discriminator sees real and generated images."
+    augment_alike: bool = True
+    "The same changes for a real image and its generated partner; else each has its own. A label map has those of its image."
     top_k: TopKConfig = TopKConfig()
     "Training of the generator by its best images."
     initial: InitConfig = InitConfig()
@@ -79,16 +86,29 @@ class GANConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
+class Seen:
+    """Images (b, c, h, w), real or generated, and how the discriminator sees them."""
+
+    images: Tensor
+    "Before augmentation."
+    view: View
+    "Their augmentation."
+    discriminate: Callable[[Tensor], Scores]
+    "From augmented images to scores; the discriminator's other inputs (label map, class, domain) are bound."
+
+    def scores(self) -> Scores:
+        """What the discriminator says of the augmented images."""
+        return self.discriminate(self.view(self.images))
+
+
+@dataclass(frozen=True)
 class Contest:
-    """Real and generated images, and the discriminator that has to tell them apart."""
+    """Real and generated images that the discriminator has to tell apart."""
 
     name: str
     "Stands in the names of the terms; may be empty."
-    real: Tensor
-    "(b, c, h, w), as the discriminator sees them."
-    fake: Tensor
-    judge: Callable[[Tensor], Scores]
-    "From images to the discriminator's scores; its other inputs (label map, style) are bound already."
+    real: Seen
+    fake: Seen
 
     def term(self, kind: str) -> str:
         """The name of a term of this contest."""
@@ -110,7 +130,8 @@ class GAN(Model, Averaged):
     """A generator and a discriminator. Phases "discriminator", "generator", and "penalty" where that is lazy."""
 
     averaged = (GENERATOR,)
-    validated = (GENERATOR,)
+    obsolete = ("generator_steps",)
+    _top_k_share = 1.0
 
     def __init__(self, config: GANConfig, generator: nn.Module, discriminator: nn.Module, *, partial: bool = False) -> None:
         """Takes the networks and draws their initial weights. `partial`: some losses give some parameters no gradient."""
@@ -130,8 +151,6 @@ class GAN(Model, Averaged):
         phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
         self.phases = tuple(phases)
         self.couples_samples = config.top_k.least < 1 or any(batch_norms(network) for network in (generator, discriminator))
-        if config.top_k.least < 1:
-            self.register_buffer("generator_steps", torch.zeros((), dtype=torch.int64))
 
     # What a model says --------------------------------------------------------------------------------------------------
 
@@ -142,15 +161,18 @@ class GAN(Model, Averaged):
 
     @abstractmethod
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """What the discriminator has to tell apart, seen through `look`. Called without gradients."""
+        """What the discriminator has to tell apart, each made by `contest`. Called without gradients."""
 
     @abstractmethod
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
         """The generator's terms by name, (b,) each, not yet weighted: those whose weight is not 0."""
 
-    @abstractmethod
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        """In evaluation mode, how far held-out images are from what they should be: (b,) each. The first is the score of a validation."""
+        """In evaluation mode, how far held-out images are from what they should be: (b,) each. The first is the score of a validation.
+
+        A model that has them says so in `validated`.
+        """
+        raise NotImplementedError
 
     def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
         """Further terms of the discriminator by name, (b,) each, not yet weighted: `weights` has theirs too."""
@@ -159,9 +181,9 @@ class GAN(Model, Averaged):
     # The game -----------------------------------------------------------------------------------------------------------
 
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
-        """Counts the generator's steps where top-k needs them."""
-        if phase.name == GENERATOR and self.config.top_k.least < 1:
-            self.get_buffer("generator_steps").add_(1)
+        """Finds the share of the batch that top-k training keeps in this step."""
+        if phase.name == GENERATOR:
+            self._top_k_share = self.config.top_k.share(progress.iteration * phase.repeats + progress.step + 1)
 
     def stepped(self, phase: Phase) -> None:
         """One power iteration of spectral norm in the phase's networks, so that the other phase sees the sigma of their new weights.
@@ -187,7 +209,7 @@ class GAN(Model, Averaged):
     def _discriminator_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
         terms = {}
         for contest in contests:
-            real, fake = contest.judge(contest.real).outputs, contest.judge(contest.fake).outputs
+            real, fake = contest.real.scores().outputs, contest.fake.scores().outputs
             terms[contest.term("real")], terms[contest.term("fake")] = discriminator_losses(real, fake, settings=self.config.adversarial)
         return terms | (self._penalty_terms(contests) if self._penalised and self.config.penalty.every == 1 else {})
 
@@ -196,11 +218,15 @@ class GAN(Model, Averaged):
         # A lazy one is there once for all the steps that the discriminator takes in so many iterations.
         every = settings.every * (self.config.discriminator_steps if settings.every > 1 else 1)
         for contest in contests:
-            for kind, images, gamma in (("r1", contest.real, settings.r1_gamma), ("r2", contest.fake, settings.r2_gamma)):
+            for kind, seen, gamma in (("r1", contest.real, settings.r1_gamma), ("r2", contest.fake, settings.r2_gamma)):
                 if gamma:
-                    outputs = _outputs_of(contest.judge)
-                    terms[contest.term(kind)] = gradient_penalty(outputs, images, gamma=gamma, every=every)
+                    terms[contest.term(kind)] = self._penalty(seen, gamma=gamma, every=every)
         return terms
+
+    def _penalty(self, seen: Seen, *, gamma: float, every: int) -> Tensor:
+        if self.config.penalty.at == "original":
+            return gradient_penalty(lambda x: seen.discriminate(seen.view(x)).outputs, seen.images, gamma=gamma, every=every)
+        return gradient_penalty(lambda x: seen.discriminate(x).outputs, seen.view(seen.images), gamma=gamma, every=every)
 
     @property
     def _penalised(self) -> bool:
@@ -210,30 +236,28 @@ class GAN(Model, Averaged):
         """What the discriminator says to the generator's images of a contest. `compare`: the real images' features are needed too."""
         settings, real = self.config.adversarial, Scores((), ())
         with frozen_statistics(self.discriminator):
-            fake = contest.judge(contest.fake)
+            fake = contest.fake.scores()
             if compare or settings.relativistic:
                 with torch.no_grad():
-                    real = contest.judge(contest.real)
+                    real = contest.real.scores()
         loss = generator_loss(fake.outputs, settings=settings, real=real.outputs if settings.relativistic else None)
-        top_k = self.config.top_k
-        if top_k.least < 1:
-            rounds = self.get_buffer("generator_steps") // top_k.round_steps
-            share = top_k_share(rounds, decay=top_k.decay, least=top_k.least)
-            loss = loss * top_k_weights(fake.outputs, share=share, batch=gathered(score_mean(fake.outputs)))
+        if self.config.top_k.least < 1:
+            loss = loss * top_k_weights(fake.outputs, share=self._top_k_share, batch=gathered(score_mean(fake.outputs)))
         return Verdict(loss, real, fake)
 
-    def look(self, images: Tensor, rng: Rng, *, name: str = "", maps: bool = False) -> Tensor:
-        """What the discriminator sees of images (b, c, h, w): changed at random, as they are without `augment`.
+    def contest(
+        self, real: Tensor, fake: Tensor, rng: Rng, *, discriminate: Callable[[View], Callable[[Tensor], Scores]], name: str = ""
+    ) -> Contest:
+        """The contest between real and generated images (b, c, h, w), augmented by draws from `rng`.
 
-        The same stream and `name` give real and generated images the same changes. `maps`: they are label maps, which are moved alike
-        and not recoloured.
+        `discriminate`: for a view, the function from images seen through it to scores. A label map has to be seen through the view too.
         """
-        policy: tuple[Change, ...] = tuple(change for change in self.config.augment if not (maps and change == "color"))
-        return augmented(images, rng.child("augment", name), policy=policy) if policy else images
-
-    def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Without the count of another run's steps: top-k begins anew."""
-        return {name: tensor for name, tensor in tensors.items() if name != "generator_steps"}
+        view = View(self.config.augment, rng.child("augment", name))
+        first = Seen(real, view, discriminate(view))
+        if self.config.augment_alike:
+            return Contest(name, first, replace(first, images=fake))
+        view = View(self.config.augment, rng.child("augment", name, "fake"))
+        return Contest(name, first, Seen(fake, view, discriminate(view)))
 
     # Averages -----------------------------------------------------------------------------------------------------------
 
@@ -259,7 +283,3 @@ def _terms(terms: Mapping[str, Tensor], weights: Mapping[str, float], *, first_a
     weighted = [weights.get(name, 1.0) * term for name, term in terms.items()]
     logged = {name: term.detach() for name, term in terms.items()}
     return LossTerms(weighted[0] if first_alone else torch.stack(weighted).sum(0), logged)
-
-
-def _outputs_of(judge: Callable[[Tensor], Scores]) -> Callable[[Tensor], tuple[Tensor, ...]]:
-    return lambda images: judge(images).outputs

@@ -329,8 +329,9 @@ class MUNIT(UnpairedGAN):
             return {}
         found = {}
         for contest in contests:
-            name = contest.term("consistency")
-            found[name] = feature_distance(contest.judge(contest.real), contest.judge(moved(contest.real, rng.child(name))))
+            name, real = contest.term("consistency"), contest.real
+            seen = real.view(real.images)
+            found[name] = feature_distance(real.discriminate(seen), real.discriminate(moved(seen, rng.child(name))))
         return found
 
     # Translation --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
-from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 
 _PERCEPTUAL = "perceptual"
@@ -79,6 +79,7 @@ class PairedGAN(GAN):
 
     config: PairedGANConfig
     translation: Config
+    validated = (GENERATOR,)
     styles: Literal["none", "optional", "required"] = "none"
     random_styles = False
 
@@ -118,13 +119,12 @@ class PairedGAN(GAN):
         }
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """One: real and generated images, each with the label map, all three changed alike."""
+        """One: real and generated images, each with the label map, which is augmented as its image is."""
         label = self.labels(batch.inputs)
         return [self._contest(batch, label, self.made(batch, label, rng)[0], rng)]
 
     def _contest(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> Contest:
-        judge = partial(self.discriminator, label=self.look(label, rng, maps=True))
-        return Contest("", self.look(batch.images, rng), self.look(fake, rng), judge)
+        return self.contest(batch.images, fake, rng, discriminate=lambda view: partial(self.discriminator, label=view(label, maps=True)))
 
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
         """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""

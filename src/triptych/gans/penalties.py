@@ -8,12 +8,13 @@ Image Quality of StyleGAN", Karras et al. 2020, https://arxiv.org/abs/1912.04958
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from triptych.core.config import Config, config
-from triptych.gans.losses import Scores, score_mean
+from triptych.gans.losses import Outputs, score_mean
 from triptych.nn.precision import widened
 
 
@@ -27,6 +28,8 @@ class PenaltyConfig(Config):
     "Weight of the penalty on generated images, gamma / 2 |gradient|^2; 0: none."
     every: int = 1
     "Penalise in every so many iterations only, so many times as strongly."
+    at: Literal["augmented", "original"] = "augmented"
+    "The images at which the gradient is taken: as the discriminator sees them, or before `augment`."
 
     def validate(self) -> None:
         for setting in ("r1_gamma", "r2_gamma"):
@@ -34,7 +37,7 @@ class PenaltyConfig(Config):
         self.require(self.every >= 1, "every", "at least 1")
 
 
-def gradient_penalty(discriminate: Callable[[Tensor], Scores], images: Tensor, *, gamma: float, every: int = 1) -> Tensor:
+def gradient_penalty(discriminate: Callable[[Tensor], Outputs], images: Tensor, *, gamma: float, every: int = 1) -> Tensor:
     """every * gamma / 2 * |d D / d image|^2 of each image (b, c, h, w): (b,). R1 for real images, R2 for generated ones.
 
     D is the mean score of an image, inside each scale and then over the scales, as in the adversarial losses. `discriminate` gives the

@@ -21,7 +21,7 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
 from triptych.gans.losses import l1
-from triptych.gans.model import GAN, Contest, GANConfig
+from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 
 Direction = Literal["a-to-b", "b-to-a"]
@@ -143,6 +143,7 @@ class UnpairedGAN(GAN):
 
     config: UnpairedConfig
     discriminator: PairDiscriminator
+    validated = (GENERATOR,)
     styles: Literal["none", "optional", "required"] = "none"
     random_styles = False
 
@@ -203,8 +204,7 @@ class UnpairedGAN(GAN):
 
     def _contests(self, batch: Batch, rng: Rng, *, a: Tensor, b: Tensor) -> list[Contest]:
         def contest(domain: Literal["a", "b"], real: Tensor, fake: Tensor) -> Contest:
-            real, fake = (self.look(images, rng, name=domain) for images in (real, fake))
-            return Contest(domain, real, fake, partial(self.discriminator, domain=domain))
+            return self.contest(real, fake, rng, discriminate=lambda view: partial(self.discriminator, domain=domain), name=domain)
 
         return [contest("a", batch.images, a), contest("b", batch.inputs[IMAGES_B], b)]
 
