@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,12 @@ from PIL import Image
 from tests.data.pictures import encoded, picture, textured
 from triptych.core.rng import key_of, words
 from triptych.data import decode
-from triptych.data.decode import TooSmall, image_square
+from triptych.data.cut import Cut, TooSmall
 from triptych.data.transforms import apply, draw, mirror, padded, plan, with_channels
 
 
-def square(data: bytes, image_size: int, *, crop: np.ndarray | None = None, **options: object) -> np.ndarray:
-    settings = {"channels": 3, "reduced": False, "enlarge": True} | options
-    return image_square(data, image_size=image_size, crop=crop, **settings)
+def square(data: bytes, image_size: int, *, crop: np.ndarray | None = None, channels: int = 3, **options: Any) -> np.ndarray:
+    return Cut(image_size, **{"enlarge": True} | options).image(data, channels, crop)
 
 
 def as_described(image: Image.Image, image_size: int, short: int, offset) -> np.ndarray:

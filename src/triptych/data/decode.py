@@ -15,7 +15,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 
@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
 from triptych.core.errors import one_line
-from triptych.data.transforms import Plan, Size, apply, padded, plan
+from triptych.data.transforms import Plan, Size, apply, padded
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
@@ -38,36 +38,23 @@ MOST_PIXELS = 178_956_970
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
-def image_square(
-    data: bytes,
-    *,
-    image_size: int,
-    channels: int,
-    crop: np.ndarray | None,
-    reduced: bool,
-    enlarge: bool,
-    pad: int = 0,
-    resize: int | None = None,
-    scale: float | None = None,
-    width: int | None = None,
-) -> np.ndarray:
-    """The square, or rectangle, of pixels that `plan` cuts from an encoded image, padded before: uint8 (h, w, channels).
+def image_square(data: bytes, plan_of: Callable[[Size], Plan], *, channels: int, reduced: bool, pad: int) -> np.ndarray:
+    """The square, or rectangle, of pixels that is cut from an encoded image, padded before: uint8 (h, w, channels).
 
-    Raises TooSmall, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
+    `plan_of`: from width and height, upright, to how it is cut; `reduced`: whether JPEGs are decoded at reduced scale. Raises what
+    `plan_of` raises, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
         orientation = _orientation(image)
-        limits = {"image_size": image_size, "enlarge": enlarge, "pad": pad, "resize": resize, "width": width}
-        original = check_size(_upright(image.size, orientation), **limits)
-        steps = plan(original, image_size, crop, resize=resize, scale=scale, width=width)
+        original = _upright(image.size, orientation)
+        steps = plan_of(original)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
             pixels = ImageOps.exif_transpose(_with_orientation(pixels, orientation))
     if pad:
         pixels = Image.fromarray(padded(np.atleast_3d(np.asarray(pixels)), pad).squeeze())
-    square = apply(pixels, steps, halvings_done=halvings, original=original)
-    return square.reshape(image_size, width or image_size, channels)
+    return apply(pixels, steps, halvings_done=halvings, original=original).reshape(steps.height, steps.width, channels)
 
 
 @contextmanager
@@ -143,22 +130,6 @@ def header_channels(data: bytes) -> int:
     """1 for a grey image, 3 for one in colour, from the header alone."""
     with open_image(data) as image:
         return 1 if image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I") else 3
-
-
-class TooSmall(ValueError):
-    """The image would have to be enlarged, which was not asked for."""
-
-
-def check_size(size: Size, *, image_size: int, enlarge: bool, pad: int = 0, resize: int | None = None, width: int | None = None) -> Size:
-    """The padded size. Raises TooSmall when the image would have to be enlarged and may not be."""
-    across, down = size[0] + 2 * pad, size[1] + 2 * pad
-    short, setting = resize or image_size, "data.resize" if resize else "data.image_size"
-    least = short if width is None else -(-short * width // image_size)
-    if (across < least or down < short) and not enlarge:
-        found = f"{across}x{down} pixels{' with data.pad' if pad else ''}"
-        shape = "" if width is None else f" (with data.width: {least}x{short})"
-        raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
-    return across, down
 
 
 def reason(error: Exception) -> str:

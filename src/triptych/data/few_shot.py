@@ -18,7 +18,7 @@ from triptych.data.config import DataConfig
 from triptych.data.files import KINDS, Files
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
-from triptych.data.source import located, open_files
+from triptych.data.source import FILES, located, open_files
 
 
 @config
@@ -45,7 +45,7 @@ class FewShotDataConfig(DataConfig):
 
     def open(self) -> Data:
         path, source = located(self)
-        if source not in ("folder", "lmdb", "tar", "zip"):
+        if source not in FILES:
             raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
         return open_few_shot(self, open_files(path, source)[0])
 

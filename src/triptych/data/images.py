@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from PIL import Image
@@ -15,14 +15,14 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import DataError
 from triptych.core.rng import key_of
 from triptych.data.augmentation import move
-from triptych.data.decode import TooSmall, check_size, header_size, image_square, reason
-from triptych.data.files import Files
+from triptych.data.cut import Cut, TooSmall, Value, size_of
+from triptych.data.decode import reason
 from triptych.data.settings import ImageSettings
-from triptych.data.tfrecord import Records
 from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
-_PROBED = 256
+PROBED = 256
+"""Images whose headers are read before any is used."""
 _PREPARED_BYTES = 2**26
 
 
@@ -104,69 +104,43 @@ class SquareImages(ImageSet):
         return Loaded(squares, None if self.labels is None else self.labels[items])
 
 
-class FileImages(SquareImages):
-    """Encoded images in a folder or an archive, decoded when they are asked for."""
+class Stored(Protocol):
+    """Images or maps as they are stored, by number: a data set's files, or the records of files."""
 
-    def __init__(self, files: Files, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def read(self, k: int) -> Value:
+        """The k-th, encoded or as pixels. Raises DataError or OSError."""
+        ...
+
+    def describe(self, k: int) -> str:
+        """Where it is, for messages."""
+        ...
+
+
+class FileImages(SquareImages):
+    """Images in files, archives or records, read and decoded when they are asked for."""
+
+    def __init__(self, stored: Stored, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
-        self._files = files
+        self._stored, self._cut = stored, Cut.of(config)
 
     def key(self, item: int) -> str:
-        return self._files.describe(int(self._items[item]))
+        return self._stored.describe(int(self._items[item]))
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
-        for item in evenly_spaced(len(self), _PROBED):
+        for item in evenly_spaced(len(self), PROBED):
             try:
-                size = header_size(self._files.read(int(self._items[item])))
-                check_size(size, **limits(self.config))
+                self._cut.plan(size_of(self._stored.read(int(self._items[item]))))
             except Exception as error:
                 raise failure(self.key(item), error) from error
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        size = self.config.image_size
-        squares = np.empty((len(items), size, size, self.channels), dtype=np.uint8)
+        squares = np.empty((len(items), *self._cut.height_and_width, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
             try:
-                squares[k] = image_square(
-                    self._files.read(int(self._items[item])),
-                    image_size=size,
-                    channels=self.channels,
-                    crop=None if crop is None else crop[k],
-                    reduced=self.config.decode == "reduced",
-                    enlarge=self.config.enlarge,
-                    pad=self.config.pad,
-                    resize=self.config.resize,
-                    scale=self.config.scale,
-                )
+                squares[k] = self._cut.image(self._stored.read(int(self._items[item])), self.channels, None if crop is None else crop[k])
             except Exception as error:
                 raise failure(self.key(item), error) from error
-        return squares
-
-
-class RecordImages(SquareImages):
-    """Images in TFRecord files, read when they are asked for."""
-
-    def __init__(self, records: Records, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
-        super().__init__(config, channels=channels, items=items, labels=labels)
-        self._records = records
-
-    def key(self, item: int) -> str:
-        return self._records.describe(int(self._items[item]))
-
-    def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        size, config = self.config.image_size, self.config
-        squares = np.empty((len(items), size, size, self.channels), dtype=np.uint8)
-        for k, item in enumerate(items):
-            pixels = self._records.read(int(self._items[item]))
-            try:
-                check_size((pixels.shape[1], pixels.shape[0]), **limits(config))
-            except TooSmall as error:
-                raise DataError(f"{self.key(item)}: {error}") from None
-            image = padded(pixels, config.pad)[None]
-            if crop is not None or not _is_cut(image, config):
-                image = resized(image, size, None if crop is None else crop[k : k + 1], resize=config.resize, scale=config.scale)
-            squares[k] = with_channels(image, self.channels)[0]
         return squares
 
 
@@ -194,31 +168,28 @@ class ArrayImages(SquareImages):
             chosen = padded(chosen, self.config.pad)
         if crop is None and _is_cut(chosen, self.config):
             return with_channels(np.asarray(chosen), self.channels)
-        config = self.config
-        return with_channels(resized(chosen, config.image_size, crop, resize=config.resize, scale=config.scale), self.channels)
+        return with_channels(resized(chosen, self.config, crop), self.channels)
 
 
-def resized(
-    pixels: np.ndarray, image_size: int, crop: np.ndarray | None = None, *, resize: int | None = None, scale: float | None = None
-) -> np.ndarray:
-    """The centre crops, or the random ones that `crop` (b, 3) chooses, of images (b, h, w, c): uint8 (b, s, s, c). See `plan`."""
+def resized(pixels: np.ndarray, config: ImageSettings, crop: np.ndarray | None = None) -> np.ndarray:
+    """The centre squares, or those that the words of `crop` (b, 3) choose, of images (b, h, w, c): uint8 (b, s, s, c). See `plan`."""
     count, height, width, channels = pixels.shape
-    squares = np.empty((count, image_size, image_size, channels), dtype=np.uint8)
+    squares = np.empty((count, config.image_size, config.image_size, channels), dtype=np.uint8)
     for k, image in enumerate(pixels):
-        steps = plan((width, height), image_size, None if crop is None else crop[k], resize=resize, scale=scale)
+        drawn = None if crop is None else crop[k]
+        steps = plan((width, height), config.image_size, drawn, resize=config.resize, scale=config.scale)
         squares[k] = apply(Image.fromarray(image if channels == 3 else image[..., 0]), steps).reshape(squares.shape[1:])
     return squares
 
 
 def prepared(pixels: np.ndarray, config: ImageSettings) -> np.ndarray:
     """The pixels padded and, where that is small and nothing is random about it, cut to size once and for all; as they are if mapped."""
-    size = config.image_size
     if isinstance(pixels, np.memmap):
         return pixels
     pixels = padded(pixels, config.pad)
     if config.crop != "center" or config.resize is not None or _is_cut(pixels, config):
         return pixels
-    return resized(pixels, size) if len(pixels) * size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
+    return resized(pixels, config) if len(pixels) * config.image_size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
 
 
 def failure(name: str, error: Exception) -> DataError:
@@ -243,8 +214,3 @@ def seed_beside(seed: int, name: str) -> int:
 def _is_cut(pixels: np.ndarray, config: ImageSettings) -> bool:
     """Whether images (b, h, w, c) are of the wanted size as they are."""
     return pixels.shape[1:3] == (config.image_size, config.image_size) and config.resize in (None, config.image_size)
-
-
-def limits(config: ImageSettings) -> dict[str, Any]:
-    """What `check_size` holds images against."""
-    return {name: getattr(config, name) for name in ("image_size", "enlarge", "pad", "resize")}

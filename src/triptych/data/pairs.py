@@ -17,13 +17,14 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import config
 from triptych.core.errors import DataError, nearest
 from triptych.data.config import DataConfig
+from triptych.data.cut import Cut, size_of
 from triptych.data.database import is_database, open_database
-from triptych.data.decode import check_size, header_channels, header_size, image_square, number_map
+from triptych.data.decode import header_channels, number_map
 from triptych.data.files import KINDS, Files, is_image, listed, open_folder
-from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure, limits
+from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure
 from triptych.data.naming import TRAINING, held_out, held_out_folder
 from triptych.data.source import existing_path
-from triptych.data.transforms import Size, apply_nearest, mirror, plan, recolour
+from triptych.data.transforms import Size, mirror, recolour
 
 _HEADERS, _MAPS = 256, 16
 """Pairs whose headers, and whose maps, are read before training begins."""
@@ -101,14 +102,14 @@ class PairedImages(ImageSet):
 
     def __init__(self, members: Sequence[Member], config: PairedDataConfig, *, items: np.ndarray) -> None:
         super().__init__(config, channels=members[0].spec.channels or 3, items=items, labels=None)
-        self._members = tuple(members)
+        self._members, self._cut = tuple(members), Cut.of(config, width=config.width)
 
     def key(self, item: int) -> str:
         return self._members[0].describe(int(self._items[item]))
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         draws = None if positions is None else self.draws(positions, seed=seed)
-        cut = self._cut(items, None if draws is None else draws.crop, self._members)
+        cut = self._load(items, None if draws is None else draws.crop, self._members)
         if draws is not None:
             for member in self._members:
                 values = cut[member.spec.name]
@@ -124,22 +125,22 @@ class PairedImages(ImageSet):
             pair, size = int(self._items[item]), None
             for member in self._members:
                 try:
-                    size = self._checked_size(member, pair, header_size(member.read(pair)), size)
+                    size = self._checked_size(member, pair, size_of(member.read(pair)), size)
                 except Exception as error:
                     raise failure(member.describe(pair), error) from error
         maps = [member for member in self._members if member.spec.kind != "image"]
-        self._cut(evenly_spaced(len(self), _MAPS), None, maps)
+        self._load(evenly_spaced(len(self), _MAPS), None, maps)
 
-    def _cut(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
+    def _load(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
         """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""
-        shape = (len(items), self.config.image_size, self.config.width or self.config.image_size)
+        shape = (len(items), *self._cut.height_and_width)
         cut = {member.spec.name: _empty(member.spec, shape) for member in members}
         for k, item in enumerate(items):
             pair, size, drawn = int(self._items[item]), None, None if crop is None else crop[k]
             for member in members:
                 try:
                     data = member.read(pair)
-                    size = self._checked_size(member, pair, header_size(data), size)
+                    size = self._checked_size(member, pair, size_of(data), size)
                     cut[member.spec.name][k] = self._pixels(data, member.spec, member.describe(pair), drawn)
                 except Exception as error:
                     raise failure(member.describe(pair), error) from error
@@ -152,29 +153,14 @@ class PairedImages(ImageSet):
             raise DataError(
                 f"{member.describe(pair)}: {found[0]}x{found[1]} pixels, but {first} has {expected[0]}x{expected[1]}; make them one size"
             )
-        check_size(found, **limits(self.config), width=self.config.width)
+        self._cut.plan(found)
         return found
 
     def _pixels(self, data: bytes, spec: InputSpec, where: str, crop: np.ndarray | None) -> np.ndarray:
-        config = self.config
         if spec.kind == "image":
-            return image_square(
-                data,
-                image_size=config.image_size,
-                channels=spec.channels or 3,
-                crop=crop,
-                reduced=config.decode == "reduced",
-                enlarge=config.enlarge,
-                resize=config.resize,
-                scale=config.scale,
-                width=config.width,
-            )
+            return self._cut.image(data, spec.channels or 3, crop)
         values = number_map(data)
-        if spec.num_classes is not None:
-            values = class_map(values, spec, where)
-        size = (values.shape[1], values.shape[0])
-        steps = plan(size, config.image_size, crop, resize=config.resize, scale=config.scale, width=config.width)
-        return apply_nearest(values, steps)
+        return self._cut.numbers(values if spec.num_classes is None else class_map(values, spec, where), crop)
 
 
 def _is_coloured(spec: InputSpec, target: InputSpec) -> bool:

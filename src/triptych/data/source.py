@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +13,16 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data import arrays
 from triptych.data.arrays import Arrays
+from triptych.data.cut import Cut, TooSmall
 from triptych.data.database import is_database, open_database
-from triptych.data.decode import TooSmall, check_size
 from triptych.data.files import KINDS, Files, open_folder, open_tar, open_zip
-from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, RecordImages, limits, prepared
+from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
 from triptych.data.naming import classes_of, divided, held_out, pairs_warning, parsed
 from triptych.data.settings import ImageSettings, Source
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
+FILES = ("folder", "lmdb", "tar", "zip")
+"""Sources that are made of image files."""
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
@@ -49,19 +52,30 @@ def open_images(config: ImageSettings) -> Data:
     if config.path is None and config.source == "digits":
         return _from_pixels(config, arrays.digits(), None, enlarge=True)
     path, source = located(config)
-    if source == "mnist":
-        train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
-        return _from_pixels(config, _present(train, path, "train-images-idx3-ubyte"), test)
-    if source == "cifar10":
-        train, test = map(arrays.cifar10, arrays.cifar10_files(path))
-        return _from_pixels(config, _present(train, path, "data_batch_1.bin"), test)
+    if source in FILES:
+        return _from_files(config, *open_files(path, source))
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
-        side = (config.resize or config.image_size) - 2 * config.pad
-        return _from_pixels(config, *open_records(path, side=side, labelled=config.labels != "none"))
+    side = (config.resize or config.image_size) - 2 * config.pad
+    return _from_pixels(config, *open_pixels(path, source, side=side, labelled=config.labels != "none"))
+
+
+def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tuple[Arrays | Records, Arrays | Records | None]:
+    """The images for training, and those for testing where a source has some, of a source that is not made of image files.
+
+    Of TFRecord files the smallest resolution of at least `side`, else the largest. Raises DataError.
+    """
+    if source == "tfrecord":
+        return open_records(path, side=side, labelled=labelled)
     if source == "arrays":
-        return _from_pixels(config, arrays.array_file(path), None)
-    return _from_files(config, *open_files(path, source))
+        return arrays.array_file(path), None
+    if source == "mnist":
+        train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
+    else:
+        train, test = map(arrays.cifar10, arrays.cifar10_files(path))
+    if train is None:
+        raise DataError(f"{path}: holds no {'train-images-idx3-ubyte' if source == 'mnist' else 'data_batch_1.bin'}")
+    return train, test
 
 
 def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
@@ -97,12 +111,6 @@ def recognised(path: Path) -> Source:
     raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
 
 
-def _present(train: Arrays | None, path: Path, name: str) -> Arrays:
-    if train is None:
-        raise DataError(f"{path}: holds no {name}")
-    return train
-
-
 def _from_pixels(config: ImageSettings, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
     _check_labels(config, train.name, labelled=train.labels is not None)
     for part in (train, test):
@@ -130,7 +138,7 @@ def _opener(config: ImageSettings, part: Arrays | Records, *, channels: int, lab
         return part.labels[items] if labelled and part.labels is not None else None
 
     if isinstance(part, Records):
-        return lambda items: RecordImages(part, config, channels=channels, items=items, labels=labels(items))
+        return lambda items: FileImages(part, config, channels=channels, items=items, labels=labels(items))
     pixels = prepared(part.pixels, config)
     return lambda items: ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels(items))
 
@@ -144,7 +152,7 @@ def _check_labels(config: ImageSettings, name: str, *, labelled: bool) -> None:
 
 def _check_sides(config: ImageSettings, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
-        check_size(part.size, **limits(config) | {"enlarge": enlarge or config.enlarge})
+        dataclasses.replace(Cut.of(config), enlarge=enlarge or config.enlarge).plan(part.size)
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 

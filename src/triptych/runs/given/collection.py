@@ -11,40 +11,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import is_inside, user_path
-from triptych.data import arrays
-from triptych.data.arrays import Arrays, array_file
+from triptych.data.cut import Cut, size_of
 from triptych.data.decode import number_map
 from triptych.data.files import KINDS, Folder, is_image, walked
-from triptych.data.images import evenly_spaced, failure
+from triptych.data.images import PROBED, evenly_spaced, failure
 from triptych.data.naming import LABELS, ClassesFrom, classes_of, parsed
 from triptych.data.pairs import Member, class_map, stems
-from triptych.data.source import open_files, recognised
-from triptych.data.tfrecord import open_records
+from triptych.data.source import FILES, open_files, open_pixels, recognised
+from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
-from triptych.runs.given.sizes import Cut, Sizing, Value, size_of, squares
+from triptych.runs.given.sizes import Sizing, squares
 
 ImagesLike = str | Path | np.ndarray | Sequence[np.ndarray]
 """What a collection is opened from: a path, or images (h, w, c) or maps (h, w)."""
 
-PROBED = 256
-"""Items whose headers are read when a collection is opened, so that what is wrong shows at once."""
-
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
-
-
-class Items(Protocol):
-    """What is stored: encoded files or arrays, numbered from 0."""
-
-    def __len__(self) -> int: ...
-    def read(self, k: int) -> Value: ...
-    def describe(self, k: int) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +51,9 @@ class ArrayItems:
     def describe(self, k: int) -> str:
         """Where it is, for messages."""
         return f"{self.name}[{k}]"
+
+
+Items = Member | Records | ArrayItems
 
 
 @dataclass(frozen=True)
@@ -175,7 +165,7 @@ def open_squares(source: str | Path | np.ndarray, *, side: int, channels: int, c
 def _stored(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom) -> tuple[Items, np.ndarray | None, tuple[str, ...] | None]:
     """What lies at a path: the items, their labels and the names of the classes, where they have some."""
     stored = "file" if is_image(path.name) and path.is_file() else recognised(path)
-    if stored in ("file", "folder", "lmdb", "tar", "zip"):
+    if stored in ("file", *FILES):
         files, empty = (Folder(path.parent, [path.name]), []) if stored == "file" else open_files(path, stored)
         names = [files.names[k] for k in range(len(files.names))]
         if not names:
@@ -187,21 +177,11 @@ def _stored(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom) -
         raise DataError(f"{path}: maps are read from files of images, or given as arrays in Python; expected a file, folder, .zip or .tar")
     if classes in ("folder", "prefix"):
         raise ConfigError("classes", f"got {classes!r}, but {path} is not made of files; leave it out")
-    if stored == "tfrecord":
-        items = part = open_records(path, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=classes != "none")[0]
-    else:
-        part = _published(path, stored) if stored != "arrays" else array_file(path)
-        items = ArrayItems(part.pixels, str(path))
+    part, _ = open_pixels(path, stored, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=classes != "none")
+    items = part if isinstance(part, Records) else ArrayItems(part.pixels, str(path))
     if not len(items):
         raise DataError(f"{path}: holds nothing")
     return items, None if classes == "none" else part.labels, None if stored == "arrays" else part.class_names
-
-
-def _published(path: Path, stored: str) -> Arrays:
-    """The training images of MNIST or CIFAR-10."""
-    part = arrays.mnist(path, "train") if stored == "mnist" else arrays.cifar10(arrays.cifar10_files(path)[0])
-    assert part is not None  # or it would not have been recognised
-    return part
 
 
 def _check_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec) -> None:

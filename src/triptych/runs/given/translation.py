@@ -18,11 +18,11 @@ from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import listed
-from triptych.data.images import ImageSet, evenly_spaced
+from triptych.data.images import PROBED, ImageSet, evenly_spaced
 from triptych.data.pairs import Member, PairedDataConfig, matched
 from triptych.data.transforms import Size
-from triptych.runs.given.collection import PROBED, Collection, open_collection, stamp
-from triptych.runs.given.sizes import AsTrained, OutputSize, Sizing, translation_sizing
+from triptych.runs.given.collection import Collection, open_collection, stamp
+from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
 InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
 """A path, or an image (h, w, c) or map (h, w) for each sample, by the names of the model's sources where there are several."""
@@ -71,7 +71,7 @@ class GivenInputs(Translatable):
         return self._sources[0].sizing.fixed or self._measure(item)
 
     def _measure(self, item: int) -> tuple[int, int]:
-        return self._of_one_size(item, [member.measure(item) for member in self._members])[-1].kept
+        return self._of_one_size(item, [member.measure(item) for member in self._members])[-1].height_and_width
 
     def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
         members = self._members if truth else self._sources
@@ -181,7 +181,7 @@ def open_styles(style: InputsLike, translator: Translator, *, config: DataConfig
     kind = InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
     if isinstance(style, Mapping):
         raise ConfigError("style", "got arrays by name, expected a path, or uint8 images (n, height, width, channels)")
-    return Styles(open_collection(style, kind, AsTrained(config, spec)), each=each)
+    return Styles(open_collection(style, kind, as_trained(config, spec)), each=each)
 
 
 def _counted(count: int | None, available: int) -> int:

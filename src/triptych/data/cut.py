@@ -1,0 +1,82 @@
+"""Cut: how an image or map of any size becomes one of a certain size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from triptych.data.decode import header_size, image_square
+from triptych.data.settings import ImageSettings
+from triptych.data.transforms import Plan, Size, apply, apply_nearest, padded, plan, with_channels
+
+Value = bytes | np.ndarray
+"""An encoded image or map; or pixels, uint8 (h, w, 1 or 3), or the numbers of a map, (h, w)."""
+
+
+def size_of(value: Value) -> Size:
+    """Width and height, upright; of an encoded image from its header alone."""
+    return header_size(value) if isinstance(value, bytes) else (value.shape[1], value.shape[0])
+
+
+class TooSmall(ValueError):
+    """The image would have to be enlarged, which was not asked for."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An image is padded, resized so that it covers a square or rectangle (see `plan`), and that is cut out of it."""
+
+    image_size: int
+    "Height of what comes out; of a square its width too."
+    width: int | None = None
+    resize: int | None = None
+    scale: float | None = None
+    pad: int = 0
+    enlarge: bool = False
+    reduced: bool = False
+    "Whether JPEGs are decoded at reduced scale."
+    kept: tuple[int, int] | None = None
+    "Height and width of the middle that is kept of it; None: all of it."
+
+    @classmethod
+    def of(cls, settings: ImageSettings, *, width: int | None = None) -> Cut:
+        """That of a run's images."""
+        reduced = settings.decode == "reduced"
+        return cls(settings.image_size, width, settings.resize, settings.scale, settings.pad, settings.enlarge, reduced)
+
+    @property
+    def height_and_width(self) -> tuple[int, int]:
+        """Of what comes out."""
+        return self.kept or (self.image_size, self.width or self.image_size)
+
+    def plan(self, size: Size, crop: np.ndarray | None = None) -> Plan:
+        """The plan for an image of a width and height: of the middle, or the one that the words of `crop` (3,) choose. Raises TooSmall."""
+        across, down = size[0] + 2 * self.pad, size[1] + 2 * self.pad
+        short, setting = self.resize or self.image_size, "data.resize" if self.resize else "data.image_size"
+        least = short if self.width is None else -(-short * self.width // self.image_size)
+        if (across < least or down < short) and not self.enlarge:
+            found = f"{across}x{down} pixels{' with data.pad' if self.pad else ''}"
+            shape = "" if self.width is None else f" (with data.width: {least}x{short})"
+            raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
+        return plan((across, down), self.image_size, crop, resize=self.resize, scale=self.scale, width=self.width)
+
+    def image(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
+        """Of an image: uint8 (h, w, channels). Raises TooSmall, and of encoded images whatever Pillow raises."""
+        if isinstance(value, bytes):
+            plan_of = partial(self.plan, crop=crop)
+            return self._middle(image_square(value, plan_of, channels=channels, reduced=self.reduced, pad=self.pad))
+        steps, value = self.plan(size_of(value), crop), padded(value, self.pad)
+        square = apply(Image.fromarray(value if value.shape[-1] == 3 else value[..., 0]), steps)
+        return with_channels(self._middle(square.reshape(steps.height, steps.width, -1))[None], channels)[0]
+
+    def numbers(self, values: np.ndarray, crop: np.ndarray | None = None) -> np.ndarray:
+        """Of a map (h, w), which is not padded: of the same type. Raises TooSmall."""
+        return self._middle(apply_nearest(values, self.plan(size_of(values), crop)))
+
+    def _middle(self, values: np.ndarray) -> np.ndarray:
+        (down, across), (height, width) = values.shape[:2], self.height_and_width
+        top, left = (down - height) // 2, (across - width) // 2
+        return values[top : top + height, left : left + width]
