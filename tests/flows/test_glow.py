@@ -141,7 +141,7 @@ def test_carried_values_stay_float32_under_bf16() -> None:
         hooks.append(hidden.register_forward_hook(lambda _, __, out, inner=inner: inner.append(out.dtype)))
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             found = model.bits_per_dim(x)
-            encoded = model.network(model._within_levels(x, 0.5), None)
+            encoded = model.network(model.dequantization.of_values(x, 0.5, dtype=torch.float32), None)
             back = model.network.inverse(encoded.latents, None)
         for hook in hooks:
             hook.remove()
@@ -150,7 +150,7 @@ def test_carried_values_stay_float32_under_bf16() -> None:
         assert found.dtype == encoded.log_prob.dtype == encoded.latents[0].dtype == back.dtype == torch.float32
         precise = found if precise is None else precise
         torch.testing.assert_close(found, precise, atol=0.02, rtol=0)
-        assert (back - model._within_levels(x, 0.5)).abs().max() < (0.05 if enabled else 1e-4)
+        assert (back - model.dequantization.of_values(x, 0.5, dtype=torch.float32)).abs().max() < (0.05 if enabled else 1e-4)
 
 
 @pytest.mark.parametrize("make", [lambda: glow(image_size=16), lambda: glow(image_size=16, bits=5), lambda: deep(channels=1), deep])
@@ -263,7 +263,7 @@ def test_class_terms() -> None:
     model = glow(num_classes=4, class_conditional=True, class_weight=0.5)
     values, labels = images(6), torch.tensor([0, 1, 2, 3, 0, 1])
     terms = model.loss(model.phases[0], batch(values, labels), rng(6))
-    top = model.network(model._dequantized(batch(values).images, rng(6).uniform("dequantization", 3, 8, 8)), labels).top
+    top = model.network(model._dequantized(batch(values).images, rng(6)), labels).top
     assert model.classifier is not None
     logits = model.classifier(top.mean((2, 3)))
     class_bits = -torch.log2(torch.softmax(logits, 1)[torch.arange(6), labels])
@@ -276,7 +276,7 @@ def test_class_terms() -> None:
 
 def test_label_moves_mean_and_deviation_of_the_top_alone() -> None:
     model = glow(num_classes=4, class_conditional=True)
-    x = model._within_levels(images(1).expand(4, -1, -1, -1), 0.5)
+    x = model.dequantization.of_values(images(1).expand(4, -1, -1, -1), 0.5, dtype=torch.float32)
     encoded = model.network(x, torch.arange(4))
     for same in (encoded.latents[0], encoded.top):  # but for rounding, which may differ with the place in the batch
         torch.testing.assert_close(same[0], same[1])

@@ -1,22 +1,19 @@
 """Glow: a normalizing flow of images, trained by maximum likelihood.
 
 "Glow: Generative Flow with Invertible 1x1 Convolutions", Kingma and Dhariwal 2018, https://arxiv.org/abs/1807.03039; the layers are in
-layers.py, the flow in multiscale.py. An 8-bit image v is reduced to n = 2^bits levels, q = floor(v / 2^(8 - bits)), and given uniform
-noise u within its levels, x = (q + u) / n - 1/2. With d values in an image
+layers.py, the flow in multiscale.py. Of an image of d values in n = 2^bits levels, dequantization.py makes x. Then
 
     loss = (d ln n - ln p(x)) / (d ln 2) + w CE(y | z_top) / ln 2,
 
-in bits: the first part bounds the bits that a value costs from above (Theis et al. 2016, arXiv 1511.01844), the second, where
-there are classes and w > 0, asks the last latent for the label. What differs from the original program: 1 or 3 channels and any size that
-the levels divide, the order of a shuffle is saved with the model, log-determinants are computed by slogdet in float64, and the noise of an
-image depends on the image alone.
+in bits: the first part bounds the bits that a value costs from above, the second, where there are classes and w > 0, asks the last
+latent for the label. What differs from the original program: any number of channels and any size that the levels divide, the order of a
+shuffle is saved with the model, log-determinants are computed by slogdet in float64, and the noise of an image depends on the image alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
@@ -30,12 +27,11 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
+from triptych.flows.dequantization import Dequantization
 from triptych.flows.layers import CouplingName, MixingName, ZeroLinear, full_precision
 from triptych.flows.memory import MemoryName
 from triptych.flows.multiscale import Encoded, Extent, MultiscaleFlow, StepSettings
 from triptych.nn.precision import without_tf32
-
-_ABOVE_LEVEL = 2.0**-10  # of a level: the conversion of images to 8 bits truncates, and float32 may lie a little below a whole number
 
 
 @config
@@ -135,6 +131,7 @@ class Glow(Model):
         super().__init__()
         self.config, self.sampling, self.init_images = config, config.sampling, config.init_images
         self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.dequantization = Dequantization(config.bits, math.prod(self.image_shape))
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.network = MultiscaleFlow(
             spec.channels,
@@ -156,23 +153,18 @@ class Glow(Model):
         self.saves_memory = config.memory != "autograd"
         self._extent: Extent | None = None
 
-    @property
-    def dimensions(self) -> int:
-        """Values in an image."""
-        return math.prod(self.image_shape)
-
     # Training --------------------------------------------------------------------------------------------------------
 
     def initialize(self, batch: Batch, rng: Rng) -> None:
         """Sets the actnorms, those inside the coupling networks too, from a batch, in one pass through the flow."""
-        self.network.initialize(self._dequantized(batch.images, self._uniform(rng)))
+        self.network.initialize(self._dequantized(batch.images, rng))
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """Bits per dimension of each sample, and the weighted bits of its class."""
         labels = None if self.num_classes is None else batch.labels
-        x = self._dequantized(batch.images, self._uniform(rng))
+        x = self._dequantized(batch.images, rng)
         encoded: Encoded = self.network(x, labels)
-        bits = self._bits_per_dim(encoded.log_prob)
+        bits = self.dequantization.bits_per_dim(encoded.log_prob)
         self._extent = encoded.extent.unless_failed(self._extent)
         logged = {"bits_per_dim": bits.detach()}
         if self.classifier is None or labels is None:
@@ -202,9 +194,9 @@ class Glow(Model):
         labels = None if self.num_classes is None else batch.labels
         total = torch.zeros(len(batch), dtype=torch.float64, device=batch.images.device)
         for draw in range(settings.draws):
-            x = self._dequantized(batch.images, self._uniform(rng.child(draw) if draw else rng))
+            x = self._dequantized(batch.images, rng.child(draw) if draw else rng)
             total += self.network(x, labels).log_prob.double()
-        return total / settings.draws - self.dimensions * self.config.bits * math.log(2)
+        return self.dequantization.log_prob(total / settings.draws)
 
     @torch.no_grad()
     def bits_per_dim(self, images: Tensor, *, noise: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
@@ -218,10 +210,8 @@ class Glow(Model):
         if noise is not None and noise.shape != images.shape:
             raise ConfigError("noise", f"got shape {tuple(noise.shape)}, expected that of the images, {tuple(images.shape)}")
         labels = self._labels(labels, len(images))
-        return self._bits_per_dim(self.network(self._within_levels(images, 0.5 if noise is None else noise), labels).log_prob)
-
-    def _bits_per_dim(self, log_prob: Tensor) -> Tensor:
-        return self.config.bits - log_prob / (self.dimensions * math.log(2))
+        x = self.dequantization.of_values(images, 0.5 if noise is None else noise, dtype=self._dtype)
+        return self.dequantization.bits_per_dim(self.network(x, labels).log_prob)
 
     # Images from latents, and latents from images --------------------------------------------------------------------
 
@@ -234,7 +224,7 @@ class Glow(Model):
         temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]
         noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
         latents = [(temperatures[:, None, None, None] * part).to(self._dtype) for part in noise]
-        return self._images(self.network.inverse(latents, labels), hint="a lower temperature may help")
+        return self.dequantization.images(self.network.inverse(latents, labels), hint="a lower temperature may help")
 
     @torch.no_grad()
     def encode(
@@ -261,7 +251,8 @@ class Glow(Model):
                 raise ConfigError("dequantization", "got uniform, which needs an rng; give one, or noise")
             u = self._uniform(rng)
         with _exactly(images):
-            x = self._within_levels(images, u) if images.dtype == torch.uint8 else self._dequantized(images, u)
+            of = self.dequantization.of_values if images.dtype == torch.uint8 else self.dequantization.of_images
+            x = of(images, u, dtype=self._dtype)
             return self.network(x, labels).latents
 
     @torch.no_grad()
@@ -273,30 +264,13 @@ class Glow(Model):
         labels = self._labels(labels, len(latents[0]))
         with _exactly(latents[0]):
             x = self.network.inverse([latent.to(self._dtype) for latent in latents], labels)
-            return self._images(x, hint="float32 cannot undo latents so far from those of the training data")
+            return self.dequantization.images(x, hint="float32 cannot undo latents so far from those of the training data")
 
     def _uniform(self, rng: Rng) -> Tensor:
         return rng.uniform("dequantization", *self.image_shape)
 
-    def _dequantized(self, images: Tensor, u: Tensor | float) -> Tensor:
-        """x of images in [-1, 1]: first the 8-bit values that they were made of."""
-        return self._within_levels(((images + 1) * 127.5).round(), u)
-
-    def _within_levels(self, values: Tensor, u: Tensor | float) -> Tensor:
-        """x of 8-bit values, at u in [0, 1) within their levels."""
-        u = u.to(self._dtype) if isinstance(u, Tensor) else u
-        level = torch.floor(values.to(self._dtype) / 2 ** (8 - self.config.bits))
-        return (level + u) / 2**self.config.bits - 0.5
-
-    def _images(self, x: Tensor, *, hint: str) -> Tensor:
-        """Images in [-1, 1] of x, as 8-bit values at the lower edge of their level, as the original's; `hint`: why some are not finite."""
-        if not torch.isfinite(x).all():
-            bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
-            warnings.warn(f"{bad} of {len(x)} images are not finite; what is not is black ({hint})", stacklevel=3)
-            x = x.nan_to_num(nan=-1.0, posinf=-1.0)
-        levels = 2**self.config.bits
-        values = (torch.floor((x + 0.5) * levels) * (256 / levels)).clamp(0, 255)
-        return ((values + _ABOVE_LEVEL) / 127.5 - 1).clamp(-1, 1)
+    def _dequantized(self, images: Tensor, rng: Rng) -> Tensor:
+        return self.dequantization.of_images(images, self._uniform(rng), dtype=self._dtype)
 
     def _labels(self, labels: Tensor | None, count: int) -> Tensor | None:
         """The labels that the flow is told; raises ConfigError where it needs some and these do not fit."""
