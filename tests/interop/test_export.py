@@ -21,7 +21,7 @@ from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.interop.attention_rows import legacy_rows, split_rows
-from triptych.interop.guided_diffusion.to_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import from_state_dict, to_state_dict
 from triptych.nn.attention import SelfAttention
 
@@ -112,7 +112,7 @@ def _settled(config: Any) -> Config:
 def test_the_original_loads_it(name: str) -> None:
     script_util = originals()
     config = VARIANTS[name]
-    model, told = made(config), flag_line(original_flags(config, SPEC))
+    model, told = made(config), original_flags(config, SPEC).flags
     make, defaults = {
         ADMConfig: ("create_model_and_diffusion", "model_and_diffusion_defaults"),
         ClassifierConfig: ("create_classifier_and_diffusion", "classifier_and_diffusion_defaults"),
@@ -131,12 +131,12 @@ def test_the_original_loads_it(name: str) -> None:
 
 
 def test_flags_in_their_order() -> None:
-    told = flag_line(original_flags(ADM, SPEC))
+    told = original_flags(ADM, SPEC).flags
     assert list(told)[:3] == ["image_size", "num_channels", "num_res_blocks"]
     assert told["attention_resolutions"] == "32" and told["num_head_channels"] == 16 and told["channel_mult"] == "1,2"
-    assert flag_line(original_flags(VARIANTS["every flag"], SPEC))["attention_resolutions"] == "128", "never reached"
-    assert flag_line(original_flags(VARIANTS["default levels"], SPEC))["channel_mult"] == ""
-    assert {"large_size": 64, "small_size": 16}.items() <= flag_line(original_flags(UPSAMPLER, SPEC)).items()
+    assert original_flags(VARIANTS["every flag"], SPEC).flags["attention_resolutions"] == "128", "never reached"
+    assert original_flags(VARIANTS["default levels"], SPEC).flags["channel_mult"] == ""
+    assert {"large_size": 64, "small_size": 16}.items() <= original_flags(UPSAMPLER, SPEC).flags.items()
 
 
 def test_the_levels_of_512_pixels_need_no_flag() -> None:

@@ -18,8 +18,8 @@ from triptych.core.errors import CheckpointError
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
+from triptych.interop.guided_diffusion.configs import configuration
 from triptych.interop.guided_diffusion.flags import flag_table
-from triptych.interop.guided_diffusion.from_flags import configuration
 from triptych.interop.guided_diffusion.published import PUBLISHED, Published, recognise
 from triptych.interop.guided_diffusion.weights import describe
 from triptych.recipes.catalogue import load_recipe

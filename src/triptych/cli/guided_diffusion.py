@@ -182,7 +182,7 @@ def _run_config(given: Given, kind: Kind, *, crop: str) -> RunConfig:
     """What the original's flags train, as a configuration."""
     from triptych.data.config import DataConfig
     from triptych.engine.config import LogConfig
-    from triptych.interop.guided_diffusion.from_flags import configuration
+    from triptych.interop.guided_diffusion.configs import configuration
     from triptych.recipes.config import RunConfig
 
     model, image_size = configuration(given.of(kind), kind)

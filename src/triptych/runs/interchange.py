@@ -24,7 +24,7 @@ from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_c
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.diffusers.export import to_diffusers, write_diffusers
 from triptych.interop.flags import command_line
-from triptych.interop.guided_diffusion.to_flags import flag_line, original_flags
+from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
 from triptych.interop.importing import ImportRequest, Source, imported
 from triptych.interop.weight_files import write_weights
@@ -158,7 +158,7 @@ def export_run(
             )
         told = original_flags(run.config.model, run.spec)
         write_weights(to_state_dict(run.load(checkpoint=checkpoint, weights=weights, device="cpu")), out)
-        flags = command_line(flag_line(told))
+        flags = command_line(told.flags)
         write_text(beside, flags + "\n")
         return Exported((out, beside), flags, tuple(told.notes))
     except (OSError, SafetensorError) as error:

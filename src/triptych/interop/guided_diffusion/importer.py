@@ -18,7 +18,7 @@ from triptych.interop.flags import command_line, parse_flags
 from triptych.interop.guided_diffusion.flags import PROGRAMS, Program, all_flags
 from triptych.interop.guided_diffusion.published import Published, recognise
 from triptych.interop.guided_diffusion.shapes import shape_flags
-from triptych.interop.guided_diffusion.weights import Described, describe, filled_model
+from triptych.interop.guided_diffusion.weights import DescribedNetwork, describe, filled_model
 from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
@@ -71,7 +71,7 @@ def _flags(weights: Mapping[str, Tensor], request: ImportRequest, program: Progr
     return recognised.published.flags, recognised.published
 
 
-def _run_config(described: Described, recipe: str | None) -> RunConfig:
+def _run_config(described: DescribedNetwork, recipe: str | None) -> RunConfig:
     """The configuration of the run, with the settings of training of the recipe; without one those that its kind usually has."""
     model, spec = described.config, described.spec
     if recipe is not None:

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.interop.flags import Value
+from triptych.interop.guided_diffusion.configs import NUM_CLASSES
 from triptych.interop.guided_diffusion.flags import Kind, Program, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
-from triptych.interop.guided_diffusion.weights import NUM_CLASSES, disagreements
+from triptych.interop.guided_diffusion.weights import disagreements
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ without attention pooling and everything about the diffusion leave no trace in t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,8 @@ class Shape:
 
     @property
     def channel_mult(self) -> tuple[float, ...]:
-        """Widths as multiples of num_channels, whole ones as integers."""
-        exact = [width / self.num_channels for width in self.widths]
-        return tuple(int(mult) if mult == int(mult) else mult for mult in exact)
+        """Widths as multiples of num_channels."""
+        return multiples(self.widths, self.num_channels)
 
     @property
     def table_sizes(self) -> tuple[int, ...]:
@@ -68,6 +67,11 @@ class Shape:
     def attention_resolutions(self, image_size: int) -> tuple[int, ...]:
         """Resolutions of the levels with attention, in pixels."""
         return tuple(image_size // 2**level for level, there in enumerate(self.attention) if there)
+
+
+def multiples(widths: Sequence[int], base: int) -> tuple[float, ...]:
+    """Widths as multiples of `base`, whole ones as integers."""
+    return tuple(width // base if width % base == 0 else width / base for width in widths)
 
 
 def shape_flags(state: Mapping[str, Tensor]) -> dict[str, Any]:

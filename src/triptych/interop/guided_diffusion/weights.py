@@ -22,47 +22,21 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
-from triptych.diffusion.adm import ADM, ADMConfig
-from triptych.diffusion.classifier import ClassifierConfig
-from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
-from triptych.diffusion.model import SamplingConfig
-from triptych.diffusion.super_resolution import SuperResolutionConfig
-from triptych.diffusion.unet import CHANNEL_MULT, Encoder, EncoderConfig, UNetConfig
+from triptych.diffusion.adm import ADM
+from triptych.diffusion.unet import Encoder
 from triptych.interop.attention_rows import legacy_rows
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
-from triptych.interop.guided_diffusion.flags import Kind, Program, all_flags, flag_table
+from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configuration, reached
+from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
 from triptych.interop.weight_files import check_fit, checked_weights
 from triptych.nn.attention import SelfAttention
 
-CLASSIFIER_HEAD_CHANNELS = 64
-"""Channels of every attention head of the original's classifiers; no flag changes it."""
-NUM_CLASSES = 1000
-"""A constant of the originals; files with another number come from changed programs."""
-
-LEVELS: dict[Program, dict[Kind, dict[int, tuple[float, ...]]]] = {
-    "guided-diffusion": {
-        "diffusion": {size: CHANNEL_MULT[size] for size in (64, 128, 256, 512)},
-        "classifier": {size: CHANNEL_MULT[size] for size in (64, 128, 256, 512)},
-        "super-resolution": {64: CHANNEL_MULT[64], 256: CHANNEL_MULT[256], 512: CHANNEL_MULT[256]},
-    },
-    "improved-diffusion": {
-        "diffusion": {size: CHANNEL_MULT[size] for size in (32, 64, 256)},
-        "super-resolution": {64: CHANNEL_MULT[64], 256: CHANNEL_MULT[256]},
-    },
-}
-"""The originals' widths of the levels by image size, where no flag gives them."""
 _NOUNS = {"diffusion": "a diffusion model", "classifier": "a classifier", "super-resolution": "an upsampler"}
-_SETTINGS = {
-    "steps": "diffusion_steps",
-    "schedule": "noise_schedule",
-    "checkpoint": "use_checkpoint",
-    "scale_shift_norm": "use_scale_shift_norm",
-}
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedNetwork:
     """A network that flags and weights agree upon: what builds it, and the images that it is for."""
 
     config: ModelConfig
@@ -115,7 +89,7 @@ def to_state_dict(model: Model) -> dict[str, Tensor]:
     return state
 
 
-def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program: Program = "guided-diffusion") -> Described:
+def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program: Program = "guided-diffusion") -> DescribedNetwork:
     """What the weights and the flags make together; raises as `from_state_dict` does, all wrong and missing flags in one line."""
     given = checked_flags(flags, all_flags(program))
     depth = given.get("classifier_depth", flag_table("classifier")["classifier_depth"].default)
@@ -126,17 +100,16 @@ def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program
     wrong = disagreements(shape, own, program)
     if wrong:
         raise ConfigError("", "; ".join(wrong))
-    size = cast(int, full["large_size"] if shape.kind == "super-resolution" else full["image_size"])
-    spec = DataSpec(image_size=size, channels=shape.channels, num_classes=shape.num_classes)
     try:
-        config = configuration_of(shape, full, size)
+        config, size = configuration(full, shape.kind, program=program, levels=shape.channel_mult)
+        spec = DataSpec(image_size=size, channels=shape.channels, num_classes=shape.num_classes)
         with without_weights():
             config.build(spec)
     except ConfigError as error:
-        name = error.setting.rpartition(".")[2]
-        name = _SETTINGS.get(name, name)
+        last = error.setting.rpartition(".")[2]
+        name = FLAG_OF.get(last, last)
         raise ConfigError(f"--{name}" if name in table else name, error.reason) from None
-    return Described(config, spec, full)
+    return DescribedNetwork(config, spec, full)
 
 
 def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dict[str, Value]:
@@ -246,76 +219,8 @@ def _wrong_levels(shape: Shape, full: Mapping[str, Value], given: Mapping[str, V
 
 def _wrong_attention(shape: Shape, full: Mapping[str, Value], given: Mapping[str, Value], size: int) -> list[str]:
     name = "classifier_attention_resolutions" if shape.kind == "classifier" else "attention_resolutions"
-    levels = {level for level, _ in reached(str(full[name]), size, len(shape.widths))}
-    if levels == {level for level, there in enumerate(shape.attention) if there}:
+    if set(reached(str(full[name]), size, len(shape.widths))) == {level for level, there in enumerate(shape.attention) if there}:
         return []
     has = flag_text(shape.attention_resolutions(size)) or "none but that of the middle"
     got = f"got {full[name]}" if name in given else f"the default is {full[name]}"
     return [f"--{name}: the file has {has} (of {size} pixels), {got}"]
-
-
-def reached(text: str, size: int, levels: int) -> list[tuple[int, int]]:
-    """(level, its resolution) for each resolution of the flag that the network reaches; the original overlooks the others."""
-    factors = {2**level: level for level in range(levels)}
-    found = [factors.get(size // int(resolution)) for resolution in numbers(text)]
-    return [(level, size // 2**level) for level in dict.fromkeys(found) if level is not None]
-
-
-def configuration_of(shape: Shape, full: Mapping[str, Any], size: int) -> ModelConfig:
-    """The configuration of a network of `shape` and of all its flags, which agree with it, for images of `size` pixels.
-
-    Raises ConfigError, of our settings or of the original's flags.
-    """
-    if full["noise_schedule"] not in ("linear", "cosine"):
-        raise ConfigError("noise_schedule", f"got {full['noise_schedule']!r}, expected linear or cosine")
-    noise = {"steps": full["diffusion_steps"], "schedule": full["noise_schedule"], "rescale_timesteps": full["rescale_timesteps"]}
-    if shape.kind == "classifier":
-        encoder = EncoderConfig(
-            **_levels(shape, full["classifier_attention_resolutions"], size), num_head_channels=CLASSIFIER_HEAD_CHANNELS
-        )
-        return ClassifierConfig(network=encoder, pool=cast(Any, shape.pool), noise=NoiseConfig(**noise))
-    parts: dict[str, Any] = {
-        "network": _unet(shape, full, size),
-        "diffusion": GaussianConfig(
-            **noise,
-            mean="x0" if full["predict_xstart"] else "epsilon",
-            variance="learned_range" if full["learn_sigma"] else "fixed_small" if full.get("sigma_small") else "fixed_large",
-            loss="rescaled_kl" if full["use_kl"] else "rescaled_mse" if full["rescale_learned_sigmas"] else "mse",
-        ),
-        "class_conditional": full["class_cond"],
-    }
-    spacing = full["timestep_respacing"]
-    try:
-        parts["sampling"] = SamplingConfig(steps=int(spacing) if spacing.isdecimal() else spacing or None)
-        if shape.kind == "super-resolution":
-            return SuperResolutionConfig(**parts, small_size=full["small_size"])
-        return ADMConfig(**parts)
-    except ConfigError as error:
-        raise ConfigError("timestep_respacing", error.reason) if error.setting == "sampling.steps" else error from None
-
-
-def _levels(shape: Shape, attention: str, size: int) -> dict[str, Any]:
-    """The settings of an encoder that the shapes decide."""
-    published = CHANNEL_MULT.get(size) == shape.channel_mult and shape.kind != "super-resolution"
-    return {
-        "num_channels": shape.num_channels,
-        "num_res_blocks": shape.num_res_blocks,
-        "channel_mult": None if published else shape.channel_mult,
-        "attention_resolutions": tuple(resolution for _, resolution in reached(attention, size, len(shape.widths))),
-        "scale_shift_norm": shape.scale_shift_norm,
-        "resblock_updown": bool(shape.resblock_updown),
-    }
-
-
-def _unet(shape: Shape, full: Mapping[str, Any], size: int) -> UNetConfig:
-    head_channels = None if full.get("num_head_channels", -1) == -1 else full["num_head_channels"]
-    decoder_heads = full["num_heads_upsample"]
-    return UNetConfig(
-        **_levels(shape, full["attention_resolutions"], size),
-        num_heads=full["num_heads"],
-        num_head_channels=head_channels,
-        num_heads_upsample=None if decoder_heads == -1 or head_channels is not None else decoder_heads,
-        attention_order="new" if full.get("use_new_attention_order") else "legacy",
-        dropout=full["dropout"],
-        checkpoint=full["use_checkpoint"],
-    )
