@@ -15,13 +15,13 @@ from triptych.cli.main import main
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
+from triptych.interop.guided_diffusion.commands import ENDLESS_IMAGES
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 
 
 def commands(script: str, words: str) -> list[list[str]]:
-    given = gd.read(script, words.split())
-    return list(gd.SCRIPTS[given.script].commands(given))
+    return list(gd.commands(gd.read(script, words.split())))
 
 
 def trained(script: str, words: str) -> tuple[list[str], RunConfig]:
@@ -66,7 +66,7 @@ def test_the_defaults_are_the_originals() -> None:
     assert (config.data.crop, config.data.validation_fraction, config.data.channels) == ("center", 0.0, 3)
     assert config.data.enlarge, "the original enlarges images that are too small"
     assert (config.train.batch_size, config.train.microbatch, config.train.precision) == (1, None, "float32")
-    assert (config.train.ema_rates, config.train.ema_warmup, config.train.total_images) == ((0.9999,), False, gd.ENDLESS_IMAGES)
+    assert (config.train.ema_rates, config.train.ema_warmup, config.train.total_images) == ((0.9999,), False, ENDLESS_IMAGES)
     assert (config.train.checkpoint_every, config.log.every) == (10_000, 10)
     assert (config.optim.learning_rate, config.optim.weight_decay, config.optim.schedule) == (1e-4, 0.0, "constant")
 

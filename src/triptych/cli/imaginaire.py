@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,7 @@ class Given:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the last command that ran."""
-
-    def commands_of(flags: Sequence[str]) -> Callable[[], Commands]:
-        given = read(flags)
-        return lambda: commands(given)
-
-    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, commands=commands_of, instead=_OTHER_SCRIPTS)
+    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, read=read, commands=commands, instead=_OTHER_SCRIPTS)
 
 
 def read(arguments: Sequence[str]) -> Given:

@@ -11,7 +11,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
-from triptych.interop.guided_diffusion.script_flags import OF_SCRIPTS
+from triptych.interop.guided_diffusion.scripts import OF_SCRIPTS
 from triptych.interop.importing import SOURCES, expected_program
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]

@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import importlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import Flag
+from triptych.interop.flags import Flag, FlagValues
 
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
 Commands = Iterator[list[str]]
 """Commands of Triptych, without its name."""
+Values = TypeVar("Values")
+"""The flags of a command line, read."""
 LAUNCHERS = ("python", "python3", "mpiexec", "mpirun", "srun", "torchrun", "horovodrun")
 
 
@@ -29,13 +31,14 @@ def run_script(
     usage: str,
     flags: dict[str, Flag],
     several: str,
-    commands: Callable[[Sequence[str]], Callable[[], Commands]],
-    instead: Mapping[str, str],
+    read: Callable[[Sequence[str]], Values],
+    commands: Callable[[Values], Commands],
+    instead: Mapping[str, str] | None = None,
 ) -> int:
-    """The exit code of the last command that an original's one script becomes; 2 and its usage without arguments.
+    """The exit code of the last command that an original's train.py becomes; 2 and its usage without arguments.
 
-    `several`: how ours runs on several processes. `commands`: from the flags that were given, which it checks, to what is to be run.
-    `instead`: what the original's other scripts are here; train.py is the one whose flags are taken.
+    `several`: how ours runs on several processes. `read`: the flags, checked; `commands`: what they become. `instead`: what the original's
+    other scripts are here.
     """
     if not arguments:
         show_page(usage, error=True)
@@ -44,12 +47,13 @@ def run_script(
         show_page(f"{usage}\n\n{flag_list(flags)}")
         return 0
     arguments = without_python(arguments, begin="the flags", several=several)
-    if not arguments[0].endswith(".py"):
-        return run_all(commands(arguments))
-    script = Path(arguments[0]).name
-    if script != "train.py":
-        raise ConfigError("", f"got {arguments[0]!r}, expected train.py{instead.get(script, '')}")
-    return run_all(commands(arguments[1:]))
+    if arguments[0].endswith(".py"):
+        script = Path(arguments[0]).name
+        if script != "train.py":
+            raise ConfigError("", f"got {arguments[0]!r}, expected train.py{(instead or {}).get(script, '')}")
+        arguments = arguments[1:]
+    values = read(arguments)
+    return run_all(lambda: commands(values))
 
 
 def run_all(commands: Callable[[], Commands]) -> int:
@@ -123,6 +127,19 @@ def imported(program: str, path: str, *, words: str, setting: str) -> tuple[Path
     if (run / "config.json").is_file():
         return run, iter(())
     return run, iter([["import", program, path, "--run", str(run), *(["--flags", words] if words else [])]])
+
+
+def weights_to_begin(program: str, flags: FlagValues, name: str, *, words: str) -> Generator[list[str], None, list[str]]:
+    """Yields the import of the weights that a flag of a training names; returns what `triptych train` has to be told of them.
+
+    `words`: as in `imported`.
+    """
+    if not flags[name]:
+        return []
+    run, commands = imported(program, flags[name], words=words, setting=f"--{name}")
+    yield from commands
+    note(f"--{name} gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
+    return ["--init-from", str(run)]
 
 
 def _version(path: Path) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
 
 from triptych.core.errors import ConfigError, nearest
 
 Value = bool | int | float | str
 
 YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
-LISTS = ("attention_resolutions", "classifier_attention_resolutions", "channel_mult")
-"""Flags whose text is a list of numbers, separated by commas."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +21,33 @@ class Flag:
     name: str
     default: Value
     group: str
-    "diffusion, model, classifier or super-resolution; a command line has several groups."
+    "What it is about; a command line has several groups."
     switch: bool = False
     "Whether it stands alone: its name means True."
+    listed: Literal["", "whole numbers", "numbers", "text"] = ""
+    "What a text that is a list, separated by commas, is of; only one of numbers may be empty or hold fractions."
 
     @property
     def type(self) -> type:
         """bool, int, float or str."""
         return type(self.default)
+
+
+@dataclass(frozen=True)
+class FlagValues:
+    """The values of all flags of a command line, and the names of those that were given."""
+
+    values: Mapping[str, Any]
+    given: frozenset[str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    @classmethod
+    def read(cls, words: str | Sequence[str], known: Mapping[str, Flag]) -> Self:
+        """The flags of a command line, with defaults for the others; raises as `parse_flags` does."""
+        values = parse_flags(words, known)
+        return cls({name: flag.default for name, flag in known.items()} | values, frozenset(values))
 
 
 def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[str, Value]:
@@ -66,7 +83,7 @@ def checked_flags(values: Mapping[str, Any], known: Mapping[str, Flag]) -> dict[
     checked: dict[str, Value] = {}
     for name, value in values.items():
         flag = _known(name, known)
-        if flag.type is str and name in (*LISTS, "timestep_respacing"):
+        if flag.listed:
             if isinstance(value, list | tuple):
                 value = ",".join(map(str, value))
             elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -137,10 +154,9 @@ def _parsed(text: str, flag: Flag) -> Value:
     try:
         if flag.type is bool:
             return {**dict.fromkeys(YES, True), **dict.fromkeys(NO, False)}[text.lower()]
-        if flag.name in LISTS:
-            if not all(number > 0 for number in numbers(text)) or (flag.name != "channel_mult" and not text.strip()):
-                raise ValueError
-            if flag.name != "channel_mult" and any(isinstance(number, float) for number in numbers(text)):
+        if "numbers" in flag.listed:
+            whole = flag.listed == "whole numbers"
+            if any(number <= 0 or (whole and isinstance(number, float)) for number in numbers(text)) or (whole and not text.strip()):
                 raise ValueError
             return text
         return flag.type(text)
@@ -149,7 +165,6 @@ def _parsed(text: str, flag: Flag) -> Value:
 
 
 def _expected(flag: Flag) -> str:
-    if flag.name in LISTS:
-        what = "numbers" if flag.name == "channel_mult" else "whole numbers"
-        return f"positive {what}, separated by commas"
+    if "numbers" in flag.listed:
+        return f"positive {flag.listed}, separated by commas"
     return {bool: f"one of {', '.join(YES)} or of {', '.join(NO)}", int: "a whole number", float: "a number", str: "text"}[flag.type]

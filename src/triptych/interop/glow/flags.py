@@ -1,13 +1,18 @@
-"""The flags of openai/glow's train.py, with their defaults: https://github.com/openai/glow."""
+"""The flags of openai/glow's train.py, with their defaults: https://github.com/openai/glow.
+
+The original counts in two ways. `n_train`, `n_batch_train`, `n_batch_init` and the warm-up are images of anchor_size (32) pixels, of which
+a larger image takes the place of (size / 32)^2; an "epoch" is n_train of them, whatever the data set has. The rest are images as they are.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import Flag, Value
+from triptych.interop.flags import Flag, FlagValues, Value
 
 _MODEL: dict[str, Value] = {
     "problem": "cifar10",
@@ -54,16 +59,25 @@ FLAGS = {
 
 IMAGE_SIZES = {"mnist": 32, "cifar10": 32, "imagenet-oord": 64, "imagenet": 256, "celeba": 256, "lsun_realnvp": 64, "lsun": 256}
 """Of each problem, where --image_size is -1."""
-PERMUTATIONS = {0: "reverse", 1: "shuffle", 2: "conv"}
-COUPLINGS = {0: "additive", 1: "affine"}
+_NUM_TESTED = {"mnist": 10_000, "cifar10": 10_000, "imagenet-oord": 50_000, "imagenet": 50_000, "celeba": 3_000}
+_NUM_TESTED |= {"lsun_realnvp": 300, "lsun": 300}
+PERMUTATIONS: dict[int, Literal["reverse", "shuffle", "conv"]] = {0: "reverse", 1: "shuffle", 2: "conv"}
+COUPLINGS: dict[int, Literal["additive", "affine"]] = {0: "additive", 1: "affine"}
+OPTIMIZERS: dict[str, Literal["adamax-glow", "adam"]] = {"adamax": "adamax-glow", "adam": "adam", "adam2": "adam"}
+AUGMENTATIONS: dict[int, dict[str, Literal["none", "shift", "affine"]]] = {
+    0: {"mnist": "none", "cifar10": "none"},
+    1: {"mnist": "shift", "cifar10": "shift"},
+    2: {"mnist": "shift", "cifar10": "affine"},
+}
+"""What values of flow_permutation, flow_coupling, optimizer and dal (by problem) are here."""
 
 _POSITIVE = ("n_train", "n_batch_train", "n_batch_init", "anchor_size", "epochs_full_valid", "epochs_full_sample", "polyak_epochs")
-_CHOICES = {"problem": IMAGE_SIZES, "flow_permutation": PERMUTATIONS, "flow_coupling": COUPLINGS}
+_CHOICES: dict[str, Mapping[Any, Any]] = {"problem": IMAGE_SIZES, "flow_permutation": PERMUTATIONS, "flow_coupling": COUPLINGS}
 
 
-def check_choices(values: Mapping[str, Any], *, dashes: str = "--") -> None:
-    """Raises ConfigError for an unknown value of those flags that have a few."""
-    for name, known in _CHOICES.items():
+def check_choices(values: Mapping[str, Any], *, choices: Mapping[str, Mapping[Any, Any]] = _CHOICES, dashes: str = "--") -> None:
+    """Raises ConfigError for an unknown value of those flags that have a few, by default those of the model."""
+    for name, known in choices.items():
         if name in values and values[name] not in known:
             raise ConfigError(f"{dashes}{name}", f"got {values[name]!r}, expected {', '.join(map(str, known))}")
 
@@ -81,15 +95,54 @@ def words(values: Mapping[str, Any]) -> str:
     return " ".join(given)
 
 
-def steps_in_epoch(values: Mapping[str, Any], *, world_size: int) -> int:
-    """Optimizer steps of one of the original's epochs: n_train images at anchor_size, whatever the data set has."""
-    return math.ceil(values["n_train"] / (values["n_batch_train"] * world_size))
+@dataclass(frozen=True)
+class TrainFlags(FlagValues):
+    """A command line of train.py on so many processes."""
+
+    processes: int = 1
+
+    @property
+    def image_size(self) -> int:
+        """Height and width in pixels."""
+        return IMAGE_SIZES[self["problem"]] if self["image_size"] == -1 else self["image_size"]
+
+    @property
+    def num_tested(self) -> int:
+        """Images of a validation."""
+        return _NUM_TESTED[self["problem"]] if self["n_test"] == -1 else self["n_test"]
+
+    @property
+    def step_images(self) -> int:
+        """Images of a step, as they are, in all processes."""
+        return max(1, self["n_batch_train"] * self["anchor_size"] ** 2 // self.image_size**2) * self.processes
+
+    @property
+    def epoch_steps(self) -> int:
+        """Optimizer steps of one of the original's epochs: n_train images at anchor_size, whatever the data set has."""
+        return math.ceil(self["n_train"] / (self["n_batch_train"] * self.processes))
+
+    @property
+    def epoch_images(self) -> int:
+        """Images of one of the original's epochs, as they are."""
+        return self.epoch_steps * self.step_images
+
+    @property
+    def second_rate(self) -> float:
+        """beta2 of the original's optimizers and the rate of its moving averages, whose memory is polyak_epochs (1) epochs.
+
+        0 to 0.999999, to six places.
+        """
+        return min(max(round(1 - 1 / (self.epoch_steps * self["polyak_epochs"]), 6), 0.0), 0.999999)
 
 
-def second_rate(values: Mapping[str, Any], *, world_size: int) -> float:
-    """beta2 of the original's optimizers, which is the rate of its moving averages too: one epoch is their memory, or polyak_epochs.
-
-    0 to 0.999999, to six places.
-    """
-    rate = 1 - 1 / (steps_in_epoch(values, world_size=world_size) * values["polyak_epochs"])
-    return min(max(round(rate, 6), 0.0), 0.999999)
+def read_flags(arguments: Sequence[str], *, processes: int) -> TrainFlags:
+    """The flags of a command line, checked and completed. Raises ConfigError for an unknown flag or value."""
+    flags = replace(TrainFlags.read(arguments, FLAGS), processes=processes)
+    check_choices(flags.values)
+    check_choices(flags.values, choices={"optimizer": OPTIMIZERS, "dal": AUGMENTATIONS})
+    check_positive(flags.values)
+    if not flags["logdir"]:
+        raise ConfigError("--logdir", "got '', expected the directory of the run")
+    if flags.image_size < 1:
+        raise ConfigError("--image_size", f"got {flags['image_size']}, expected at least 1, or -1 for the size of the problem")
+    return flags

@@ -13,7 +13,7 @@ from triptych.engine.ema import averaged_state
 from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop.flags import checked_flags, parse_flags
 from triptych.interop.glow import weights
-from triptych.interop.glow.flags import FLAGS, check_positive, second_rate, words
+from triptych.interop.glow.flags import FLAGS, TrainFlags, check_positive, words
 from triptych.interop.glow.published import PublishedGlow as Published
 from triptych.interop.glow.published import published as published_checkpoint
 from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
@@ -44,7 +44,11 @@ def imported(request: ImportRequest) -> ImportedRun:
         if averages is None and request.ema_rate is not None:
             raise ConfigError("ema_rate", "the checkpoint has no moving averages of all its weights: leave it out")
         if averages is not None:
-            rate = _average_rate(given) if request.ema_rate is None else request.ema_rate
+            rate = (
+                TrainFlags({name: flag.default for name, flag in FLAGS.items()} | given, frozenset(), _PROCESSES).second_rate
+                if request.ema_rate is None
+                else request.ema_rate
+            )
             config = replace(config, train=replace(config.train, ema_rates=(rate,)))
             average = averaged_state(weights.from_variables(averages, described))
             files[f"ema-{rate}"] = {name: tensor.detach() for name, tensor in average.items()}
@@ -78,10 +82,6 @@ def _described(variables: weights.Variables, given: Mapping[str, Any], request: 
         return weights.described(variables, given), None
     request.report(f"{request.file} is the published {published.name}")
     return described, published
-
-
-def _average_rate(given: Mapping[str, Any]) -> float:
-    return second_rate({name: flag.default for name, flag in FLAGS.items()} | dict(given), world_size=_PROCESSES)
 
 
 def _spec(model: Glow) -> DataSpec:

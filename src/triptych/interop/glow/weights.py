@@ -45,7 +45,7 @@ def from_variables(weights: Variables, flags: Mapping[str, Any]) -> Glow:
     """
     values = _checked(flags)
     variables = {name: value for name, value in weights.items() if is_of_model(name) and not name.endswith(_AVERAGE)}
-    config, spec = _config(values), _spec(values, variables)
+    config, spec = model_config(values), _spec(values, variables)
     for level, step in itertools.product(range(values["n_levels"]), range(values["depth"])):  # before a model of any size is made
         _found(variables, f"model/{level}/{step}/actnorm_center/b")
     with without_weights():
@@ -148,24 +148,20 @@ def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _config(values: Mapping[str, Any]) -> GlowConfig:
-    return GlowConfig.from_dict(settings_of(values))
-
-
-def settings_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of GlowConfig that the model's flags are."""
-    return {
-        "levels": values["n_levels"],
-        "depth": values["depth"],
-        "width": values["width"],
-        "coupling": COUPLINGS[values["flow_coupling"]],
-        "permutation": PERMUTATIONS[values["flow_permutation"]],
-        "learn_top": values["learntop"],
-        "class_conditional": values["ycond"],
+def model_config(values: Mapping[str, Any]) -> GlowConfig:
+    """The configuration that the model's flags are."""
+    return GlowConfig(
+        levels=values["n_levels"],
+        depth=values["depth"],
+        width=values["width"],
+        coupling=COUPLINGS[values["flow_coupling"]],
+        permutation=PERMUTATIONS[values["flow_permutation"]],
+        learn_top=values["learntop"],
+        class_conditional=values["ycond"],
         # The original has no classifier without ycond, whatever the weight.
-        "class_weight": values["weight_y"] if values["ycond"] else 0.0,
-        "bits": values["n_bits_x"],
-    }
+        class_weight=float(values["weight_y"]) if values["ycond"] else 0.0,
+        bits=values["n_bits_x"],
+    )
 
 
 def _spec(values: Mapping[str, Any], variables: Variables) -> DataSpec:

@@ -139,7 +139,7 @@ def _settings(table: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, A
 
 
 @dataclass(frozen=True)
-class ScriptFlags:
+class OriginalFlags:
     """The flags of a model, and what they do not say."""
 
     flags: dict[str, Value]
@@ -148,7 +148,7 @@ class ScriptFlags:
     "What the user has to know or to do beside giving the flags."
 
 
-def original_flags(config: ModelConfig, spec: DataSpec) -> ScriptFlags:
+def original_flags(config: ModelConfig, spec: DataSpec) -> OriginalFlags:
     """The flags by which guided-diffusion's scripts make the network of `config` for the images of `spec`, and its diffusion.
 
     Raises ConfigError that names every setting for which there is no flag.
@@ -161,7 +161,7 @@ def original_flags(config: ModelConfig, spec: DataSpec) -> ScriptFlags:
     else:
         assert isinstance(config, ADMConfig | SuperResolutionConfig)
         kind, flags = _kind(config), _model_flags(config, spec)
-    return ScriptFlags({name: flags[name] for name in flag_table(kind) if name in flags}, list(_notes(config, spec)))
+    return OriginalFlags({name: flags[name] for name in flag_table(kind) if name in flags}, list(_notes(config, spec)))
 
 
 def _kind(config: ModelConfig) -> Kind:

@@ -20,8 +20,16 @@ Kind = Literal["diffusion", "classifier", "super-resolution"]
 PROGRAMS: tuple[Program, ...] = get_args(Program)
 
 
+_LISTS = {
+    "attention_resolutions": "whole numbers",
+    "classifier_attention_resolutions": "whole numbers",
+    "channel_mult": "numbers",
+    "timestep_respacing": "text",
+}
+
+
 def _flags(group: str, **defaults: Value) -> tuple[Flag, ...]:
-    return tuple(Flag(name, default, group) for name, default in defaults.items())
+    return tuple(Flag(name, default, group, listed=_LISTS.get(name, "")) for name, default in defaults.items())  # type: ignore[arg-type]
 
 
 DIFFUSION = _flags(
