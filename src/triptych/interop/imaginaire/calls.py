@@ -18,23 +18,15 @@ Outputs = dict[str, Any]
 """Tensors by the original's names, lists of them where there are several scales."""
 
 
-class OriginalGenerator(nn.Module):
-    """A generator under the original's names; `network` is ours. `edges`: see `from_state_dict`."""
+class OriginalNetwork(nn.Module):
+    """A generator or discriminator under the original's names; `network` is ours. `edges`: see `from_state_dict`."""
 
     def __init__(self, network: nn.Module, *, edges: bool = True) -> None:
         super().__init__()
         self.network, self.edges = network, edges
 
 
-class OriginalDiscriminator(nn.Module):
-    """A discriminator under the original's names; `network` is ours. Only what it is given is judged. `edges`: see `from_state_dict`."""
-
-    def __init__(self, network: nn.Module, *, edges: bool = True) -> None:
-        super().__init__()
-        self.network, self.edges = network, edges
-
-
-class SPADECalls(OriginalGenerator):
+class SPADECalls(OriginalNetwork):
     """fake_images of label; with images also mu and logvar."""
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, z: Tensor | None = None, random_style: bool = False) -> Outputs:
@@ -49,10 +41,10 @@ class SPADECalls(OriginalGenerator):
         if z is not None:
             mu, logvar = network.encode(images)
             return {"fake_images": network(label=label, z=z).fake_images, "mu": mu, "logvar": logvar}
-        return _given(network(label=label, images=images, noise=noise))
+        return _present(network(label=label, images=images, noise=noise))
 
 
-class Pix2PixHDCalls(OriginalGenerator):
+class Pix2PixHDCalls(OriginalNetwork):
     """fake_images of label, whose last channel is the map of instances; with `edges` False it is their edges already."""
 
     def forward(
@@ -70,15 +62,15 @@ class Pix2PixHDCalls(OriginalGenerator):
         return {"fake_images": network(label=edged, features=features), "feature_maps": features}
 
 
-class UNITCalls(OriginalGenerator):
+class UNITCalls(OriginalNetwork):
     """images_ab, images_ba, content_a, content_b; the images' own reconstructions and the way back."""
 
     def forward(self, *, images_a: Tensor, images_b: Tensor, image_recon: bool = True, cycle_recon: bool = True) -> Outputs:
         """Both domains' images, each translated to the other."""
-        return _given(self.network(images_a=images_a, images_b=images_b, reconstruct=image_recon, cycle=cycle_recon))
+        return _present(self.network(images_a=images_a, images_b=images_b, reconstruct=image_recon, cycle=cycle_recon))
 
 
-class MUNITCalls(OriginalGenerator):
+class MUNITCalls(OriginalNetwork):
     """As UNIT's, and the styles."""
 
     def forward(
@@ -109,10 +101,10 @@ class MUNITCalls(OriginalGenerator):
             reconstruct=image_recon,
             cycle=cycle_recon,
         )
-        return _given(out) | drawn
+        return _present(out) | drawn
 
 
-class FUNITCalls(OriginalGenerator):
+class FUNITCalls(OriginalNetwork):
     """images_trans and images_recon."""
 
     def forward(
@@ -120,10 +112,10 @@ class FUNITCalls(OriginalGenerator):
     ) -> Outputs:
         """The labels are for the discriminator."""
         network = cast(FUNITGenerator, self.network)
-        return _given(network(images_content=images_content, images_style=images_style))
+        return _present(network(images_content=images_content, images_style=images_style))
 
 
-class PairedScores(OriginalDiscriminator):
+class PairedScores(OriginalNetwork):
     """real_outputs and real_features of images, fake_outputs and fake_features of fake_images."""
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
@@ -148,7 +140,7 @@ class Pix2PixHDScores(PairedScores):
         return _edged(label) if self.edges else label
 
 
-class DomainScores(OriginalDiscriminator):
+class DomainScores(OriginalNetwork):
     """out_a and fea_a of images_a, out_ba and fea_ba of images_ba, and so on; lists where there are several scales."""
 
     def forward(
@@ -172,7 +164,7 @@ class DomainScores(OriginalDiscriminator):
         return out
 
 
-class ClassScores(OriginalDiscriminator):
+class ClassScores(OriginalNetwork):
     """real_out_style of images_style, fake_out_trans of images_trans, fake_out_recon of images_recon, and their features."""
 
     def forward(
@@ -202,7 +194,7 @@ def _edged(label: Tensor) -> Tensor:
     return with_edges(label[:, :-1], label[:, -1:])
 
 
-def _given(out: NamedTuple) -> Outputs:
+def _present(out: NamedTuple) -> Outputs:
     return {name: value for name, value in out._asdict().items() if value is not None}
 
 
@@ -210,7 +202,7 @@ def _one_or_list(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-GENERATORS: dict[ModelType, type[OriginalGenerator]] = {
+GENERATORS: dict[ModelType, type[OriginalNetwork]] = {
     "spade": SPADECalls,
     "pix2pixHD": Pix2PixHDCalls,
     "unit": UNITCalls,
@@ -218,7 +210,7 @@ GENERATORS: dict[ModelType, type[OriginalGenerator]] = {
     "funit": FUNITCalls,
     "coco_funit": FUNITCalls,
 }
-DISCRIMINATORS: dict[ModelType, type[OriginalDiscriminator]] = {
+DISCRIMINATORS: dict[ModelType, type[OriginalNetwork]] = {
     "spade": PairedScores,
     "pix2pixHD": Pix2PixHDScores,
     "unit": DomainScores,

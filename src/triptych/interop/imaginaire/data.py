@@ -2,113 +2,107 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from triptych.core.batch import IMAGES_B, STYLE_LABELS, DataSpec, InputSpec
+from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
+from triptych.data.config import DataConfig
+from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
 from triptych.interop.imaginaire.reading import ModelType, Settings
 
-DataKind = Literal["paired_images", "unpaired_images", "unpaired_few_shot_images"]
-KINDS: dict[ModelType, DataKind] = {
-    "spade": "paired_images",
-    "pix2pixHD": "paired_images",
-    "unit": "unpaired_images",
-    "munit": "unpaired_images",
-    "funit": "unpaired_few_shot_images",
-    "coco_funit": "unpaired_few_shot_images",
-}
-"""The data that a model learns from, as the last part of `data.type`."""
+D = TypeVar("D", bound=DataConfig)
 
-_UNKNOWN_TYPES = ("images", "dummy")
-_LEFT_OUT = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast", "blur", "motion_blur", "compression", "gamma")
-_CLASSES = 10_000
-_SIDE = 2**16
-_SIZES = {"spade": 256, "pix2pixHD": 512, "unit": 512}
+_PAIRED, _UNPAIRED, _FEW_SHOT = "paired_images", "unpaired_images", "unpaired_few_shot_images"
+_DATA: dict[ModelType, str] = {"unit": _UNPAIRED, "munit": _UNPAIRED, "funit": _FEW_SHOT, "coco_funit": _FEW_SHOT}
+"""The data that a model learns from, as the last part of `data.type`; the others learn from pairs."""
+_ANY_DATA = ("images", "dummy")
+_OMITTED = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast", "blur", "motion_blur", "compression", "gamma")
+_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512}
+_SIZE = 256
+_MOST_CLASSES, _MOST_PIXELS = 10_000, 2**16
+_ORDER = {"classes": 0, "image": 1, "instances": 2}
+"""In which label maps are concatenated."""
 
 
 @dataclass(frozen=True)
-class PlannedData:
-    """What the section says."""
+class Dataset:
+    """What the section describes."""
 
-    kind: DataKind
-    settings: dict[str, Any]
-    "Of our data configuration of that kind, but for where the data lie."
+    config: DataConfig | None
+    "The data, but for the folder where they lie; None: the weights have to show what images are made from."
     spec: DataSpec
-    train_root: str | None
-    val_root: str | None
+    train_root: str | None = None
+    val_root: str | None = None
     positive_conditions: bool = False
     "Whether images among the labels go from 0 to 1 there."
-    label_parts: str = ""
-    "What the labels consist of, for messages."
-    unsaid: bool = False
-    "Whether the file says nothing of the data, so that labels and sizes are those of the weights."
-    warnings: list[str] = field(default_factory=list)
+    assumed: bool = False
+    "Whether the file has no such section, so that labels and sizes are assumed, or those of the weights."
 
     @property
     def label_channels(self) -> int:
-        """Of the labels that the networks see."""
-        return sum(_channels(spec) for spec in self.spec.inputs)
+        """Channels of the label maps of pairs."""
+        return sum(map(_channels, self.spec.inputs))
 
-    def with_classes(self, num_classes: int) -> PlannedData:
+    @property
+    def label_parts(self) -> str:
+        """The parts of the label maps with their channels, for messages."""
+        if self.assumed:
+            return f"gen.num_labels {self.label_channels}"
+        return ", ".join(f"{spec.name} {_channels(spec)}" for spec in sorted(self.spec.inputs, key=lambda spec: _ORDER[spec.kind]))
+
+    def with_classes(self, num_classes: int) -> Dataset:
         """The same few-shot data with so many classes."""
-        inputs = _style_inputs(self.spec.channels, num_classes)
-        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, num_classes=num_classes, inputs=inputs))
-
-    def with_labels(self, channels: int, *, side: int) -> PlannedData:
-        """Pairs of squares and of a class map of so many classes."""
-        labels = InputSpec(name="seg_maps", kind="classes", num_classes=channels)
-        settings = {"maps": (labels.name,), "num_classes": (channels,), "target": "images", "enlarge": True, "image_size": side}
-        spec = dataclasses.replace(self.spec, image_size=side, inputs=(labels,))
-        return dataclasses.replace(self, settings=settings, spec=spec, label_parts=f"gen.num_labels {channels}")
+        return replace(self, spec=replace(self.spec, num_classes=num_classes, inputs=_style_inputs(self.spec.channels, num_classes)))
 
 
-def unsaid_data(gen: Settings) -> PlannedData:
-    """The data of a SPADE whose file has no section `data`, as one for translation alone: a class map, of as many classes as labels."""
-    channels, side = gen.number("num_labels", 0, least=0, most=_CLASSES), gen.number("out_image_small_side_size", 256, most=_SIDE)
-    line = "data: missing; the labels are taken for one class map, with a class for each channel that the network sees"
-    planned = PlannedData("paired_images", {}, DataSpec(image_size=side, channels=3), None, None, unsaid=True, warnings=[line])
-    return planned.with_labels(channels, side=side) if channels else planned
+def assumed_data(channels: int, *, side: int) -> Dataset:
+    """Squares, and a class map with a class for each channel of the label maps; 0 channels: the weights have to show how many."""
+    inputs = (InputSpec(name="seg_maps", kind="classes", num_classes=channels),) if channels else ()
+    config = PairedDataConfig(image_size=side, maps=("seg_maps",), num_classes=(channels,), enlarge=True) if channels else None
+    return Dataset(config, DataSpec(image_size=side, channels=3, inputs=inputs), assumed=True)
 
 
-def _channels(spec: InputSpec) -> int:
-    if spec.kind == "classes":
-        return (spec.num_classes or 0) + spec.dont_care
-    return 1 if spec.kind == "instances" else spec.channels or 0
+def data_without_section(gen: Settings) -> Dataset:
+    """The data of a SPADE whose file has no section `data`, as one for translation alone."""
+    gen.warnings.append("data: missing; the labels are taken for one class map, with a class for each channel that the network sees")
+    channels = gen.number("num_labels", 0, least=0, most=_MOST_CLASSES)
+    return assumed_data(channels, side=gen.number("out_image_small_side_size", 256, most=_MOST_PIXELS))
 
 
-def planned_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> PlannedData:
+def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Dataset:
     """What a section `data` says, for a model of that kind. `num_classes`: of the few-shot discriminator, None: it is not said.
 
     Raises ConfigError, naming the setting, for what is wrong or not here.
     """
-    wanted, warnings = KINDS[kind], []
-    given = data.text("type", "images").rpartition(".")[2]
-    if given not in (wanted, *_UNKNOWN_TYPES):
-        raise ConfigError(data.name("type"), f"got {given!r}, expected one that ends in {wanted}, which {kind} learns from")
+    expected, name = _DATA.get(kind, _PAIRED), data.text("type", "images").rpartition(".")[2]
+    if name not in (expected, *_ANY_DATA):
+        raise ConfigError(data.name("type"), f"got {name!r}, expected one that ends in {expected}, which {kind} learns from")
     types = _input_types(data)
-    _check_operations(types, warnings)
+    for settings in types.values():
+        _check_operations(settings)
     train, val = data.inside("train"), data.inside("val")
-    settings = _cut(kind, train.inside("augmentations"), warnings)
-    width = settings.pop("width")
-    channels = _image_channels(types)
-    size = {"image_size": settings["image_size"], "channels": channels}
-    settings |= {"channels": channels, "workers": data.number("num_workers", 0, least=0) or None, "enlarge": True}
-    roots = _root(train, warnings), _root(val, [])
-    if wanted == "paired_images":
-        return _paired(kind, data, types, settings | {"width": width}, size, roots, warnings)
-    if wanted == "unpaired_images":
-        a, b = _domains(types)
-        spec = DataSpec(**size, inputs=(InputSpec(name=IMAGES_B, kind="image", channels=channels),))
-        return PlannedData(wanted, settings | {"a": a, "b": b}, spec, *roots, warnings=warnings)
-    spec = DataSpec(**size, num_classes=num_classes, inputs=_style_inputs(channels, num_classes))
-    return PlannedData(wanted, settings | {"validation_fraction": 0.0}, spec, *roots, warnings=warnings)
+    channels = next((_depth(settings) for name, settings in types.items() if name.startswith("image")), 3)
+    positive = False
+    if expected == _PAIRED:
+        labels = _label_specs(kind, data, types)
+        config, positive = _pairs(data, types, labels), _positive(types, labels)
+        inputs = tuple(sorted(labels, key=lambda spec: spec.kind == "image"))
+    elif expected == _UNPAIRED:
+        a, b = (next((name for name in types if name.endswith(end)), f"images{end}") for end in ("_a", "_b"))
+        config, inputs = UnpairedDataConfig(a=a, b=b), (InputSpec(name=IMAGES_B, kind="image", channels=channels),)
+    else:
+        config, inputs = FewShotDataConfig(validation_fraction=0.0), _style_inputs(channels, num_classes)
+    workers = data.number("num_workers", least=0) or None
+    config = replace(_cut(kind, config, train.inside("augmentations")), channels=channels, workers=workers, enlarge=True)
+    width = config.width if isinstance(config, PairedDataConfig) else None
+    spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
+    return Dataset(config, spec, _root(train, warn=True), _root(val, warn=False), positive)
 
 
 def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ...]:
-    image = InputSpec(name="style", kind="image", channels=channels)
+    image = InputSpec(name=STYLE, kind="image", channels=channels)
     return (image,) if num_classes is None else (image, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=num_classes))
 
 
@@ -118,25 +112,21 @@ def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ..
 def _input_types(data: Settings) -> dict[str, Settings]:
     """The settings of each type of data, by name."""
     given = data.value("input_types")
-    entries = list(given) if isinstance(given, list) else [given] if isinstance(given, Mapping) else None
-    if given is not None and (entries is None or not all(isinstance(entry, Mapping) for entry in entries)):
+    entries = given if isinstance(given, list) else [] if given is None else [given]
+    if not isinstance(given, list | Mapping | None) or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(data.name("input_types"), f"got {given!r}, expected a list with the settings of each type of data by its name")
-    found = {}
-    for entry in entries or []:
-        for name, values in entry.items():
-            found[name] = Settings({} if values is None else values, f"{data.name('input_types')}.{name}", data.asked)
-    return found
+    section = data.name("input_types")
+    return {name: Settings({} if values is None else values, f"{section}.{name}", data) for entry in entries for name, values in entry.items()}
 
 
-def _check_operations(types: Mapping[str, Settings], warnings: list[str]) -> None:
-    """Notes what the original would compute with code that the file names."""
-    for settings in types.values():
-        for key in ("pre_aug_ops", "post_aug_ops"):
-            given = settings.value(key)
-            if given not in (None, "None", "none", ""):
-                warnings.append(f"{settings.name(key)}: got {given!r}; what a file asks to run is not run: prepare the data so")
-        if settings.flag("computed_on_the_fly", False):
-            warnings.append(f"{settings.name('computed_on_the_fly')}: nothing is computed; make a folder of these images")
+def _check_operations(settings: Settings) -> None:
+    """Warns of what the original would compute with code that the file names."""
+    for key in ("pre_aug_ops", "post_aug_ops"):
+        operations = settings.value(key)
+        if operations not in (None, "None", "none", ""):
+            settings.warn(key, f"got {operations!r}; what a file asks to run is not run: prepare the data so")
+    if settings.flag("computed_on_the_fly", False):
+        settings.warn("computed_on_the_fly", "nothing is computed; make a folder of these images")
 
 
 def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]:
@@ -151,79 +141,61 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
     return names
 
 
-def _image_channels(types: Mapping[str, Settings]) -> int:
-    """Of the images: of the first type that is one."""
-    for name, settings in types.items():
-        if name.startswith("image"):
-            return _depth(settings)
-    return 3
-
-
 def _depth(settings: Settings) -> int:
+    """Channels of images."""
     depth = settings.number("num_channels", 3)
     if depth not in (1, 3):
         raise ConfigError(settings.name("num_channels"), f"got {depth}, expected 1 (grey) or 3 (RGB)")
     return depth
 
 
-def _domains(types: Mapping[str, Settings]) -> tuple[str, str]:
-    found = [next((name for name in types if name.endswith(ending)), f"images{ending}") for ending in ("_a", "_b")]
-    return found[0], found[1]
-
-
 # Pairs ----------------------------------------------------------------------------------------------------------------------
 
 
-def _paired(
-    kind: ModelType,
-    data: Settings,
-    types: Mapping[str, Settings],
-    settings: dict[str, Any],
-    size: dict[str, Any],
-    roots: tuple[str | None, str | None],
-    warnings: list[str],
-) -> PlannedData:
-    targets, labels = _names(data, "input_image", types) or ["images"], _names(data, "input_labels", types)
-    if len(targets) > 1:
-        raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
+def _channels(spec: InputSpec) -> int:
+    """Of the label maps."""
+    if spec.kind == "classes":
+        return (spec.num_classes or 0) + spec.dont_care
+    return 1 if spec.kind == "instances" else spec.channels or 0
+
+
+def _label_specs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> list[InputSpec]:
+    """What images are made from: class maps, then images, then instances."""
+    labels = _names(data, "input_labels", types)
     if not labels:
         raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
     counts, dont_care = _class_counts(data, types, labels), _dont_care(data, types, labels)
-    maps: list[InputSpec] = []
-    conditions: list[InputSpec] = []
-    instances: list[InputSpec] = []
+    specs: list[InputSpec] = []
     for name in labels:
         if name in counts:
-            maps.append(InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care))
-        elif kind == "pix2pixHD" and name == labels[-1] and _mask(types[name]):
-            instances.append(InputSpec(name=name, kind="instances"))
+            specs.append(InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care))
+        elif kind == "pix2pixHD" and name == labels[-1] and _is_mask(types[name]):
+            specs.append(InputSpec(name=name, kind="instances"))
         else:
-            conditions.append(InputSpec(name=name, kind="image", channels=_depth(types[name])))
-    ordered = [spec.name for spec in (*maps, *conditions, *instances)]
+            specs.append(InputSpec(name=name, kind="image", channels=_depth(types[name])))
+    ordered = [spec.name for spec in sorted(specs, key=lambda spec: _ORDER[spec.kind])]
     if ordered != labels:
         reason = f"got {', '.join(labels)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
         raise ConfigError(data.name("input_labels"), reason)
-    parts = ", ".join(f"{spec.name} {_channels(spec)}" for spec in (*maps, *conditions, *instances))
-    return PlannedData(
-        "paired_images",
-        settings
-        | {
-            "target": targets[0],
-            "maps": tuple(spec.name for spec in maps),
-            "num_classes": tuple(spec.num_classes for spec in maps),
-            "dont_care": dont_care,
-            "instances": instances[0].name if instances else None,
-            "conditions": tuple(spec.name for spec in conditions),
-        },
-        DataSpec(**size, width=settings["width"], inputs=(*maps, *instances, *conditions)),
-        *roots,
-        positive_conditions=_positive(types, [spec.name for spec in conditions]),
-        label_parts=parts,
-        warnings=warnings,
+    return specs
+
+
+def _pairs(data: Settings, types: Mapping[str, Settings], labels: list[InputSpec]) -> PairedDataConfig:
+    targets = _names(data, "input_image", types) or ["images"]
+    if len(targets) > 1:
+        raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
+    maps, conditions, instances = ([spec for spec in labels if spec.kind == kind] for kind in ("classes", "image", "instances"))
+    return PairedDataConfig(
+        target=targets[0],
+        maps=tuple(spec.name for spec in maps),
+        num_classes=tuple(spec.num_classes or 0 for spec in maps),
+        dont_care=any(spec.dont_care for spec in maps),
+        instances=instances[0].name if instances else None,
+        conditions=tuple(spec.name for spec in conditions),
     )
 
 
-def _mask(settings: Settings) -> bool:
+def _is_mask(settings: Settings) -> bool:
     return settings.flag("is_mask", False)
 
 
@@ -233,78 +205,79 @@ def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[st
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        masks = [name for name in labels if _mask(types[name])]
+        masks = [name for name in labels if _is_mask(types[name])]
         if len(masks) != 1:
             raise ConfigError(data.name("one_hot_num_classes"), f"got {given!r}, expected a number for each class map by its name")
-        return {masks[0]: data.number("one_hot_num_classes", 1, most=_CLASSES)}
+        return {masks[0]: data.number("one_hot_num_classes", most=_MOST_CLASSES)}
     numbers = data.inside("one_hot_num_classes")
-    return {name: numbers.number(name, 1, most=_CLASSES) for name in given if name in labels}
+    return {name: numbers.number(name, 1, most=_MOST_CLASSES) for name in given if name in labels}
 
 
 def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> bool:
-    """Whether class maps have a channel more for what is no class."""
-    own = {name: types[name].flag("use_dont_care", False) for name in labels}
+    """Whether class maps have a channel more, for ignored pixels."""
+    flags = {name: types[name].flag("use_dont_care", False) for name in labels}
     given = data.value("use_dont_care")
-    if isinstance(given, Mapping):
-        section = data.inside("use_dont_care")
-        own |= {name: section.flag(name, False) for name in given if name in labels}
-        return any(own.values())
-    return data.flag("use_dont_care", any(own.values()))
+    if not isinstance(given, Mapping):
+        return data.flag("use_dont_care", any(flags.values()))
+    section = data.inside("use_dont_care")
+    return any((flags | {name: section.flag(name, False) for name in given if name in labels}).values())
 
 
-def _positive(types: Mapping[str, Settings], conditions: list[str]) -> bool:
-    """Whether these images go from 0 to 1."""
-    positive = {name: not types[name].flag("normalize", False) for name in conditions}
-    if len(set(positive.values())) > 1:
-        name = next(name for name in conditions if positive[name] != positive[conditions[0]])
-        raise ConfigError(types[name].name("normalize"), "differs from that of the other images among data.input_labels; make them alike")
-    return any(positive.values())
+def _positive(types: Mapping[str, Settings], labels: list[InputSpec]) -> bool:
+    """Whether the images among the labels go from 0 to 1."""
+    images = [types[spec.name] for spec in labels if spec.kind == "image"]
+    positive = [not settings.flag("normalize", False) for settings in images]
+    for settings, one in zip(images, positive, strict=True):
+        if one != positive[0]:
+            raise ConfigError(settings.name("normalize"), "differs from that of the other images among data.input_labels; make them alike")
+    return any(positive)
 
 
 # Places and sizes -----------------------------------------------------------------------------------------------------------
 
 
-def _root(part: Settings, warnings: list[str]) -> str | None:
-    """The folder of the data of a part."""
+def _root(part: Settings, *, warn: bool) -> str | None:
+    """The folder of the data of a part. `warn`: of what is not used."""
     given = part.value("roots")
     roots = [given] if isinstance(given, str) else given or []
     if not isinstance(roots, list) or not all(isinstance(root, str) and root for root in roots):
         raise ConfigError(part.name("roots"), f"got {given!r}, expected a list of folders")
-    if len(roots) > 1:
-        warnings.append(f"{part.name('roots')}: only the first of {len(roots)} folders is used, {roots[0]}; put the data into one")
-    if part.choice("dataset_type", "folder", ("folder", "lmdb", "object_store")) == "object_store":
-        warnings.append(f"{part.name('dataset_type')}: an object store is not read; copy the data into a folder, and give that (data.path)")
+    if len(roots) > 1 and warn:
+        part.warn("roots", f"only the first of {len(roots)} folders is used, {roots[0]}; put the data into one")
+    if part.choice("dataset_type", ("folder", "lmdb", "object_store"), "folder") == "object_store" and warn:
+        part.warn("dataset_type", "an object store is not read; copy the data into a folder, and give that (data.path)")
     return roots[0] if roots else None
 
 
-def _cut(kind: ModelType, augmentations: Settings, warnings: list[str]) -> dict[str, Any]:
-    """How images are resized, cut and varied."""
+def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
+    """`config` with how images are resized, cut and varied."""
     crop, centre = _size(augmentations, "random_crop_h_w"), _size(augmentations, "center_crop_h_w")
     whole, shortest = _size(augmentations, "resize_h_w"), _size(augmentations, "resize_smallest_side")
     if whole is not None and shortest is not None:
         raise ConfigError(augmentations.name("resize_h_w"), "given beside resize_smallest_side; leave out one of them")
-    height, width = crop or centre or whole or shortest or ((_SIZES.get(kind, 256),) * 2)
-    if width != height and KINDS[kind] != "paired_images":
-        raise ConfigError(augmentations.name("random_crop_h_w"), f"got {height}, {width}, expected squares: only pairs may be rectangles")
+    height, width = crop or centre or whole or shortest or (_SIZES.get(kind, _SIZE),) * 2
+    if width != height:
+        if not isinstance(config, PairedDataConfig):
+            raise ConfigError(augmentations.name("random_crop_h_w"), f"got {height}, {width}, expected squares: only pairs may be rectangles")
+        config = replace(config, width=width)
     if whole is not None:
-        warnings.append(f"{augmentations.name('resize_h_w')}: images keep their proportions here: they are resized to cover it, and cut")
-    # Of a rectangle the setting here is the height, which is not always the short side.
-    resize = whole[0] if whole else -(-min(shortest) * height // min(height, width)) if shortest else height
-    resize = max(resize, height)
-    for name in _LEFT_OUT:
+        augmentations.warn("resize_h_w", "images keep their proportions here: they are resized to cover it, and cut")
+    for name in _OMITTED:
         if augmentations.value(name):
-            warnings.append(f"{augmentations.name(name)}: not done here, so images vary less (--data.jitter varies colours)")
+            augmentations.warn(name, "not done here, so images vary less (--data.jitter varies colours)")
     scale = augmentations.factor("random_scale_limit", 0.0, least=0, most=8)
     if scale and crop is None:
-        warnings.append(f"{augmentations.name('random_scale_limit')}: not done without random_crop_h_w")
-    return {
-        "image_size": height,
-        "width": None if width == height else width,
-        "resize": None if resize == height and crop is None else resize,
-        "crop": "random" if crop is not None else "center",
-        "scale": scale if crop is not None else None,
-        "flip": augmentations.flag("horizontal_flip", False),
-    }
+        augmentations.warn("random_scale_limit", "not done without random_crop_h_w")
+    # Of a rectangle our setting is the height, which is not always the short side.
+    resize = max(height, whole[0] if whole else -(-min(shortest) * height // min(height, width)) if shortest else height)
+    return replace(
+        config,
+        image_size=height,
+        resize=None if resize == height and crop is None else resize,
+        crop="center" if crop is None else "random",
+        scale=None if crop is None else scale,
+        flip=augmentations.flag("horizontal_flip", False),
+    )
 
 
 def _size(settings: Settings, key: str) -> tuple[int, int] | None:
@@ -317,6 +290,6 @@ def _size(settings: Settings, key: str) -> tuple[int, int] | None:
         sides = [int(part) for part in parts if not isinstance(part, bool | float)]
     except (TypeError, ValueError):
         sides = []
-    if len(sides) != len(parts) or len(sides) not in (1, 2) or not all(1 <= side <= _SIDE for side in sides):
+    if len(sides) != len(parts) or len(sides) not in (1, 2) or not all(1 <= side <= _MOST_PIXELS for side in sides):
         raise ConfigError(settings.name(key), f'got {given!r}, expected height and width in pixels, as "256, 256"')
     return sides[0], sides[-1]

@@ -1,4 +1,4 @@
-"""Keys of imaginaire's YAML files that mean nothing here, and those that nobody knows."""
+"""Keys of imaginaire's YAML files that are not read: those without an effect here, and unknown ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from triptych.core.errors import nearest
 
 IGNORED = (
-    # How the machine is used, which is settled here by itself or by other settings.
+    # How the machine is used, which is chosen here by itself or by other settings.
     "cudnn.*",
     "local_rank",
     "logdir",
@@ -23,7 +23,7 @@ IGNORED = (
     "data.persistent_workers",
     "data.cache.*",
     "data.val_data_loader_not_distributed",
-    # Read by nobody in the original either.
+    # Not read by the original either.
     "trainer.gan_decay_k",
     "trainer.gan_min_k",
     "trainer.gan_separate_topk",
@@ -34,7 +34,7 @@ IGNORED = (
     "trainer.loss_weight.gp",
     "gen.all_res",
     "gen.version",
-    # Told by the data, or by the weights.
+    # Known from the data, or from the weights.
     "gen.activation_norm_params.cond_dims",
     "gen.style_enc.input_image_channels",
     "gen.style_enc.style_dims",
@@ -80,46 +80,45 @@ IGNORED = (
     "data.test.*",
     "common.*",
 )
-"""Patterns of dotted names; a section that one stands for with .* is passed over as a whole, but for what was asked for."""
+"""Patterns of dotted names. One that ends in .* stands for a whole section; a key that was read is never ignored."""
 
 
-def unasked(given: Mapping[str, Any], asked: set[str]) -> tuple[list[str], list[str]]:
+def unread(given: Mapping[str, Any], read: set[str]) -> tuple[list[str], list[str]]:
     """A warning for each unknown key of a file, with the nearest known one; and a line that names the keys without an effect here.
 
-    `asked`: the dotted names that were asked for.
+    `read`: the dotted names of the settings that were read.
     """
-    asked = asked | {f"common.{name.partition('.common.')[2]}" for name in asked if ".common." in name}
+    read = read | {f"common.{name.partition('.common.')[2]}" for name in read if ".common." in name}
     unknown: list[str] = []
     ignored: list[str] = []
-    for name in _leaves(given, "", asked):
-        pattern = next((p for p in IGNORED if fnmatchcase(name, p) or name == p.removesuffix(".*")), None)
-        if name in asked:
+    for name in _keys(given, "", read):
+        if name in read:
             continue
+        pattern = next((p for p in IGNORED if fnmatchcase(name, p) or name == p.removesuffix(".*")), None)
         if pattern is None:
-            unknown.append(f"unknown setting {name} is not used{_nearest(name, asked)}")
+            unknown.append(f"unknown setting {name} is not used{_nearest(name, read)}")
         else:
             ignored.append(pattern if ".*." in pattern else name)
     return unknown, [f"settings without a meaning here: {', '.join(dict.fromkeys(ignored))}"] if ignored else []
 
 
-def _leaves(table: Any[str, Any], section: str, asked: set[str]) -> Iterator[str]:
-    """The dotted names of what stands in a table, down to where nobody asked further."""
+def _keys(table: Mapping[str, Any], section: str, read: set[str]) -> Iterator[str]:
+    """The dotted names of a table's settings; a section of which nothing was read counts as one setting."""
     for key, value in table.items():
         name = f"{section}.{key}" if section else str(key)
-        entries = value if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value) else [value]
-        inner = any(other.startswith(f"{name}.") for other in asked)
-        if inner and value is None:
-            continue
-        if inner and all(isinstance(entry, Mapping) for entry in entries):
-            for entry in entries:
-                yield from _leaves(entry, name, asked)
-        else:
+        tables = value if isinstance(value, list) and value else [value]
+        if not any(other.startswith(f"{name}.") for other in read):
+            yield name
+        elif all(isinstance(entry, Mapping) for entry in tables):
+            for entry in tables:
+                yield from _keys(entry, name, read)
+        elif value is not None:
             yield name
 
 
-def _nearest(name: str, asked: set[str]) -> str:
+def _nearest(name: str, read: set[str]) -> str:
     """A hint at the setting of the same section with the most similar name."""
     section, _, key = name.rpartition(".")
     start = f"{section}." if section else ""
-    known = {other.removeprefix(start).partition(".")[0] for other in (*asked, *IGNORED) if other.startswith(start)}
-    return nearest(key, sorted(known - {"*"}))
+    names = {other.removeprefix(start).partition(".")[0] for other in (*read, *IGNORED) if other.startswith(start)}
+    return nearest(key, sorted(names - {"*"}))

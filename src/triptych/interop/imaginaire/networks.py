@@ -1,4 +1,4 @@
-"""Networks as the sections `gen` and `dis` of imaginaire's YAML files describe them, where no weights tell.
+"""The settings of networks in the sections `gen` and `dis` of imaginaire's YAML files, by their names there and here.
 
 What a file leaves out is that of the published configurations.
 """
@@ -23,10 +23,10 @@ from triptych.interop.imaginaire.reading import MOST, ModelType, Settings
 
 C = TypeVar("C", bound=Config)
 
-MOST_BLOCKS = 64
-"""Of layers, blocks, scales and steps that a YAML file may ask for: more is a mistake."""
+MOST_STEPS = 16
+"""Changes of resolution that a YAML file may ask for: more is a mistake."""
+_MOST_BLOCKS = 64
 _COUNTS = ("num_layers", "num_res_blocks", "num_enhancer_res_blocks", "num_enhancers", "num_discriminators", "mlp_layers")
-_STEPS = 16
 
 _CONVOLUTIONS = {"num_filters": "num_filters", "weight_norm": "weight_norm_type"}
 _CONTENT = {
@@ -42,31 +42,41 @@ _STYLE = {
     "mlp_filters": "num_filters_mlp",
 }
 _SPADE_NORM = "activation_norm_params"
-_SPADE = {
-    **_CONVOLUTIONS,
-    "kernel_size": "kernel_size",
-    "spade_filters": f"{_SPADE_NORM}.num_filters",
-    "spade_kernel_size": f"{_SPADE_NORM}.kernel_size",
-    "norm_weight_norm": f"{_SPADE_NORM}.weight_norm_type",
-    "separate_projection": f"{_SPADE_NORM}.separate_projection",
-    "spade_norm": f"{_SPADE_NORM}.activation_norm_type",
-    "norm_affine": f"{_SPADE_NORM}.activation_norm_params.affine",
-    "global_norm": "global_adaptive_norm_type",
-    "output_multiplier": "output_multiplier",
-    "encoder_filters": "style_enc.num_filters",
+_FUNIT = {**_CONTENT, **_STYLE, "style_dims": "style_dims"}
+GENERATORS: dict[ModelType, dict[str, str]] = {
+    "spade": {
+        **_CONVOLUTIONS,
+        "kernel_size": "kernel_size",
+        "spade_filters": f"{_SPADE_NORM}.num_filters",
+        "spade_kernel_size": f"{_SPADE_NORM}.kernel_size",
+        "norm_weight_norm": f"{_SPADE_NORM}.weight_norm_type",
+        "separate_projection": f"{_SPADE_NORM}.separate_projection",
+        "spade_norm": f"{_SPADE_NORM}.activation_norm_type",
+        "norm_affine": f"{_SPADE_NORM}.activation_norm_params.affine",
+        "global_norm": "global_adaptive_norm_type",
+        "output_multiplier": "output_multiplier",
+        "positional_input": "use_posenc_in_input_layer",
+        "encoder_filters": "style_enc.num_filters",
+    },
+    "pix2pixHD": {
+        "num_filters": "global_generator.num_filters",
+        "num_downsamples": "global_generator.num_downsamples",
+        "num_res_blocks": "global_generator.num_res_blocks",
+        "num_enhancers": "local_enhancer.num_enhancers",
+        "num_enhancer_res_blocks": "local_enhancer.num_res_blocks",
+        "norm": "activation_norm_type",
+        "weight_norm": "weight_norm_type",
+    },
+    "unit": {**_CONTENT, **_WIDEST, "num_downsamples": "num_downsamples_content"},
+    "munit": {**_CONTENT, **_WIDEST, **_STYLE, "style_dims": "latent_dim", "style_norm": "style_norm_type"},
+    "funit": _FUNIT,
+    "coco_funit": {**_FUNIT, "style_bias_dims": "usb_dims"},
 }
-_PIX2PIXHD = {
-    "num_filters": "global_generator.num_filters",
-    "num_downsamples": "global_generator.num_downsamples",
-    "num_res_blocks": "global_generator.num_res_blocks",
-    "num_enhancers": "local_enhancer.num_enhancers",
-    "num_enhancer_res_blocks": "local_enhancer.num_res_blocks",
-    "norm": "activation_norm_type",
-    "weight_norm": "weight_norm_type",
-}
-_FEATURES = {"num_features": "num_feat_channels", "num_filters": "num_filters", "num_downsamples": "num_downsamples"}
-_RESIDUAL = {**_CONVOLUTIONS, "max_num_filters": "max_num_filters", "num_layers": "num_layers"}
-_PATCH = {**_RESIDUAL, "num_discriminators": "num_discriminators", "kernel_size": "kernel_size", "norm": "activation_norm_type"}
+_ENCODER = {"num_features": "num_feat_channels", "num_filters": "num_filters", "num_downsamples": "num_downsamples"}
+_ENCODER |= {"num_clusters": "num_clusters"}
+RESIDUAL = {**_CONVOLUTIONS, "max_num_filters": "max_num_filters", "num_layers": "num_layers"}
+PATCH = {**RESIDUAL, "num_discriminators": "num_discriminators", "kernel_size": "kernel_size", "norm": "activation_norm_type"}
+"""Our settings, and their names in the sections `gen` and `dis`; dots for sections within."""
 
 _PATCHES = {
     "spade": SPADEDiscriminatorConfig().patch,
@@ -77,86 +87,68 @@ _PATCHES = {
 """Of the published configurations."""
 
 
-def planned_generator(kind: ModelType, gen: Settings, *, short_side: int | None) -> Config:
-    """The generator that the section `gen` describes; `short_side`: pixels of the images that it is trained on, None: unknown.
+def generator_config(kind: ModelType, gen: Settings, *, short_side: int) -> Config:
+    """The generator that the section `gen` describes; `short_side`: pixels of the images that it is trained on.
 
     Raises ConfigError, naming the setting, for what is wrong or not here.
     """
-    _check_norms(kind, gen)
+    _check_paddings_and_norms(kind, gen)
+    names = GENERATORS[kind]
     match kind:
         case "spade":
-            return _spade(gen, short_side)
+            dims = gen.inside("style_enc").value("style_dims")
+            base = SPADEGeneratorConfig(
+                resolution=1024 if short_side >= 1024 else 512 if short_side >= 512 else 256,
+                style_dims=None if gen.value("style_dims", dims) is None else gen.number("style_dims", dims),
+                positional_input=True,
+            )
+            made = overlaid(base, gen, names)
+            return replace(made, norm_weight_norm=None) if made.norm_weight_norm == made.weight_norm else made
         case "pix2pixHD":
-            return _pix2pixhd(gen)
+            encoder = None if gen.value("enc") is None else overlaid(FeatureEncoderConfig(), gen.inside("enc"), _ENCODER)
+            return overlaid(Pix2PixHDGeneratorConfig(encoder=encoder), gen, names)
         case "unit":
-            return filled(UNITGeneratorConfig(), gen, {**_CONTENT, **_WIDEST, "num_downsamples": "num_downsamples_content"})
+            return overlaid(UNITGeneratorConfig(), gen, names)
         case "munit":
-            base = MUNITGeneratorConfig(mlp_layers=max(2, _layers(gen, 2)))
-            return filled(base, gen, {**_CONTENT, **_WIDEST, **_STYLE, "style_dims": "latent_dim", "style_norm": "style_norm_type"})
-        case "funit" | "coco_funit":
-            names, layers = {**_CONTENT, **_STYLE, "style_dims": "style_dims"}, max(2, _layers(gen, 3) - 1)
-            if kind == "funit":
-                return filled(FUNITGeneratorConfig(mlp_layers=layers), gen, names)
-            return filled(COCOFUNITGeneratorConfig(mlp_layers=layers), gen, {**names, "style_bias_dims": "usb_dims"})
+            return overlaid(MUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 2))), gen, names)
+        case "funit":
+            return overlaid(FUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
+        case "coco_funit":
+            return overlaid(COCOFUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
 
 
-def _layers(gen: Settings, otherwise: int) -> int:
-    return gen.number("num_mlp_blocks", otherwise, most=MOST_BLOCKS)
+def _mlp_blocks(gen: Settings, default: int) -> int:
+    return gen.number("num_mlp_blocks", default, most=_MOST_BLOCKS)
 
 
-def _spade(gen: Settings, short_side: int | None) -> SPADEGeneratorConfig:
-    encoder = gen.inside("style_enc")
-    dims = gen.value("style_dims")
-    dims = encoder.value("style_dims") if dims is None else dims
-    if dims is not None:
-        dims = gen.number("style_dims", dims if isinstance(dims, int) else 0)
-    base = SPADEGeneratorConfig(
-        resolution=max((side for side in (256, 512, 1024) if side <= (short_side or 256)), default=256),  # type: ignore[arg-type]
-        style_dims=dims,
-        positional_input=gen.flag("use_posenc_in_input_layer", True),
-    )
-    made = filled(base, gen, _SPADE)
-    return replace(made, norm_weight_norm=None) if made.norm_weight_norm == made.weight_norm else made
-
-
-def _pix2pixhd(gen: Settings) -> Pix2PixHDGeneratorConfig:
-    encoder = None
-    if gen.value("enc") is not None:
-        encoder = filled(FeatureEncoderConfig(), gen.inside("enc"), {**_FEATURES, "num_clusters": "num_clusters"})
-    return filled(Pix2PixHDGeneratorConfig(encoder=encoder), gen, _PIX2PIXHD)
-
-
-def planned_discriminator(kind: ModelType, dis: Settings) -> Config:
+def discriminator_config(kind: ModelType, dis: Settings) -> Config:
     """The discriminator that the section `dis` describes. Raises ConfigError, naming the setting, for what is wrong or not here."""
     _check_affine(dis)
     match kind:
         case "spade":
-            return SPADEDiscriminatorConfig(patch=filled(_PATCHES[kind], dis, _PATCH))
+            return SPADEDiscriminatorConfig(patch=overlaid(_PATCHES[kind], dis, PATCH))
         case "pix2pixHD":
-            return filled(_PATCHES[kind], dis, _PATCH)
+            return overlaid(_PATCHES[kind], dis, PATCH)
         case "unit" | "munit":
-            patches = dis.flag("patch_dis" if kind == "unit" else "patch_wise", True)
-            if patches:
-                return filled(_PATCHES[kind], dis, _PATCH)
-            return filled(ResidualDiscriminatorConfig(), dis, {**_RESIDUAL, "norm": "activation_norm_type"})
+            if dis.flag("patch_dis" if kind == "unit" else "patch_wise", True):
+                return overlaid(_PATCHES[kind], dis, PATCH)
+            return overlaid(ResidualDiscriminatorConfig(), dis, {**RESIDUAL, "norm": "activation_norm_type"})
         case "funit" | "coco_funit":
-            return filled(FUNITDiscriminatorConfig(), dis, _RESIDUAL)
+            return overlaid(FUNITDiscriminatorConfig(), dis, RESIDUAL)
 
 
-def _check_norms(kind: ModelType, gen: Settings) -> None:
-    """Raises ConfigError where the parts of a generator are to have paddings or norms of weights of their own."""
+def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:
+    """Raises ConfigError where parts of a generator have a padding, kernel or weight norm that they cannot have here."""
     padding = "zeros" if kind == "spade" else "reflect"
-    if gen.value("padding_mode") not in (None, padding):
+    if gen.value("padding_mode", padding) != padding:
         raise ConfigError(gen.name("padding_mode"), f"got {gen.value('padding_mode')!r}, expected {padding!r}, as published")
-    if kind == "spade":
-        kernel, encoder = gen.value("kernel_size"), gen.inside("style_enc").value("kernel_size")
-        if None not in (kernel, encoder) and kernel != encoder:
-            raise ConfigError("gen.style_enc.kernel_size", f"got {encoder!r}, expected that of the generator, {kernel!r}")
-        whole, own = gen.value("weight_norm_type"), gen.inside("style_enc").value("weight_norm_type")
-        if own is not None and whole is not None and (own or "none") != (whole or "none"):
-            raise ConfigError("gen.style_enc.weight_norm_type", f"got {own!r}, expected that of the generator, {whole!r}")
-    else:
-        _check_affine(gen)
+    if kind != "spade":
+        return _check_affine(gen)
+    encoder = gen.inside("style_enc")
+    for key in ("kernel_size", "weight_norm_type"):
+        whole, part = gen.value(key), encoder.value(key)
+        if whole is not None and part is not None and (whole or "none") != (part or "none"):
+            raise ConfigError(encoder.name(key), f"got {part!r}, expected that of the generator, {whole!r}")
 
 
 def _check_affine(section: Settings) -> None:
@@ -166,10 +158,11 @@ def _check_affine(section: Settings) -> None:
         raise ConfigError(params.name("affine"), "got False, expected True: these norms have a gain and an offset here")
 
 
-def filled(base: C, settings: Settings, names: Mapping[str, str]) -> C:
-    """`base` with what the settings say; `names`: our settings, and what they are called there, dots for sections within.
+def overlaid(base: C, settings: Settings, names: Mapping[str, str], *, least: int = 0) -> C:
+    """`base` with what the settings say; `names`: our settings, and their names in the file.
 
-    Raises ConfigError under the name of the file for a value of another type, or that is not allowed.
+    `least`: of whole numbers, unless that of `base` is smaller. Raises ConfigError under the name of the file for a value of another
+    type, or that is not allowed.
     """
     values: dict[str, Any] = {}
     for ours, theirs in names.items():
@@ -177,12 +170,14 @@ def filled(base: C, settings: Settings, names: Mapping[str, str]) -> C:
         inner = settings
         for section in sections:
             inner = inner.inside(section)
-        value = inner.value(key)
+        value, default = inner.value(key), getattr(base, ours)
         if value is None:
             continue
-        if isinstance(getattr(base, ours), int) and not isinstance(getattr(base, ours), bool):
-            most = _STEPS if "downsamples" in ours else MOST_BLOCKS if ours in _COUNTS else MOST
-            value = inner.number(key, 0, least=0, most=most)
+        if type(default) is int:
+            most = MOST_STEPS if "downsamples" in ours else _MOST_BLOCKS if ours in _COUNTS else MOST
+            value = inner.number(key, least=min(least, default), most=most)
+        elif type(default) is float:
+            value = inner.factor(key)
         values[ours] = "none" if value == "" else value
     try:
         return base.updated(values)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 from triptych.core.errors import ConfigError
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.gans.model import GANConfig
 from triptych.interop.imaginaire.reading import Settings
 from triptych.interop.imaginaire.yaml_file import ENDLESS
 
-FALLBACK_IMAGES = 1_000_000
-"""Length of a training whose epochs nobody has counted."""
+UNCOUNTED_IMAGES = 1_000_000
+"""Length of a training in epochs whose images nobody has counted."""
 
-_POLICIES = ("step", "linear", "constant")
-_MOST_BATCH = 1_000_000
+_GRID = 16
+"""Translations in the grids during training."""
 
 
 @dataclass(frozen=True)
@@ -22,231 +24,193 @@ class Span:
     """A length, in iterations and in epochs; None: it has none. Where both are given the shorter one counts."""
 
     iterations: int | None = None
-    epochs: float | None = None
+    epochs: int | None = None
 
     @property
-    def ever(self) -> bool:
+    def ends(self) -> bool:
         """Whether it has an end."""
         return self.iterations is not None or self.epochs is not None
 
+    def images(self, iteration: int, epoch: int | None) -> int | None:
+        """The length in images, of which an iteration and an epoch have so many (None: unknown). None: it has no end."""
+        lengths = [] if self.iterations is None else [self.iterations * iteration]
+        if self.epochs is not None and epoch is not None:
+            lengths.append(self.epochs * epoch)
+        return max(1, min(lengths)) if lengths else None
+
 
 @dataclass(frozen=True)
-class Optimizer:
-    """One of the two sections of optimizers."""
+class Decay:
+    """How the learning rate falls."""
 
-    rate: float
-    betas: tuple[float, float]
-    eps: float
-    clip_norm: float | None
-    policy: str
+    policy: Literal["step", "linear", "constant"]
     start: Span
-    "linear: where the rate begins to fall."
+    "linear: where it begins to fall."
     end: Span
     "linear: where it has fallen; step: between falls."
     factor: float
-    "What is left after a fall, or in the end."
+    "What is left of it after a fall, or in the end."
+
+    def applied(self, optim: OptimConfig, iteration: int, epoch: int | None) -> OptimConfig:
+        """The optimizer with this schedule; one without a known end stays at a constant rate."""
+        start, end = (span.images(iteration, epoch) for span in (self.start, self.end))
+        if self.policy == "step" and end is not None:
+            return replace(optim, schedule="step", decay_every=end, decay_factor=self.factor)
+        if self.policy == "linear" and end is not None:
+            return replace(optim, schedule="linear", decay_start=start or 0, decay_end=end, decay_to=self.factor)
+        return optim
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a file says of all that is counted, and of the optimizer."""
+    """What a file says of the training, of the optimizer, and of all that is counted."""
 
-    batch: int
-    "Images of a step of one GPU."
-    discriminator_steps: int
-    generator_steps: int
-    optimizer: Optimizer
-    discriminator_rate: float
+    train: TrainConfig
+    "Of one process, where nothing is counted in images yet."
+    optim: OptimConfig
+    decay: Decay
     total: Span
     checkpoint: Span
     sample: Span
     validate: Span
     log_iterations: int
-    settings: dict[str, Any]
-    "Of the training, but for what is counted in images."
+    repeats: int
+    "Steps of an iteration, each on images of its own: the discriminator's or the generator's, whichever are more."
+    generator_steps: int
     average_start: int
     "Steps of the generator after which averages begin."
-    half_life: float | None = None
-    "Images after which an average has forgotten half; None: its rate is among the settings."
-    warnings: list[str] = field(default_factory=list)
+    half_life: float | None
+    "Images after which an average has forgotten half; None: its rate is in `train`."
 
     @property
     def uses_epochs(self) -> bool:
         """Whether anything is counted in epochs, so that the number of training images is needed."""
-        spans = (self.total, self.checkpoint, self.sample, self.validate, self.optimizer.start, self.optimizer.end)
+        spans = (self.total, self.checkpoint, self.sample, self.validate, self.decay.start, self.decay.end)
         return any(span.epochs is not None for span in spans)
 
-    def step_images(self, processes: int) -> int:
-        """Images of an optimizer step in all processes."""
-        return self.batch * processes
+    def configs(self, *, processes: int, num_images: int | None) -> tuple[TrainConfig, OptimConfig, LogConfig]:
+        """The settings of a run in so many processes, on so many training images (None: unknown).
 
-    def iteration_images(self, processes: int) -> int:
-        """Images that an iteration draws: each of its steps has its own."""
-        return self.step_images(processes) * max(self.discriminator_steps, self.generator_steps)
-
-    def run_settings(self, *, processes: int, num_images: int | None) -> dict[str, dict[str, Any]]:
-        """The sections train, optim and log of a run in so many processes, on so many training images (None: unknown).
-
-        What is counted in epochs of unknown length is left out: the run has FALLBACK_IMAGES, and the rate stays where it is.
+        What is counted in epochs of unknown length is left out: the run has UNCOUNTED_IMAGES, and the rate stays where it is.
         """
-        images = self.iteration_images(processes)
-        epoch = None if num_images is None else max(1, num_images // images) * images
-
-        def of(span: Span) -> int | None:
-            found = [] if span.iterations is None else [span.iterations * images]
-            if span.epochs is not None and epoch is not None:
-                found.append(math.ceil(span.epochs * epoch))
-            return max(1, min(found)) if found else None
-
-        total = of(self.total) or (FALLBACK_IMAGES if self.total.epochs is not None else ENDLESS * images)
-        train = self.settings | {
-            "total_images": total,
-            "batch_size": self.step_images(processes),
-            "ema_start": -(-self.average_start // self.generator_steps) * images,
-            "checkpoint_every": of(self.checkpoint),
-            "sample_every": of(self.sample),
-            "validate_every": of(self.validate),
-        }
-        if self.half_life is not None and train["ema_rates"]:
-            train["ema_rates"] = (0.5 ** (self.step_images(processes) / self.half_life),)
-        # An average moves after each of the generator's steps there, here after all of an iteration.
-        train["ema_rates"] = tuple(rate**self.generator_steps for rate in train["ema_rates"])
-        optimizer = self.optimizer
-        optim: dict[str, Any] = {
-            "name": "adam",
-            "learning_rate": optimizer.rate,
-            "betas": optimizer.betas,
-            "eps": optimizer.eps,
-            "clip_norm": optimizer.clip_norm,
-        }
-        start, end = of(optimizer.start), of(optimizer.end)
-        if optimizer.policy == "step" and end is not None:
-            optim |= {"schedule": "step", "decay_every": end, "decay_factor": optimizer.factor}
-        elif optimizer.policy == "linear" and end is not None:
-            optim |= {"schedule": "linear", "decay_start": start or 0, "decay_end": end, "decay_to": optimizer.factor}
-        return {"train": train, "optim": optim, "log": {"every": self.log_iterations * images}}
-
-
-def planned_schedule(settings: Settings) -> Schedule:
-    """What the file says. Raises ConfigError, naming the setting, for what is wrong or not here."""
-    warnings: list[str] = []
-    trainer = settings.inside("trainer")
-    batch = settings.inside("data").inside("train").number("batch_size", 1, most=_MOST_BATCH)
-    generator, discriminator = (_optimizer(settings.inside(name), warnings) for name in ("gen_opt", "dis_opt"))
-    _compare(generator, discriminator, warnings)
-    saved = _span(settings, "snapshot_save_iter", "snapshot_save_epoch")
-    measured = _span(settings, "metrics_iter", "metrics_epoch")
-    steps = {name: trainer.number(name, 1, most=100) for name in ("dis_step", "gen_step")}
-    average = trainer.inside("model_average_config")
-    if steps["gen_step"] > 1 and average.flag("enabled", False):
-        warnings.append(
-            "trainer.gen_step: the average moves once in an iteration here, by as much as in all its steps there (--train.ema-rates)"
+        batch = self.train.batch_size * processes
+        iteration = batch * self.repeats
+        epoch = None if num_images is None else max(1, num_images // iteration) * iteration
+        total = self.total.images(iteration, epoch) or (UNCOUNTED_IMAGES if self.total.ends else ENDLESS * iteration)
+        rates = self.train.ema_rates
+        if self.half_life is not None and rates:
+            rates = (0.5 ** (batch / self.half_life),)
+        train = replace(
+            self.train,
+            total_images=total,
+            batch_size=batch,
+            # An average moves after each of the generator's steps there, here after all of an iteration.
+            ema_rates=tuple(rate**self.generator_steps for rate in rates),
+            ema_start=-(-self.average_start // self.generator_steps) * iteration,
+            checkpoint_every=self.checkpoint.images(iteration, epoch),
+            sample_every=self.sample.images(iteration, epoch),
+            validate_every=self.validate.images(iteration, epoch),
         )
+        return train, self.decay.applied(self.optim, iteration, epoch), LogConfig(every=self.log_iterations * iteration)
+
+
+def read_schedule(settings: Settings, model: GANConfig) -> Schedule:
+    """What the file says of the training of a model. Raises ConfigError, naming the setting, for what is wrong or not here."""
+    trainer = settings.inside("trainer")
+    average, measured = trainer.inside("model_average_config"), _span(settings, "metrics_iter", "metrics_epoch")
+    saved = _span(settings, "snapshot_save_iter", "snapshot_save_epoch")
+    generator, discriminator = ((_optim(section), _decay(section)) for section in map(settings.inside, ("gen_opt", "dis_opt")))
+    _compare(settings.inside("dis_opt"), generator, discriminator)
+    if model.generator_steps > 1 and average.flag("enabled"):
+        trainer.warn("gen_step", "the average moves once in an iteration here, by as much as in all its steps there (--train.ema-rates)")
     return Schedule(
-        batch=batch,
-        discriminator_steps=steps["dis_step"],
-        generator_steps=steps["gen_step"],
-        optimizer=generator,
-        discriminator_rate=discriminator.rate / generator.rate,
+        train=_train(trainer, batch=batch_size(settings)),
+        optim=generator[0],
+        decay=generator[1],
         total=_span(settings, "max_iter", "max_epoch"),
         checkpoint=saved,
-        sample=_span(settings, "image_save_iter", None),
-        validate=measured if measured.ever else saved,
-        log_iterations=settings.number("logging_iter", 100, most=ENDLESS),
-        settings=_precision(trainer.inside("amp_config"), warnings) | _averages(average, warnings),
-        average_start=average.number("start_iteration", 1000, least=0, most=ENDLESS),
-        half_life=None if average.value("g_smooth_img") is None else _positive(average, "g_smooth_img", 1.0),
-        warnings=warnings,
+        sample=_span(settings, "image_save_iter"),
+        validate=measured if measured.ends else saved,
+        log_iterations=settings.number("logging_iter", most=ENDLESS),
+        repeats=max(model.discriminator_steps, model.generator_steps),
+        generator_steps=model.generator_steps,
+        average_start=average.number("start_iteration", least=0, most=ENDLESS),
+        half_life=None if average.value("g_smooth_img") is None else average.positive("g_smooth_img"),
     )
 
 
-def _span(settings: Settings, iterations: str, epochs: str | None) -> Span:
-    found: list[int | None] = []
-    for key in (iterations, epochs):
-        number = ENDLESS if key is None else settings.number(key, ENDLESS, most=10 * ENDLESS)
-        found.append(None if number >= ENDLESS else number)
-    return Span(found[0], found[1])
+def batch_size(settings: Settings) -> int:
+    """Images of a step of one GPU."""
+    return settings.inside("data").inside("train").number("batch_size", most=1_000_000)
 
 
-def _optimizer(section: Settings, warnings: list[str]) -> Optimizer:
-    if section.choice("type", "adam", ("adam",)) != "adam":
-        raise AssertionError("only adam is allowed")
-    betas = tuple(section.factor(f"adam_beta{k}", otherwise, least=0) for k, otherwise in ((1, 0.0), (2, 0.999)))
-    for k, beta in enumerate(betas, start=1):
-        if beta >= 1:
-            raise ConfigError(section.name(f"adam_beta{k}"), f"got {beta:g}, expected a number from 0 to below 1")
-    rate, eps = (_positive(section, key, otherwise) for key, otherwise in (("lr", 1e-4), ("eps", 1e-8)))
-    clip = section.value("clip_grad_norm")
-    if section.flag("skip_grad", False):
-        warnings.append(f"{section.name('skip_grad')}: a step whose gradient is larger than clip_grad_norm is clipped here, not dropped")
-    policy = section.inside("lr_policy")
-    kind = policy.choice("type", "step", _POLICIES)
-    start, end, factor = _policy(policy, kind)
-    return Optimizer(
-        rate=rate,
-        betas=(betas[0], betas[1]),
-        eps=eps,
-        clip_norm=None if clip is None else _positive(section, "clip_grad_norm", 1.0),
-        policy=kind,
-        start=start,
-        end=end,
-        factor=factor,
+def _span(settings: Settings, *keys: str) -> Span:
+    """Of iterations, and perhaps of epochs."""
+    numbers = [settings.number(key, most=10 * ENDLESS) for key in keys]
+    return Span(*(None if number >= ENDLESS else number for number in numbers))
+
+
+def _optim(section: Settings) -> OptimConfig:
+    section.choice("type", ("adam",))
+    if section.flag("skip_grad"):
+        section.warn("skip_grad", "a step whose gradient is larger than clip_grad_norm is clipped here, not dropped")
+    return OptimConfig(
+        name="adam",
+        learning_rate=section.positive("lr"),
+        betas=(section.rate("adam_beta1"), section.rate("adam_beta2")),
+        eps=section.positive("eps"),
+        clip_norm=None if section.value("clip_grad_norm") is None else section.positive("clip_grad_norm"),
     )
 
 
-def _policy(policy: Settings, kind: str) -> tuple[Span, Span, float]:
-    """Where the rate begins to fall, where it has fallen (or how often it does), and to what part."""
-    iterations = policy.flag("iteration_mode", False)
+def _decay(section: Settings) -> Decay:
+    settings = section.inside("lr_policy")
+    policy = cast(Literal["step", "linear", "constant"], settings.choice("type", ("step", "linear", "constant")))
+    iterations = settings.flag("iteration_mode")
 
     def span(value: int) -> Span:
         return Span() if value >= ENDLESS else Span(iterations=value) if iterations else Span(epochs=value)
 
-    step, gamma = policy.number("step_size", ENDLESS, most=10 * ENDLESS), policy.factor("gamma", 1.0, least=0, most=1)
-    begin, finish = (policy.number(key, otherwise, least=0, most=10 * ENDLESS) for key, otherwise in (("decay_start", 0), ("decay_end", 0)))
-    target = policy.factor("decay_target", 0.0, least=0, most=1)
-    if kind == "linear":
-        if finish <= begin:
-            raise ConfigError(policy.name("decay_end"), f"got {finish}, expected more than decay_start, {begin}")
-        return span(begin), span(finish), target
-    if kind == "step" and gamma == 0:
-        raise ConfigError(policy.name("gamma"), "got 0, expected more than 0 and at most 1")
-    return Span(), span(step) if kind == "step" and gamma < 1 else Span(), gamma
+    step, gamma = settings.number("step_size", most=10 * ENDLESS), settings.factor("gamma", least=0, most=1)
+    start, end = (settings.number(key, least=0, most=10 * ENDLESS) for key in ("decay_start", "decay_end"))
+    target = settings.factor("decay_target", least=0, most=1)
+    if policy == "linear":
+        if end <= start:
+            raise ConfigError(settings.name("decay_end"), f"got {end}, expected more than decay_start, {start}")
+        return Decay(policy, span(start), span(end), target)
+    if policy == "step" and gamma == 0:
+        raise ConfigError(settings.name("gamma"), "got 0, expected more than 0 and at most 1")
+    return Decay(policy, Span(), span(step) if policy == "step" and gamma < 1 else Span(), gamma)
 
 
-def _positive(section: Settings, key: str, otherwise: float) -> float:
-    value = section.factor(key, otherwise)
-    if value <= 0:
-        raise ConfigError(section.name(key), f"got {value:g}, expected a positive number")
-    return value
-
-
-def _compare(generator: Optimizer, discriminator: Optimizer, warnings: list[str]) -> None:
-    """Notes what of the discriminator's optimizer has to be the generator's here."""
+def _compare(section: Settings, generator: tuple[OptimConfig, Decay], discriminator: tuple[OptimConfig, Decay]) -> None:
+    """Warns of what differs between the optimizers: here the discriminator has that of the generator, at a rate of its own."""
     names = {"betas": "adam_beta1, adam_beta2", "eps": "eps", "clip_norm": "clip_grad_norm"}
-    names |= dict.fromkeys(("policy", "start", "end", "factor"), "lr_policy")
-    differing = [theirs for ours, theirs in names.items() if getattr(generator, ours) != getattr(discriminator, ours)]
-    for theirs in dict.fromkeys(differing):
-        warnings.append(f"dis_opt.{theirs}: other than that of gen_opt, which both networks have here; only their rates may differ")
+    differing = [theirs for ours, theirs in names.items() if getattr(generator[0], ours) != getattr(discriminator[0], ours)]
+    for name in [*differing, *(["lr_policy"] if generator[1] != discriminator[1] else [])]:
+        section.warn(name, "other than that of gen_opt, which both networks have here; only their rates may differ")
 
 
-def _precision(amp: Settings, warnings: list[str]) -> dict[str, Any]:
-    scale, growth = _positive(amp, "init_scale", 65536.0), _positive(amp, "growth_factor", 2.0)
-    interval, backoff = amp.number("growth_interval", 2000, most=ENDLESS), amp.factor("backoff_factor", 0.5)
-    if not amp.flag("enabled", False):
-        return {"precision": "float32"}
-    if backoff != 0.5:
-        warnings.append(f"{amp.name('backoff_factor')}: got {backoff:g}; the loss scale halves here when it is too large")
-    warnings.append(f"{amp.name('enabled')}: in bf16, which needs no loss scale, not in fp16 (--train.precision fp16)")
-    # The scale grows by the factor once in an interval there, evenly here.
-    return {"precision": "bf16", "loss_scale": max(1.0, scale), "loss_scale_growth": max(0.0, math.log2(growth) / interval)}
-
-
-def _averages(average: Settings, warnings: list[str]) -> dict[str, Any]:
-    beta = average.factor("beta", 0.9999, least=0)
-    if beta >= 1:
-        raise ConfigError(average.name("beta"), f"got {beta:g}, expected a number from 0 to below 1")
-    batches = average.number("num_batch_norm_estimation_iterations", 30, least=0)
-    if not average.flag("remove_sn", True):
-        warnings.append(f"{average.name('remove_sn')}: averages here are always of weights as spectral norm applies them")
-    rates = (beta,) if average.flag("enabled", False) else ()
-    return {"ema_rates": rates, "ema_warmup": False, "statistics_batches": batches}
+def _train(trainer: Settings, *, batch: int) -> TrainConfig:
+    """Precision and averages of a training."""
+    amp, average = trainer.inside("amp_config"), trainer.inside("model_average_config")
+    scale, growth, interval = amp.positive("init_scale"), amp.positive("growth_factor"), amp.number("growth_interval", most=ENDLESS)
+    backoff, beta = amp.factor("backoff_factor"), average.rate("beta")
+    train = TrainConfig(
+        total_images=UNCOUNTED_IMAGES,
+        batch_size=batch,
+        sample_count=_GRID,
+        ema_rates=(beta,) if average.flag("enabled") else (),
+        ema_warmup=False,
+        statistics_batches=average.number("num_batch_norm_estimation_iterations", least=0),
+    )
+    if amp.flag("enabled"):
+        if backoff != 0.5:
+            amp.warn("backoff_factor", f"got {backoff:g}; the loss scale halves here when it is too large")
+        amp.warn("enabled", "in bf16, which needs no loss scale, not in fp16 (--train.precision fp16)")
+        # The scale grows by the factor once in an interval there, evenly here.
+        growth = max(0.0, math.log2(growth) / interval)
+        train = replace(train, precision="bf16", loss_scale=max(1.0, scale), loss_scale_growth=growth)
+    if not average.flag("remove_sn"):
+        average.warn("remove_sn", "averages here are always of weights as spectral norm applies them")
+    return train

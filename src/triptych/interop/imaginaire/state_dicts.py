@@ -3,9 +3,9 @@
     model = from_state_dict(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
     model.generator(label=label, images=images)["fake_images"]
 
-The names and shapes of our networks' weights are the original's, so that weights go over as they are. What a network is made of is
-read from the shapes; the settings of the YAML file that are given are held against them. Not to be seen in any shape, and so taken at
-their word: the kind of a norm without weights, the output's factor or nonlinearity, the scales of a shared discriminator.
+Names and shapes of our networks' weights are the original's, so the weights are copied as they are. The shapes tell what a network is
+made of, and the settings of the YAML file must agree with them. The file alone tells what no shape shows: the kind of a norm without
+weights, the output's factor or nonlinearity, the scales of a shared discriminator.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from torch import Tensor, nn
 
 from triptych.core.outline import without_weights
-from triptych.interop.imaginaire.calls import DISCRIMINATORS, GENERATORS, OriginalDiscriminator, OriginalGenerator
-from triptych.interop.imaginaire.reading import ModelType, Weights, model_types
-from triptych.interop.imaginaire.shapes import Described, describe_discriminator, describe_generator
+from triptych.interop.imaginaire.calls import DISCRIMINATORS, GENERATORS, OriginalNetwork
+from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
+from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
 from triptych.interop.weight_files import check_fit, checked_weights
 
 
 class ImaginaireModel(nn.Module):
     """The networks of a model under the original's names of inputs and outputs. To train or to translate, import a checkpoint."""
 
-    def __init__(self, kind: ModelType, generator: OriginalGenerator | None, discriminator: OriginalDiscriminator | None) -> None:
+    def __init__(self, kind: ModelType, generator: OriginalNetwork | None, discriminator: OriginalNetwork | None) -> None:
         super().__init__()
         self.kind: ModelType = kind
         self.generator, self.discriminator = generator, discriminator
@@ -39,47 +39,30 @@ def from_state_dict(
     averaged: bool = True,
     edges: bool = True,
 ) -> ImaginaireModel:
-    """The model of two state dicts (`net_G`, `net_D`), in evaluation mode; what is given as None is None in it.
+    """The model of two state dicts (`net_G`, `net_D`), in evaluation mode, with copies of the weights; a half given as None is None.
 
+    Both networks are called with the original's input names as keywords, and give dictionaries with its output names.
+    `config`: the YAML file's sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one.
     `edges`: pix2pixHD makes edges of the last channel of its label maps, the map of instances, as the original's trainer does before it
     calls its networks; False: the label maps have edges there already, as the original's networks take them.
-    See `networks`: what its `generator` and `discriminator` are, the other arguments, and what is raised.
-    """
-    kinds = model_types(config)
-    return ImaginaireModel(kinds["gen"], *networks(generator, discriminator, config, averaged=averaged, edges=edges)).eval()
-
-
-def networks(
-    generator: Mapping[str, Tensor] | None,
-    discriminator: Mapping[str, Tensor] | None,
-    config: Mapping[str, Any],
-    *,
-    averaged: bool = True,
-    edges: bool = True,
-) -> tuple[OriginalGenerator | None, OriginalDiscriminator | None]:
-    """The networks of two state dicts (`net_G`, `net_D`), either of which may be None, in evaluation mode, with copies of the weights.
-
-    Both are called with the original's input names as keywords and give dictionaries with its output names. `config`: the YAML file's
-    sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one. `edges`: see `from_state_dict`.
     Raises ConfigError for settings that are wrong, CheckpointError that names the first tensor that does not fit.
     """
-    kinds = model_types(config)
-    first = second = None
+    kinds, first, second = model_types(config), None, None
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
-        network = _filled(describe_generator(kinds["gen"], Weights(state), config.get("gen") or {}), state)
-        first = GENERATORS[kinds["gen"]](network, edges=edges).eval()
+        network = generator_of(kinds["gen"], Weights(state), Settings(config.get("gen") or {}, "gen"))
+        first = GENERATORS[kinds["gen"]](_filled(network, state), edges=edges)
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
-        network = _filled(describe_discriminator(kinds["dis"], Weights(state), config.get("dis") or {}), state)
-        second = DISCRIMINATORS[kinds["dis"]](network, edges=edges).eval()
-    return first, second
+        network = discriminator_of(kinds["dis"], Weights(state), Settings(config.get("dis") or {}, "dis"))
+        second = DISCRIMINATORS[kinds["dis"]](_filled(network, state), edges=edges)
+    return ImaginaireModel(kinds["gen"], first, second).eval()
 
 
 def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
-    """The tensors under the names that they have in the network itself: without what data-parallel and averaging wrappers put before.
+    """The tensors by their names in the network itself, without the prefixes of data-parallel and averaging wrappers.
 
-    Of a network with a moving average the average, or with `averaged` False the network that was trained.
+    Of a network with a moving average: the average, or with `averaged` False the network that was trained.
     Raises CheckpointError, about `name`, for anything but tensors by name.
     """
     tensors = {key: tensor for key, tensor in checked_weights(state, name=name).items() if key != "num_updates_tracked"}
@@ -90,11 +73,10 @@ def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
     return tensors
 
 
-def _filled(described: Described, state: Mapping[str, Tensor]) -> nn.Module:
+def _filled(network: Network, state: Mapping[str, Tensor]) -> nn.Module:
     with without_weights():
-        network = described.build()
-    own = network.state_dict()
-    check_fit(own, state)
-    network.to_empty(device="cpu")
-    network.load_state_dict(dict(state))
-    return network
+        module = network.build()
+    check_fit(module.state_dict(), state)
+    module.to_empty(device="cpu")
+    module.load_state_dict(dict(state))
+    return module

@@ -27,60 +27,46 @@ MOST_VALUES = 50_000
 ENDLESS = 1_000_000_000
 """Iterations or epochs that stand for "never"."""
 
-DEFAULTS: dict[str, Any] = {
-    "snapshot_save_iter": ENDLESS,
-    "snapshot_save_epoch": ENDLESS,
-    "image_save_iter": ENDLESS,
-    "max_epoch": ENDLESS,
-    "max_iter": ENDLESS,
-    "logging_iter": 100,
-    "trainer": {
-        "model_average_config": {
-            "enabled": False,
-            "beta": 0.9999,
-            "start_iteration": 1000,
-            "num_batch_norm_estimation_iterations": 30,
-            "remove_sn": True,
-        },
-        "gen_step": 1,
-        "dis_step": 1,
-        "gan_relativistic": False,
-        "aug_policy": "",
-        "amp_config": {
-            "enabled": False,
-            "init_scale": 65536.0,
-            "growth_factor": 2.0,
-            "backoff_factor": 0.5,
-            "growth_interval": 2000,
-        },
-    },
-    **{
-        name: {
-            "type": "adam",
-            "lr": 1e-4,
-            "adam_beta1": 0.0,
-            "adam_beta2": 0.999,
-            "eps": 1e-8,
-            "lr_policy": {"iteration_mode": False, "type": "step", "step_size": ENDLESS, "gamma": 1},
-        }
-        for name in ("gen_opt", "dis_opt")
-    },
-    "data": {"num_workers": 0},
-    "inference_args": {},
-}
-"""What the original assumes of that which has a meaning here."""
+DEFAULTS = """
+snapshot_save_iter: 1000000000
+snapshot_save_epoch: 1000000000
+image_save_iter: 1000000000
+metrics_iter: 1000000000
+metrics_epoch: 1000000000
+max_epoch: 1000000000
+max_iter: 1000000000
+logging_iter: 100
+trainer:
+  gen_step: 1
+  dis_step: 1
+  gan_relativistic: false
+  aug_policy: ""
+  model_average_config: {enabled: false, beta: 0.9999, start_iteration: 1000, num_batch_norm_estimation_iterations: 30, remove_sn: true}
+  amp_config: {enabled: false, init_scale: 65536.0, growth_factor: 2.0, backoff_factor: 0.5, growth_interval: 2000}
+gen_opt: &adam
+  type: adam
+  lr: 1e-4
+  adam_beta1: 0.0
+  adam_beta2: 0.999
+  eps: 1e-8
+  skip_grad: false
+  lr_policy: {iteration_mode: false, type: step, step_size: 1000000000, gamma: 1, decay_start: 0, decay_end: 0, decay_target: 0}
+dis_opt: *adam
+data: {num_workers: 0, train: {batch_size: 1}}
+"""
+"""What the original assumes where a file is silent, of that which has a meaning here."""
 
 
 class YamlFile:
     """A file's own values, and the same over the original's defaults as `settings`."""
 
-    def __init__(self, given: Mapping[str, Any], *, path: str = "the file") -> None:
-        self.given, self.path = given, path
-        values = merged(DEFAULTS, given)
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        values = merged(parsed_yaml(DEFAULTS), given)
         for section in ("gen", "dis"):
             if "common" in values and isinstance(values.get(section), Mapping):
                 values[section] = {"common": values["common"], **values[section]}
-        self.settings = Settings(values, "")
+        self.settings = Settings(values)
 
 
 def read_yaml(path: str | Path) -> YamlFile:
@@ -95,7 +81,7 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError("", f"cannot read {path}: {explain(error)}") from error
     if len(data) > MOST_BYTES:
         raise ConfigError("", f"{path} is larger than {MOST_BYTES:,} bytes: this is no file of settings")
-    return YamlFile(parsed_yaml(data, name=str(path)), path=str(path))
+    return YamlFile(parsed_yaml(data, name=str(path)))
 
 
 def parsed_yaml(text: str | bytes, *, name: str = "the file") -> dict[str, Any]:
@@ -179,12 +165,12 @@ _Loader.add_implicit_resolver(
 
 
 def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` over `defaults`: tables are merged, all else is replaced; a section without content leaves the defaults."""
+    """`given` over `defaults`: tables are merged, all else is replaced; what is empty (null) leaves the default."""
     values = dict(defaults)
     for name, value in given.items():
-        before = values.get(name)
-        if isinstance(before, Mapping) and (value is None or isinstance(value, Mapping)):
-            values[name] = merged(before, value or {})
-        else:
+        default = values.get(name)
+        if isinstance(default, Mapping) and isinstance(value, Mapping):
+            values[name] = merged(default, value)
+        elif value is not None:
             values[name] = value
     return values

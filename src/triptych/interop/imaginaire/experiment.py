@@ -1,0 +1,249 @@
+"""imaginaire's YAML files as an experiment: the model, its data, and how it is trained.
+
+    experiment = read_experiment(read_yaml("config.yaml"))
+    experiment.model, experiment.data.spec, experiment.schedule.configs(processes=8, num_images=None)
+
+The original counts in iterations of a batch on each GPU, and in epochs; here all is counted in images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError
+from triptych.gans.augmentation import Change
+from triptych.gans.few_shot import FUNITConfig
+from triptych.gans.init import InitConfig
+from triptych.gans.losses import AdversarialConfig
+from triptych.gans.model import GANConfig
+from triptych.gans.paired import PairedGANConfig, Pix2PixHDConfig, SPADEConfig
+from triptych.gans.perceptual import PerceptualConfig
+from triptych.gans.unpaired import MUNITConfig, UNITConfig
+from triptych.gans.unpaired_base import UnpairedConfig
+from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
+from triptych.interop.imaginaire.keys import unread
+from triptych.interop.imaginaire.networks import discriminator_config, generator_config
+from triptych.interop.imaginaire.reading import MODEL_TYPES, ModelType, Settings, is_foreign, model_types
+from triptych.interop.imaginaire.schedule import Schedule, batch_size, read_schedule
+from triptych.interop.imaginaire.yaml_file import YamlFile
+
+_GAN_MODES = {mode: mode for mode in ("hinge", "least_square", "non_saturated", "wasserstein")} | {"softplus": "non_saturated"}
+_INITIAL = ("xavier", "xavier_uniform", "kaiming", "orthogonal", "normal", "none")
+_NETWORKS = ("vgg19", "vgg16", "alexnet", "inception_v3", "resnet50")
+_CHANGES = ("color", "translation", "translation_scale", "cutout")
+_DEFAULT_LAYER = "relu_4_1"
+
+_MODELS: dict[ModelType, type[GANConfig]] = {
+    "spade": SPADEConfig,
+    "pix2pixHD": Pix2PixHDConfig,
+    "unit": UNITConfig,
+    "munit": MUNITConfig,
+    "funit": FUNITConfig,
+    "coco_funit": FUNITConfig,
+}
+_PAIRED = {"adversarial_weight": "gan", "feature_matching_weight": "feature_matching", "perceptual_weight": "perceptual", "l1_weight": "l1"}
+_UNPAIRED = {"adversarial_weight": "gan", "image_recon_weight": "image_recon", "cycle_weight": "cycle_recon"}
+_UNPAIRED |= {"perceptual_weight": "perceptual"}
+_FUNIT = {"adversarial_weight": "gan", "feature_matching_weight": "feature_matching", "image_recon_weight": "image_recon"}
+_WEIGHTS: dict[ModelType, dict[str, str]] = {
+    "spade": {**_PAIRED, "kl_weight": "kl"},
+    "pix2pixHD": _PAIRED,
+    "unit": _UNPAIRED,
+    "munit": {
+        **_UNPAIRED,
+        "content_recon_weight": "content_recon",
+        "style_recon_weight": "style_recon",
+        "style_recon_within_weight": "style_recon_within",
+        "content_recon_within_weight": "content_recon_within",
+        "consistency_weight": "consistency_reg",
+        "kl_weight": "kl",
+    },
+    "funit": _FUNIT,
+    "coco_funit": _FUNIT,
+}
+"""Our settings, and the names of the weights in `trainer.loss_weight`."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a YAML file says."""
+
+    kind: ModelType
+    model: GANConfig
+    data: Dataset
+    schedule: Schedule
+    no_discriminator: bool
+    "Whether the file describes no discriminator, so that it is that of the published configuration."
+    warnings: list[str]
+    "What the user should know: settings that are unknown, or mean something else here."
+    notes: list[str]
+    "Settings that have no meaning here, in a line or two."
+
+
+def read_experiment(file: YamlFile) -> Experiment:
+    """What the file says. Raises ConfigError, naming the setting, for what is wrong or not here."""
+    settings = file.settings
+    kind, no_discriminator = _kind(settings)
+    gen, dis = settings.inside("gen"), settings.inside("dis")
+    if no_discriminator:
+        dis = dis.changed({})
+    if kind == "spade" and not file.given.get("data"):
+        data = data_without_section(gen)
+    else:
+        data = read_data(kind, settings.inside("data"), num_classes=_num_classes(dis) if kind in ("funit", "coco_funit") else None)
+        if kind == "spade":
+            _check_label_channels(gen, data)
+    generator = generator_config(kind, gen, short_side=min(data.spec.height_and_width))
+    networks = {"generator": generator, "discriminator": discriminator_config(kind, dis)}
+    model = _model(kind, networks, data, settings)
+    _check_trainer(kind, settings.inside("trainer"))
+    schedule = read_schedule(settings, model)
+    unknown, notes = unread(file.given, settings.asked)
+    return Experiment(kind, model, data, schedule, no_discriminator, [*settings.warnings, *unknown], notes)
+
+
+def _kind(settings: Settings) -> tuple[ModelType, bool]:
+    """The model, and whether no discriminator is described."""
+    generator, discriminator = (settings.inside(section).value("type") for section in ("gen", "dis"))
+    if generator is None:
+        raise ConfigError("gen.type", f"missing, expected imaginaire.generators.NAME with NAME one of {', '.join(MODEL_TYPES)}")
+    none = discriminator is None or (isinstance(discriminator, str) and discriminator.rpartition(".")[2] == "dummy")
+    kinds = model_types({"gen": {"type": generator}, "dis": {"type": None if none else discriminator}})
+    if _trainer_of(kinds["gen"]) != _trainer_of(kinds["dis"]):
+        raise ConfigError("dis.type", f"got {discriminator!r}, which is no discriminator of {generator!r}")
+    return kinds["gen"], none
+
+
+def _trainer_of(kind: ModelType) -> ModelType:
+    """COCO-FUNIT has FUNIT's discriminator, and its training."""
+    return "funit" if kind == "coco_funit" else kind
+
+
+def _check_label_channels(gen: Settings, data: Dataset) -> None:
+    gen.value("out_image_small_side_size")  # told by the data
+    channels = gen.number("num_labels", data.label_channels)
+    if channels != data.label_channels:
+        reason = f"got {channels}, but data.input_labels have {data.label_channels} channels ({data.label_parts})"
+        raise ConfigError(gen.name("num_labels"), reason)
+
+
+def _num_classes(dis: Settings) -> int | None:
+    return next((count for part in (dis, dis.inside("common")) if (count := part.number("num_classes", 0, least=0))), None)
+
+
+def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, settings: Settings) -> GANConfig:
+    published, trainer = _MODELS[kind](), settings.inside("trainer")
+    values: dict[str, Any] = {
+        **networks,
+        **_loss_weights(kind, trainer, batch=batch_size(settings), assumed=data.assumed),
+        "adversarial": _adversarial(kind, trainer),
+        "augment": _changes(kind, trainer),
+        "discriminator_steps": trainer.number("dis_step", most=100),
+        "generator_steps": trainer.number("gen_step", most=100),
+        "discriminator_rate": settings.inside("dis_opt").positive("lr") / settings.inside("gen_opt").positive("lr"),
+    }
+    if not data.assumed or trainer.value("init") is not None:
+        values["initial"] = _initial(trainer)
+    if "perceptual_weight" in values:
+        values["perceptual"] = _perceptual(trainer, needed=values["perceptual_weight"] > 0)
+    if isinstance(published, PairedGANConfig):
+        values["positive_conditions"] = data.positive_conditions
+    if isinstance(published, UnpairedConfig):
+        forward = settings.inside("inference_args").flag("a2b", True)
+        values["translation"] = replace(published.translation, direction="a-to-b" if forward else "b-to-a")
+    if isinstance(published, MUNITConfig):
+        values["gan_recon"] = trainer.flag("gan_recon", False)
+    try:
+        return replace(published, **values)
+    except ConfigError as error:
+        raise ConfigError(f"trainer.loss_weight.{_WEIGHTS[kind].get(error.setting, error.setting)}", error.reason) from None
+
+
+def _loss_weights(kind: ModelType, trainer: Settings, *, batch: int, assumed: bool) -> dict[str, float]:
+    """The weights of the losses; a file without the section `data` may leave them to the published configuration."""
+    weights = trainer.inside("loss_weight")
+    if not weights.values:
+        if not assumed:
+            raise ConfigError("trainer.loss_weight", "missing, expected the weights of the losses by name (gan, ...)")
+        trainer.warn("loss_weight", "missing; where this run is trained on, it has the losses of the published SPADE")
+        return {}
+    values = {ours: weights.factor(theirs, 0.0, least=0) for ours, theirs in _WEIGHTS[kind].items()}
+    if "kl_weight" in values:
+        values["kl_weight"] *= batch  # summed over the batch of a GPU there, averaged here
+    return values
+
+
+def _adversarial(kind: ModelType, trainer: Settings) -> AdversarialConfig:
+    mode, relativistic = trainer.choice("gan_mode", _GAN_MODES, "hinge"), trainer.flag("gan_relativistic")
+    if relativistic and kind not in ("spade", "pix2pixHD"):
+        trainer.warn("gan_relativistic", f"the original ignores it in {kind}; so does this run (--model.adversarial.relativistic)")
+        relativistic = False
+    return AdversarialConfig(kind=cast(Any, _GAN_MODES[mode]), relativistic=relativistic)
+
+
+def _changes(kind: ModelType, trainer: Settings) -> tuple[Change, ...]:
+    """Of differentiable augmentation."""
+    text = trainer.text("aug_policy")
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if any(name not in _CHANGES for name in names):
+        raise ConfigError("trainer.aug_policy", f"got {text!r}, expected some of {', '.join(_CHANGES)}, separated by commas")
+    if len(set(names)) != len(names):
+        raise ConfigError("trainer.aug_policy", f"got {text!r}, expected each name once")
+    if names and kind in ("spade", "pix2pixHD", "unit"):
+        trainer.warn("aug_policy", f"the original ignores it in {kind}; so does this run (--model.augment {' '.join(names)})")
+        return ()
+    return tuple(cast(Any, names))
+
+
+def _initial(trainer: Settings) -> InitConfig:
+    if trainer.value("init") is None:
+        raise ConfigError("trainer.init", f"missing, expected type ({', '.join(_INITIAL)}) and gain")
+    init = trainer.inside("init")
+    bias = init.inside("bias")
+    return InitConfig(
+        kind=cast(Any, init.choice("type", _INITIAL, "none")),
+        gain=init.positive("gain", 0.02),
+        bias="normal" if bias.choice("type", ("normal", "none"), "none") == "normal" else "zero",
+        bias_gain=bias.positive("gain", 0.5),
+    )
+
+
+def _perceptual(trainer: Settings, *, needed: bool) -> PerceptualConfig:
+    """The perceptual loss; one without weight is not looked at."""
+    section = trainer.inside("perceptual_loss")
+    values = dict(section.values)
+    for key in ("mode", "layers"):  # the trainer may say them itself
+        alias = trainer.value(f"perceptual_{key}")
+        if values.get(key) is None:
+            values[key] = alias
+        elif needed and alias not in (None, values[key]):
+            trainer.warn(f"perceptual_{key}", f"got {alias!r}, but {section.name(key)} says {values[key]!r}, which is used")
+    section = section.changed(values if needed else {})
+    layers, weights = section.value("layers", _DEFAULT_LAYER), section.value("weights")
+    layers = [layers] if isinstance(layers, str) else layers
+    if weights is None and isinstance(layers, list):
+        weights = [1.0] * len(layers)
+    values = {
+        "network": section.choice("mode", _NETWORKS, "vgg19"),
+        "criterion": section.choice("criterion", ("l1", "l2"), "l1"),
+        "num_scales": section.number("num_scales", 1, most=8),
+        "resize": 224 if section.flag("resize", False) else PerceptualConfig().resize,
+        "layers": layers,
+        "layer_weights": weights if isinstance(weights, list | None) else [weights],
+    }
+    try:
+        return PerceptualConfig.from_dict(values) if needed else PerceptualConfig()
+    except ConfigError as error:
+        name = {"layer_weights": "weights", "network": "mode"}.get(error.setting, error.setting)
+        raise ConfigError(section.name(name), error.reason) from None
+
+
+def _check_trainer(kind: ModelType, trainer: Settings) -> None:
+    """Warns of a trainer that is not the original's of this model."""
+    given = trainer.value("type")
+    name = given.rpartition(".")[2] if isinstance(given, str) else given
+    if given is not None and (is_foreign(given) or name not in (kind, _trainer_of(kind))):
+        trainer.warn("type", f"got {given!r}; the run is trained as {kind}, which gen.type says")
