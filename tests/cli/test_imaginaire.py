@@ -14,8 +14,8 @@ from tests.runs.test_imaginaire_import import photographed, short
 from triptych.cli import imaginaire, import_
 from triptych.cli.main import main
 from triptych.core.model import seeded_build
+from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.flags import FLAGS
-from triptych.interop.imaginaire.settings import plan_of
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import open_run
 
@@ -162,8 +162,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def saved(values: dict[str, Any]) -> None:
-    plan = plan_of(YamlFile(values))
-    models = [seeded_build(plan.model, plan.data.spec, seed=seed) for seed in (1, 2)]
+    experiment = read_experiment(YamlFile(values))
+    models = [seeded_build(experiment.model, experiment.data.spec, seed=seed) for seed in (1, 2)]
     torch.save(checkpoint(*models), "w.pt")
 
 

@@ -34,10 +34,15 @@ from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, 
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator
 from triptych.gans.unit import UNITGenerator
 from triptych.gans.weight_norms import fold_spectral_norm
-from triptych.interop.imaginaire.state_dicts import from_state_dict, networks
+from triptych.interop.imaginaire import from_state_dict
 
 ARRAYS, CASES = recorded.recorded()
 TOLERANCE = 1e-4
+
+
+def networks(*states: Any, **options: Any) -> tuple[Any, Any]:
+    model = from_state_dict(*states, **options)
+    return model.generator, model.discriminator
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from tests.gans.published import HD_PATCH, PIX2PIXHD_PATCH, UNIT_PATCH
 from tests.gans.published import PUBLISHED as COUNTED
 from tests.interop.imaginaire_files import ALONE, PERCEPTUAL, PUBLISHED, changed, published, small, written
 from triptych.core.errors import ConfigError
-from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import ResidualDiscriminatorConfig
 from triptych.gans.funit import FUNITConfig, FUNITDiscriminatorConfig, FUNITGeneratorConfig
@@ -22,17 +21,17 @@ from triptych.gans.munit import MUNITConfig, MUNITGeneratorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
-from triptych.interop.imaginaire.settings import Plan, plan_of
+from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
 
 
-def planned(values: dict[str, Any]) -> Plan:
-    return plan_of(YamlFile(values))
+def read(values: dict[str, Any]) -> Any:
+    return read_experiment(YamlFile(values))
 
 
 def refused(values: dict[str, Any]) -> str:
     with pytest.raises(ConfigError) as raised:
-        planned(values)
+        read(values)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
@@ -42,8 +41,7 @@ def refused(values: dict[str, Any]) -> str:
 
 def test_numbers_and_words() -> None:
     text = "a: 1e-4\nb: {c: 1e9, d: [1, 2.5]}\ne: 256, 512\nf: -1.5E+3\ng: 2020-01-01\nh: .5e1\ni: none\nj: ~\nk: True\nl: .5\nm: 1e\n"
-    read = parsed_yaml(text)
-    assert read == {
+    assert parsed_yaml(text) == {
         "a": 0.0001,
         "b": {"c": 1e9, "d": [1, 2.5]},
         "e": "256, 512",
@@ -140,7 +138,7 @@ def test_the_published_files_describe_the_published_networks() -> None:
     }
     assert set(networks) == set(PUBLISHED)
     for name, (generator, discriminator) in networks.items():
-        model: Any = planned(published(name)).model
+        model: Any = read(published(name)).model
         assert model.generator == generator and model.discriminator == discriminator, name
 
 
@@ -156,16 +154,16 @@ def test_the_published_files_describe_the_published_networks() -> None:
     ],
 )
 def test_the_models_have_the_published_numbers_of_parameters(model: str, generator: str, discriminator: str) -> None:
-    plan = planned(published(model))
+    experiment = read(published(model))
     with torch.device("meta"):
-        built = plan.model.build(plan.data.spec)
+        built = experiment.model.build(experiment.data.spec)
     for part, name in (("generator", generator), ("discriminator", discriminator)):
         assert sum(p.numel() for p in getattr(built, part).parameters()) == COUNTED[name].parameters
 
 
 def test_spade() -> None:
-    plan = planned(published("spade"))
-    model = plan.model
+    experiment = read(published("spade"))
+    model = experiment.model
     assert isinstance(model, SPADEConfig)
     assert (model.adversarial.kind, model.adversarial_weight, model.feature_matching_weight, model.perceptual_weight) == (
         "hinge",
@@ -177,93 +175,92 @@ def test_spade() -> None:
     assert (model.discriminator_rate, model.initial) == (4, InitConfig(kind="xavier", gain=0.02))
     assert model.perceptual.compared == tuple(PERCEPTUAL["layers"]) and model.perceptual.layer_weights == tuple(PERCEPTUAL["weights"])
     assert model.positive_conditions and model.augment == () and (model.discriminator_steps, model.generator_steps) == (1, 1)
-    data = plan.data
+    data = experiment.data
     assert data.label_channels == 185 and data.label_parts == "seg_maps 184, edge_maps 1"
-    assert (data.settings["maps"], data.settings["num_classes"], data.settings["dont_care"]) == (("seg_maps",), (183,), True)
-    assert (data.settings["conditions"], data.settings["instances"], data.settings["target"]) == (("edge_maps",), None, "images")
-    assert (data.settings["crop"], data.settings["resize"], data.settings["scale"], data.settings["flip"]) == ("random", 256, 0.2, True)
+    assert (data.config.maps, data.config.num_classes, data.config.dont_care) == (("seg_maps",), (183,), True)
+    assert (data.config.conditions, data.config.instances, data.config.target) == (("edge_maps",), None, "images")
+    assert (data.config.crop, data.config.resize, data.config.scale, data.config.flip) == ("random", 256, 0.2, True)
     assert data.spec.height_and_width == (256, 256) and data.train_root == "dataset/train" and data.val_root is None
-    sections = plan.schedule.run_settings(processes=8, num_images=3210)
+    train, optim, log = experiment.schedule.configs(processes=8, num_images=3210)
     epoch = 100 * 32  # whole batches of 32
-    train, optim = TrainConfig(**sections["train"]), OptimConfig(**sections["optim"])
     assert (train.batch_size, train.total_images, train.checkpoint_every, train.validate_every) == (32, 400 * epoch, 5 * epoch, 5 * epoch)
-    assert (train.sample_every, LogConfig(**sections["log"]).every, train.precision) == (5000 * 32, 100 * 32, "float32")
+    assert (train.sample_every, log.every, train.precision) == (5000 * 32, 100 * 32, "float32")
     assert (train.ema_rates, train.ema_warmup, train.ema_start, train.statistics_batches) == ((0.9999,), False, 32_000, 30)
     assert (optim.name, optim.learning_rate, optim.betas, optim.eps) == ("adam", 1e-4, (0.0, 0.999), 1e-8)
     assert (optim.schedule, optim.decay_every, optim.decay_factor) == ("step", 400 * epoch, 0.1)
-    assert plan.warnings == []
-    (line,) = plan.notes
+    assert experiment.warnings == []
+    (line,) = experiment.notes
     assert line.startswith("settings without a meaning here: ") and "gen.version" in line and "inference_args" in line
 
 
 def test_pix2pixhd() -> None:
-    plan = planned(published("pix2pixHD"))
-    assert isinstance(plan.model, Pix2PixHDConfig) and plan.data.label_channels == 36
-    assert plan.data.settings["instances"] == "instance_maps" and plan.data.settings["conditions"] == ()
-    assert plan.data.spec.height_and_width == (512, 1024) and plan.data.settings["resize"] == 512
-    assert [entry.name for entry in plan.data.spec.inputs] == ["seg_maps", "instance_maps"]
-    sections = plan.schedule.run_settings(processes=1, num_images=100)
-    assert sections["train"]["ema_rates"] == (0.999,) and sections["train"]["statistics_batches"] == 0
-    assert sections["optim"]["betas"] == (0.5, 0.999) and sections["optim"]["decay_every"] == 100 * 100
+    experiment = read(published("pix2pixHD"))
+    assert isinstance(experiment.model, Pix2PixHDConfig) and experiment.data.label_channels == 36
+    assert experiment.data.config.instances == "instance_maps" and experiment.data.config.conditions == ()
+    assert experiment.data.spec.height_and_width == (512, 1024) and experiment.data.config.resize == 512
+    assert [entry.name for entry in experiment.data.spec.inputs] == ["seg_maps", "instance_maps"]
+    train, optim, _ = experiment.schedule.configs(processes=1, num_images=100)
+    assert train.ema_rates == (0.999,) and train.statistics_batches == 0
+    assert optim.betas == (0.5, 0.999) and optim.decay_every == 100 * 100
     finer = {"gen": {"local_enhancer": {"num_enhancers": 1}}, "dis": {"num_discriminators": 3}}
-    model: Any = planned(published("pix2pixHD", **finer)).model
+    model: Any = read(published("pix2pixHD", **finer)).model
     assert model.generator == Pix2PixHDGeneratorConfig(num_enhancers=1) and model.discriminator.num_discriminators == 3
     encoder = {"gen": {"enc": {"num_feat_channels": 4, "num_filters": 8, "num_downsamples": 2, "num_clusters": 5}}}
-    model = planned(published("pix2pixHD", **encoder)).model
+    model = read(published("pix2pixHD", **encoder)).model
     assert model.generator.encoder == FeatureEncoderConfig(num_features=4, num_filters=8, num_downsamples=2, num_clusters=5)
 
 
 def test_unit_and_munit() -> None:
-    plan = planned(published("unit"))
-    model = plan.model
+    experiment = read(published("unit"))
+    model = experiment.model
     assert isinstance(model, UNITConfig) and model.adversarial.kind == "least_square" and model.perceptual_weight == 0
     assert (model.image_recon_weight, model.cycle_weight, model.translation.direction) == (1, 1, "a-to-b")
-    assert (plan.data.settings["a"], plan.data.settings["b"]) == ("images_a", "images_b")
-    sections = plan.schedule.run_settings(processes=1, num_images=None)
-    assert sections["train"]["total_images"] == 500_000 and sections["train"]["ema_rates"] == ()
-    assert sections["optim"].get("schedule", "constant") == "constant", "the length of an epoch is unknown"
-    counted = plan.schedule.run_settings(processes=1, num_images=1200)["optim"]
-    assert (counted["schedule"], counted["decay_every"], counted["decay_factor"]) == ("step", 120_000, 0.5)
-    assert "gen.all_res" in plan.notes[0] and "trainer.perceptual_loss.fp16" in plan.notes[0] and "image_display_iter" in plan.notes[0]
+    assert (experiment.data.config.a, experiment.data.config.b) == ("images_a", "images_b")
+    train, optim, _ = experiment.schedule.configs(processes=1, num_images=None)
+    assert train.total_images == 500_000 and train.ema_rates == ()
+    assert optim.schedule == "constant", "the length of an epoch is unknown"
+    _, counted, _ = experiment.schedule.configs(processes=1, num_images=1200)
+    assert (counted.schedule, counted.decay_every, counted.decay_factor) == ("step", 120_000, 0.5)
+    assert all(name in experiment.notes[0] for name in ("gen.all_res", "trainer.perceptual_loss.fp16", "image_display_iter"))
 
-    plan = planned(published("munit"))
-    model = plan.model
+    experiment = read(published("munit"))
+    model = experiment.model
     assert isinstance(model, MUNITConfig) and model.translation.direction == "b-to-a" and not model.gan_recon
     assert (model.image_recon_weight, model.content_recon_weight, model.style_recon_weight, model.cycle_weight) == (0.1, 1, 1, 0)
     assert model.initial == InitConfig(kind="orthogonal", gain=1.0) and model.discriminator_rate == 4
-    sections = plan.schedule.run_settings(processes=2, num_images=None)
-    assert sections["train"]["precision"] == "bf16" and sections["train"]["loss_scale"] == 2.0**16
-    assert sections["train"]["loss_scale_growth"] == pytest.approx(1 / 2000)
-    assert (sections["train"]["total_images"], sections["optim"].get("schedule")) == (200_000 * 32, None)
-    assert not plan.schedule.uses_epochs and "trainer.loss_weight.gp" in plan.notes[0]
-    assert [line.split(":")[0] for line in plan.warnings] == ["data.train.augmentations.resize_h_w", "trainer.amp_config.enabled"]
+    train, optim, _ = experiment.schedule.configs(processes=2, num_images=None)
+    assert train.precision == "bf16" and train.loss_scale == 2.0**16
+    assert train.loss_scale_growth == pytest.approx(1 / 2000)
+    assert (train.total_images, optim.schedule) == (200_000 * 32, "constant")
+    assert not experiment.schedule.uses_epochs and "trainer.loss_weight.gp" in experiment.notes[0]
+    assert [line.split(":")[0] for line in experiment.warnings] == ["data.train.augmentations.resize_h_w", "trainer.amp_config.enabled"]
     more = {"kl": 0.5, "style_recon_within": 2, "content_recon_within": 3, "consistency_reg": 4}
-    model = planned(published("munit", trainer={"loss_weight": more, "gan_recon": True})).model
+    model = read(published("munit", trainer={"loss_weight": more, "gan_recon": True})).model
     assert isinstance(model, MUNITConfig)
     assert (model.kl_weight, model.style_recon_within_weight, model.content_recon_within_weight) == (8, 2, 3)
     assert model.consistency_weight == 4 and model.gan_recon
-    patches: Any = planned(published("munit", dis={"patch_wise": True, "num_filters": None, "max_num_filters": None, "num_layers": None}))
+    patches: Any = read(published("munit", dis={"patch_wise": True, "num_filters": None, "max_num_filters": None, "num_layers": None}))
     assert patches.model.discriminator == HD_PATCH
-    residual: Any = planned(published("unit", dis={"patch_dis": False, "num_filters": 8, "max_num_filters": 16, "num_layers": 7})).model
+    residual: Any = read(published("unit", dis={"patch_dis": False, "num_filters": 8, "max_num_filters": 16, "num_layers": 7})).model
     assert residual.discriminator == ResidualDiscriminatorConfig(num_filters=8, max_num_filters=16, num_layers=7)
 
 
 def test_funit_and_coco_funit() -> None:
     for name, count in (("funit", 149), ("coco_funit", 305)):
-        plan = planned(published(name))
-        model = plan.model
+        experiment = read(published(name))
+        model = experiment.model
         assert isinstance(model, FUNITConfig) and model.initial.kind == "none"
         assert (model.feature_matching_weight, model.image_recon_weight) == (1, 0.1)
-        assert plan.data.spec.num_classes == count and plan.data.settings["validation_fraction"] == 0
-        assert (plan.data.settings["resize"], plan.data.settings["scale"]) == (270, 0.1)
-        sections = plan.schedule.run_settings(processes=8, num_images=None)
-        assert (sections["optim"]["decay_every"], sections["optim"]["decay_factor"]) == (100_000 * 64, 0.5)
-        assert sections["train"]["total_images"] == 150_000 * 64
-    common = planned(published("funit", common={"num_classes": 119}, dis={"num_classes": None}))
+        assert experiment.data.spec.num_classes == count and experiment.data.config.validation_fraction == 0
+        assert (experiment.data.config.resize, experiment.data.config.scale) == (270, 0.1)
+        train, optim, _ = experiment.schedule.configs(processes=8, num_images=None)
+        assert (optim.decay_every, optim.decay_factor) == (100_000 * 64, 0.5)
+        assert train.total_images == 150_000 * 64
+    common = read(published("funit", common={"num_classes": 119}, dis={"num_classes": None}))
     assert common.data.spec.num_classes == 119
     assert all("common" not in line for line in common.notes + common.warnings)
-    assert planned(published("funit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 4  # type: ignore[attr-defined]
-    assert planned(published("munit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 5  # type: ignore[attr-defined]
+    assert read(published("funit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 4
+    assert read(published("munit", gen={"num_mlp_blocks": 5})).model.generator.mlp_layers == 5
 
 
 # Training
@@ -281,55 +278,55 @@ def test_steps_schedules_and_averages() -> None:
         gen_opt={"clip_grad_norm": 2, "lr_policy": {"type": "linear", "decay_start": 2, "decay_end": 6, "decay_target": 0.1}},
         dis_opt={"clip_grad_norm": 2, "lr_policy": {"type": "linear", "decay_start": 2, "decay_end": 6, "decay_target": 0.1}},
     )
-    plan = planned(values)
-    assert len(plan.warnings) == 1 and plan.warnings[0].startswith("trainer.gen_step: the average moves once in an iteration here")
-    assert (plan.model.discriminator_steps, plan.model.generator_steps) == (3, 2)
-    sections = plan.schedule.run_settings(processes=2, num_images=95)
+    experiment = read(values)
+    (line,) = experiment.warnings
+    assert line.startswith("trainer.gen_step: the average moves once in an iteration here")
+    assert (experiment.model.discriminator_steps, experiment.model.generator_steps) == (3, 2)
+    train, optim, log = experiment.schedule.configs(processes=2, num_images=95)
     iteration, epoch = 30, 90  # three steps of 5 images in two processes
-    train, optim = sections["train"], sections["optim"]
-    assert (train["batch_size"], train["total_images"], train["checkpoint_every"]) == (10, 10 * epoch, 2 * epoch)
-    assert train["validate_every"] == 7 * iteration and train["ema_rates"] == ((0.5**0.1) ** 2,)
-    assert train["ema_start"] == 500 * iteration, "it counts the steps of the generator, of which there are two"
-    assert sections["log"]["every"] == 50 * iteration and optim["clip_norm"] == 2
-    assert (optim["schedule"], optim["decay_start"], optim["decay_end"], optim["decay_to"]) == ("linear", 2 * epoch, 6 * epoch, 0.1)
-    few = plan.schedule.run_settings(processes=2, num_images=3)
-    assert few["train"]["total_images"] == 10 * iteration, "an epoch is one iteration at least"
-    endless = planned(published("unit", max_iter=None)).schedule.run_settings(processes=1, num_images=9)
-    assert endless["train"]["total_images"] == 10**9
+    assert (train.batch_size, train.total_images, train.checkpoint_every) == (10, 10 * epoch, 2 * epoch)
+    assert train.validate_every == 7 * iteration and train.ema_rates == ((0.5**0.1) ** 2,)
+    assert train.ema_start == 500 * iteration, "it counts the steps of the generator, of which there are two"
+    assert log.every == 50 * iteration and optim.clip_norm == 2
+    assert (optim.schedule, optim.decay_start, optim.decay_end, optim.decay_to) == ("linear", 2 * epoch, 6 * epoch, 0.1)
+    few, _, _ = experiment.schedule.configs(processes=2, num_images=3)
+    assert few.total_images == 10 * iteration, "an epoch is one iteration at least"
+    endless, _, _ = read(published("unit", max_iter=None)).schedule.configs(processes=1, num_images=9)
+    assert endless.total_images == 10**9
 
 
 def test_the_shorter_of_iterations_and_epochs_counts() -> None:
-    plan = planned(published("unit", max_epoch=2, snapshot_save_epoch=1))
-    train = plan.schedule.run_settings(processes=1, num_images=1000)["train"]
-    assert (train["total_images"], train["checkpoint_every"]) == (2000, 1000)
+    experiment = read(published("unit", max_epoch=2, snapshot_save_epoch=1))
+    train, _, _ = experiment.schedule.configs(processes=1, num_images=1000)
+    assert (train.total_images, train.checkpoint_every) == (2000, 1000)
 
 
 def test_sizes_of_images() -> None:
-    def cut(**augmentations: Any) -> dict[str, Any]:
+    def cut(**augmentations: Any) -> Any:
         values = published("spade")
         values["data"]["train"]["augmentations"] = augmentations
-        return planned(values).data.settings
+        return read(values).data.config
 
     plain = cut(random_crop_h_w=[128, 192])
-    assert (plain["image_size"], plain["width"], plain["resize"], plain["crop"], plain["scale"]) == (128, 192, 128, "random", 0.0)
-    assert not plain["flip"]
+    assert (plain.image_size, plain.width, plain.resize, plain.crop, plain.scale) == (128, 192, 128, "random", 0.0)
+    assert not plain.flip
     tall = cut(resize_smallest_side=256, random_crop_h_w="512, 256")
-    assert (tall["image_size"], tall["width"], tall["resize"]) == (512, 256, 512), "the setting here is the height"
+    assert (tall.image_size, tall.width, tall.resize) == (512, 256, 512), "the setting here is the height"
     centre = cut(resize_smallest_side="300", center_crop_h_w=256)
-    assert (centre["crop"], centre["resize"], centre["scale"], centre["width"]) == ("center", 300, None, None)
-    assert cut(resize_h_w="256, 256")["resize"] is None
-    assert cut()["image_size"] == 256
-    assert planned(published("spade", data={"train": {"augmentations": {"random_crop_h_w": "512, 512"}}})).model.generator.resolution == 512  # type: ignore[attr-defined]
+    assert (centre.crop, centre.resize, centre.scale, centre.width) == ("center", 300, None, None)
+    assert cut(resize_h_w="256, 256").resize is None
+    assert cut().image_size == 256
+    assert read(published("spade", data={"train": {"augmentations": {"random_crop_h_w": "512, 512"}}})).model.generator.resolution == 512
 
 
 def test_kinds_of_labels() -> None:
     values = published("spade", data={"input_types": {"images": {"num_channels": 1}, "seg_maps": {}, "photos": {"normalize": True}}})
     values["data"] |= {"input_labels": ["seg_maps", "photos"], "one_hot_num_classes": {"seg_maps": 4}, "use_dont_care": {"seg_maps": False}}
-    plan = planned(values)
-    assert plan.data.label_channels == 4 + 3 and plan.data.spec.channels == 1 and not plan.data.positive_conditions
+    experiment = read(values)
+    assert experiment.data.label_channels == 4 + 3 and experiment.data.spec.channels == 1 and not experiment.data.positive_conditions
     values = published("spade", data={"one_hot_num_classes": 7, "input_labels": ["seg_maps"], "use_dont_care": None})
-    assert planned(values).data.label_channels == 7
-    assert planned(published("spade", gen={"style_dims": None, "style_enc": None})).model.generator.style_dims is None  # type: ignore[attr-defined]
+    assert read(values).data.label_channels == 7
+    assert read(published("spade", gen={"style_dims": None, "style_enc": None})).model.generator.style_dims is None
 
 
 # What is refused or named
@@ -506,47 +503,47 @@ def test_mistakes(model: str, changes: dict[str, Any], line: str) -> None:
     ],
 )
 def test_what_is_not_used_or_means_something_else_is_named(model: str, changes: dict[str, Any], line: str) -> None:
-    warnings = planned(published(model, **changes)).warnings
+    warnings = read(published(model, **changes)).warnings
     assert any(warning.startswith(line) for warning in warnings), warnings
     assert all("\n" not in warning for warning in warnings)
 
 
 def test_relativistic_losses_and_augmentation() -> None:
-    assert planned(published("spade", trainer={"gan_relativistic": True})).model.adversarial.relativistic
-    model = planned(published("munit", trainer={"aug_policy": "color, translation,cutout", "gan_mode": "softplus"})).model
+    assert read(published("spade", trainer={"gan_relativistic": True})).model.adversarial.relativistic
+    model = read(published("munit", trainer={"aug_policy": "color, translation,cutout", "gan_mode": "softplus"})).model
     assert model.augment == ("color", "translation", "cutout") and model.adversarial.kind == "non_saturated"
     init = {"type": "kaiming", "gain": 0.5, "bias": {"type": "normal", "gain": 0.25}}
-    assert planned(published("munit", trainer={"init": init})).model.initial == InitConfig(
+    assert read(published("munit", trainer={"init": init})).model.initial == InitConfig(
         kind="kaiming", gain=0.5, bias="normal", bias_gain=0.25
     )
 
 
 def test_a_perceptual_loss_without_weight_is_not_looked_at() -> None:
     odd = {"perceptual_loss": {"mode": "vgg_face_dag", "layers": ["x"]}}
-    assert planned(published("unit", trainer=odd)).model.perceptual_weight == 0  # type: ignore[attr-defined]
-    one = planned(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
-    perceptual: Any = one.model.perceptual  # type: ignore[attr-defined]
-    assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2  # type: ignore[attr-defined]
+    assert read(published("unit", trainer=odd)).model.perceptual_weight == 0
+    one = read(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
+    perceptual: Any = one.model.perceptual
+    assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2
 
 
 def test_other_names_of_the_perceptual_loss() -> None:
     """trainer.perceptual_mode and trainer.perceptual_layers, as the files of UNIT and MUNIT have them."""
     alias = {"perceptual_loss": None, "perceptual_mode": "vgg16", "perceptual_layers": ["relu_1_2", "relu_2_2"]}
     for kind in ("unit", "munit"):
-        plan = planned(published(kind, trainer=alias | {"loss_weight": {"perceptual": 2}}))
-        perceptual: Any = plan.model.perceptual  # type: ignore[attr-defined]
+        experiment = read(published(kind, trainer=alias | {"loss_weight": {"perceptual": 2}}))
+        perceptual: Any = experiment.model.perceptual
         assert perceptual.network == "vgg16" and perceptual.compared == ("relu_1_2", "relu_2_2")
-        assert not any("perceptual" in line for line in plan.warnings)
-        off = planned(published(kind, trainer=alias))
+        assert not any("perceptual" in line for line in experiment.warnings)
+        off = read(published(kind, trainer=alias))
         assert not any("perceptual" in line for line in (*off.warnings, *off.notes))
 
 
 def test_weights_of_the_norms_may_have_a_norm_of_their_own() -> None:
-    plan = planned(published("spade", gen={"activation_norm_params": {"weight_norm_type": ""}}))
-    generator: Any = plan.model.generator  # type: ignore[attr-defined]
+    experiment = read(published("spade", gen={"activation_norm_params": {"weight_norm_type": ""}}))
+    generator: Any = experiment.model.generator
     assert (generator.weight_norm, generator.norm_weight_norm) == ("spectral", "none")
     with torch.device("meta"):
-        names = set(plan.model.build(plan.data.spec).state_dict())
+        names = set(experiment.model.build(experiment.data.spec).state_dict())
     layers = "generator.spade_generator.up_0a.conv_block_0.layers"
     assert {
         f"{layers}.conv.weight_orig",
@@ -554,27 +551,29 @@ def test_weights_of_the_norms_may_have_a_norm_of_their_own() -> None:
         f"{layers}.norm.gammas.0.layers.conv.weight",
     } <= names
     assert "generator.spade_generator.cbn_up_0a.layers.norm.fc_gamma.layers.conv.weight" in names
-    same: Any = planned(published("spade")).model.generator  # type: ignore[attr-defined]
+    same: Any = read(published("spade")).model.generator
     assert same.norm_weight_norm is None
 
 
 def test_a_file_without_data_is_one_for_translation() -> None:
-    plan = planned(ALONE)
-    assert plan.data.unsaid and plan.no_discriminator and plan.data.label_channels == 184
-    assert (plan.data.spec.height_and_width, plan.data.settings["num_classes"]) == ((512, 512), (184,))
-    generator: Any = plan.model.generator  # type: ignore[attr-defined]
+    experiment = read(ALONE)
+    assert experiment.data.assumed and experiment.data.label_channels == 184
+    assert experiment.model.discriminator == SPADEConfig().discriminator
+    assert (experiment.data.spec.height_and_width, experiment.data.config.num_classes) == ((512, 512), (184,))
+    generator: Any = experiment.model.generator
     assert (generator.resolution, generator.output_multiplier) == (512, 0.5)
-    assert [line.partition(":")[0] for line in plan.warnings] == ["data", "trainer.loss_weight"] and "unknown" not in str(plan.warnings)
-    assert (plan.model.feature_matching_weight, plan.model.initial) == (10, SPADEConfig().initial)  # type: ignore[attr-defined]
-    silent = planned(changed(ALONE, {"gen": {"num_labels": None, "out_image_small_side_size": None}}))
+    assert [line.partition(":")[0] for line in experiment.warnings] == ["data", "trainer.loss_weight"]
+    assert "unknown" not in str(experiment.warnings)
+    assert (experiment.model.feature_matching_weight, experiment.model.initial) == (10, SPADEConfig().initial)
+    silent = read(changed(ALONE, {"gen": {"num_labels": None, "out_image_small_side_size": None}}))
     assert silent.data.label_channels == 0 and silent.data.spec.height_and_width == (256, 256)
 
 
 def test_small_files_make_models() -> None:
     for name in PUBLISHED:
-        plan = planned(small(name))
+        experiment = read(small(name))
         with torch.device("meta"):
-            plan.model.build(plan.data.spec)
+            experiment.model.build(experiment.data.spec)
 
 
 ODD: list[Any] = [None, [], {}, "", "x", -1, 0, 1.5, 1e30, float("nan"), True, [None], [{}], {"a": [1]}, [[1]]]
@@ -599,9 +598,7 @@ def test_whatever_stands_anywhere_is_taken_or_refused_in_a_line(model: str) -> N
                 inner = inner[key]
             inner[way[-1]] = odd
             try:
-                plan = planned(values)
-                sections = plan.schedule.run_settings(processes=2, num_images=7)
-                TrainConfig(**sections["train"])
-                OptimConfig(**sections["optim"])
+                experiment = read(values)
+                experiment.schedule.configs(processes=2, num_images=7)
             except ConfigError as error:
                 assert "\n" not in str(error) and error.setting and len(str(error)) < 600, (way, odd)

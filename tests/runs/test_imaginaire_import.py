@@ -22,7 +22,7 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
-from triptych.interop.imaginaire.settings import plan_of
+from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import Run, import_run, train
 
@@ -38,8 +38,8 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @cache
 def trained(model: str) -> tuple[Model, Model]:
     """A model, and one whose generator stands for its average: with running statistics that are not those of the start."""
-    plan = plan_of(YamlFile(small(model)))
-    built = seeded_build(plan.model, plan.data.spec, seed=1), seeded_build(plan.model, plan.data.spec, seed=2)
+    experiment = read_experiment(YamlFile(small(model)))
+    built = seeded_build(experiment.model, experiment.data.spec, seed=1), seeded_build(experiment.model, experiment.data.spec, seed=2)
     generator = torch.Generator().manual_seed(0)
     for one in built:
         for name, tensor in one.state_dict().items():
@@ -121,8 +121,8 @@ def test_a_file_without_data_takes_labels_and_size_from_the_weights(said: dict[s
     """And weights of its norms without the norm that the others have."""
     few = {"num_filters": 2, "style_dims": 4, "activation_norm_params": {"num_filters": 4, "weight_norm_type": ""}}
     values = changed(ALONE, {"gen": {**few, "style_enc": {"num_filters": 2}, **said}})
-    plan = plan_of(YamlFile(changed(values, {"gen": {"num_labels": 7, "out_image_small_side_size": 512}})))
-    model = seeded_build(plan.model, plan.data.spec, seed=1)
+    experiment = read_experiment(YamlFile(changed(values, {"gen": {"num_labels": 7, "out_image_small_side_size": 512}})))
+    model = seeded_build(experiment.model, experiment.data.spec, seed=1)
     run = imported("spade", checkpoint(model, discriminator=False), values)
     spec = run.spec
     assert [(entry.name, entry.kind, entry.num_classes) for entry in spec.inputs] == [("seg_maps", "classes", 7)]

@@ -9,7 +9,9 @@ from typing import TypeVar
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
 from triptych.data.config import DataConfig
-from triptych.data.pairs_config import FewShotDataConfig, PairedDataConfig, UnpairedDataConfig
+from triptych.data.domains import UnpairedDataConfig
+from triptych.data.few_shot import FewShotDataConfig
+from triptych.data.pairs import PairedDataConfig
 from triptych.interop.imaginaire.reading import ModelType, Settings
 
 D = TypeVar("D", bound=DataConfig)
@@ -86,8 +88,8 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     channels = next((_depth(settings) for name, settings in types.items() if name.startswith("image")), 3)
     positive = False
     if expected == _PAIRED:
-        labels = _label_specs(kind, data, types)
-        config, positive = _pairs(data, types, labels), _positive(types, labels)
+        config, labels = _pairs(kind, data, types)
+        positive = _positive([types[name] for name in config.conditions])
         inputs = tuple(sorted(labels, key=lambda spec: spec.kind == "image"))
     elif expected == _UNPAIRED:
         a, b = (next((name for name in types if name.endswith(end)), f"images{end}") for end in ("_a", "_b"))
@@ -115,8 +117,8 @@ def _input_types(data: Settings) -> dict[str, Settings]:
     entries = given if isinstance(given, list) else [] if given is None else [given]
     if not isinstance(given, list | Mapping | None) or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(data.name("input_types"), f"got {given!r}, expected a list with the settings of each type of data by its name")
-    section = data.name("input_types")
-    return {name: Settings({} if values is None else values, f"{section}.{name}", data) for entry in entries for name, values in entry.items()}
+    types = {name: {} if values is None else values for entry in entries for name, values in entry.items()}
+    return {name: Settings(values, f"{data.name('input_types')}.{name}", data) for name, values in types.items()}
 
 
 def _check_operations(settings: Settings) -> None:
@@ -159,40 +161,32 @@ def _channels(spec: InputSpec) -> int:
     return 1 if spec.kind == "instances" else spec.channels or 0
 
 
-def _label_specs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> list[InputSpec]:
-    """What images are made from: class maps, then images, then instances."""
-    labels = _names(data, "input_labels", types)
-    if not labels:
-        raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
-    counts, dont_care = _class_counts(data, types, labels), _dont_care(data, types, labels)
-    specs: list[InputSpec] = []
-    for name in labels:
-        if name in counts:
-            specs.append(InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care))
-        elif kind == "pix2pixHD" and name == labels[-1] and _is_mask(types[name]):
-            specs.append(InputSpec(name=name, kind="instances"))
-        else:
-            specs.append(InputSpec(name=name, kind="image", channels=_depth(types[name])))
-    ordered = [spec.name for spec in sorted(specs, key=lambda spec: _ORDER[spec.kind])]
-    if ordered != labels:
-        reason = f"got {', '.join(labels)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
-        raise ConfigError(data.name("input_labels"), reason)
-    return specs
-
-
-def _pairs(data: Settings, types: Mapping[str, Settings], labels: list[InputSpec]) -> PairedDataConfig:
-    targets = _names(data, "input_image", types) or ["images"]
+def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tuple[PairedDataConfig, list[InputSpec]]:
+    """The data, and what images are made from: class maps, then images, then instances."""
+    targets, names = _names(data, "input_image", types) or ["images"], _names(data, "input_labels", types)
     if len(targets) > 1:
         raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
-    maps, conditions, instances = ([spec for spec in labels if spec.kind == kind] for kind in ("classes", "image", "instances"))
-    return PairedDataConfig(
+    if not names:
+        raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
+    counts, dont_care = _class_counts(data, types, names), _dont_care(data, types, names)
+    last = names[-1] if kind == "pix2pixHD" and names[-1] not in counts and _is_mask(types[names[-1]]) else None
+    maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care) for name in names if name in counts]
+    instances = [] if last is None else [InputSpec(name=last, kind="instances")]
+    images = [name for name in names if name not in (*counts, last)]
+    labels = [*maps, *(InputSpec(name=name, kind="image", channels=_depth(types[name])) for name in images), *instances]
+    ordered = [spec.name for spec in labels]
+    if ordered != names:
+        reason = f"got {', '.join(names)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
+        raise ConfigError(data.name("input_labels"), reason)
+    config = PairedDataConfig(
         target=targets[0],
         maps=tuple(spec.name for spec in maps),
-        num_classes=tuple(spec.num_classes or 0 for spec in maps),
-        dont_care=any(spec.dont_care for spec in maps),
-        instances=instances[0].name if instances else None,
-        conditions=tuple(spec.name for spec in conditions),
+        num_classes=tuple(counts[spec.name] for spec in maps),
+        dont_care=dont_care,
+        instances=last,
+        conditions=tuple(images),
     )
+    return config, labels
 
 
 def _is_mask(settings: Settings) -> bool:
@@ -223,9 +217,8 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
     return any((flags | {name: section.flag(name, False) for name in given if name in labels}).values())
 
 
-def _positive(types: Mapping[str, Settings], labels: list[InputSpec]) -> bool:
-    """Whether the images among the labels go from 0 to 1."""
-    images = [types[spec.name] for spec in labels if spec.kind == "image"]
+def _positive(images: list[Settings]) -> bool:
+    """Whether images among the labels go from 0 to 1."""
     positive = [not settings.flag("normalize", False) for settings in images]
     for settings, one in zip(images, positive, strict=True):
         if one != positive[0]:
@@ -258,7 +251,9 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
     height, width = crop or centre or whole or shortest or (_SIZES.get(kind, _SIZE),) * 2
     if width != height:
         if not isinstance(config, PairedDataConfig):
-            raise ConfigError(augmentations.name("random_crop_h_w"), f"got {height}, {width}, expected squares: only pairs may be rectangles")
+            raise ConfigError(
+                augmentations.name("random_crop_h_w"), f"got {height}, {width}, expected squares: only pairs may be rectangles"
+            )
         config = replace(config, width=width)
     if whole is not None:
         augmentations.warn("resize_h_w", "images keep their proportions here: they are resized to cover it, and cut")

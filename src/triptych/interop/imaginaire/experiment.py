@@ -15,13 +15,16 @@ from typing import Any, cast
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.gans.augmentation import Change
-from triptych.gans.few_shot import FUNITConfig
+from triptych.gans.funit import FUNITConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import GANConfig
-from triptych.gans.paired import PairedGANConfig, Pix2PixHDConfig, SPADEConfig
+from triptych.gans.munit import MUNITConfig
+from triptych.gans.paired_base import PairedGANConfig
 from triptych.gans.perceptual import PerceptualConfig
-from triptych.gans.unpaired import MUNITConfig, UNITConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig
+from triptych.gans.spade import SPADEConfig
+from triptych.gans.unit import UNITConfig
 from triptych.gans.unpaired_base import UnpairedConfig
 from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
 from triptych.interop.imaginaire.keys import unread
@@ -75,8 +78,6 @@ class Experiment:
     model: GANConfig
     data: Dataset
     schedule: Schedule
-    no_discriminator: bool
-    "Whether the file describes no discriminator, so that it is that of the published configuration."
     warnings: list[str]
     "What the user should know: settings that are unknown, or mean something else here."
     notes: list[str]
@@ -102,7 +103,7 @@ def read_experiment(file: YamlFile) -> Experiment:
     _check_trainer(kind, settings.inside("trainer"))
     schedule = read_schedule(settings, model)
     unknown, notes = unread(file.given, settings.asked)
-    return Experiment(kind, model, data, schedule, no_discriminator, [*settings.warnings, *unknown], notes)
+    return Experiment(kind, model, data, schedule, [*settings.warnings, *unknown], notes)
 
 
 def _kind(settings: Settings) -> tuple[ModelType, bool]:
@@ -135,7 +136,7 @@ def _num_classes(dis: Settings) -> int | None:
 
 
 def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, settings: Settings) -> GANConfig:
-    published, trainer = _MODELS[kind](), settings.inside("trainer")
+    published, trainer, inference = _MODELS[kind](), settings.inside("trainer"), settings.inside("inference_args")
     values: dict[str, Any] = {
         **networks,
         **_loss_weights(kind, trainer, batch=batch_size(settings), assumed=data.assumed),
@@ -152,8 +153,7 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     if isinstance(published, PairedGANConfig):
         values["positive_conditions"] = data.positive_conditions
     if isinstance(published, UnpairedConfig):
-        forward = settings.inside("inference_args").flag("a2b", True)
-        values["translation"] = replace(published.translation, direction="a-to-b" if forward else "b-to-a")
+        values["translation"] = replace(published.translation, direction="a-to-b" if inference.flag("a2b", True) else "b-to-a")
     if isinstance(published, MUNITConfig):
         values["gan_recon"] = trainer.flag("gan_recon", False)
     try:

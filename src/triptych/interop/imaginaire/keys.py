@@ -106,7 +106,7 @@ def _keys(table: Mapping[str, Any], section: str, read: set[str]) -> Iterator[st
     """The dotted names of a table's settings; a section of which nothing was read counts as one setting."""
     for key, value in table.items():
         name = f"{section}.{key}" if section else str(key)
-        tables = value if isinstance(value, list) and value else [value]
+        tables: list[Any] = value if isinstance(value, list) and value else [value]
         if not any(other.startswith(f"{name}.") for other in read):
             yield name
         elif all(isinstance(entry, Mapping) for entry in tables):

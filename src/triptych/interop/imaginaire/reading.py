@@ -111,7 +111,7 @@ def model_types(config: Any) -> dict[str, ModelType]:
     if not isinstance(config, Mapping):
         raise ConfigError("", f"got {config!r}, expected a table with the sections gen and dis")
     values = {section: Settings(config.get(section) or {}, section).values.get("type") for section in ("gen", "dis")}
-    types = {section: _model_type(f"{section}.type", value) for section, value in values.items() if value is not None}
+    types: dict[str, ModelType] = {name: _model_type(f"{name}.type", value) for name, value in values.items() if value is not None}
     if not types:
         raise ConfigError("gen.type", f"missing, expected imaginaire.generators.NAME with NAME one of {', '.join(MODEL_TYPES)}")
     return {section: types.get(section, next(iter(types.values()))) for section in values}

@@ -131,7 +131,7 @@ def _spade(weights: Weights) -> Network:
     seen = weights.weight(first)
     whole, inner = weights.norm_of(f"{root}.head_0.layers.conv"), weights.norm_of(first)
     config = SPADEGeneratorConfig(
-        resolution=next((size for size in (1024, 512) if weights.has(rf"{root}\.conv_img{size}\.")), 256),
+        resolution=1024 if weights.has(rf"{root}\.conv_img1024\.") else 512 if weights.has(rf"{root}\.conv_img512\.") else 256,
         num_filters=max(1, head[0] // 8),
         kernel_size=head[2],
         style_dims=None,
