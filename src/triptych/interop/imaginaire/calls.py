@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,17 @@ Outputs = dict[str, Any]
 
 
 class OriginalNetwork(nn.Module):
-    """A generator or discriminator under the original's names; `network` is ours. `edges`: see `from_state_dict`."""
+    """A generator or discriminator under the original's names; `network` is ours. All images and maps are (b, c, h, w)."""
 
-    def __init__(self, network: nn.Module, *, edges: bool = True) -> None:
+    def __init__(self, network: nn.Module, *, edges: bool) -> None:
+        """`edges`: edges are made of the last channel of label maps, the map of instances."""
         super().__init__()
-        self.network, self.edges = network, edges
+        self.network: Any = network
+        self.edges = edges
+
+    def seen(self, label: Tensor) -> Tensor:
+        """The label map (b, c, h, w) as our network takes it."""
+        return with_edges(label[:, :-1], label[:, -1:]) if self.edges else label
 
 
 class SPADECalls(OriginalNetwork):
@@ -31,7 +37,7 @@ class SPADECalls(OriginalNetwork):
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, z: Tensor | None = None, random_style: bool = False) -> Outputs:
         """The style is that of `images`; with `random_style`, or without images, one from N(0, I); `z` (b, style_dims) where given."""
-        network = cast(SPADEGenerator, self.network)
+        network: SPADEGenerator = self.network
         dims = network.config.style_dims
         if dims is None:
             return {"fake_images": network(label=label).fake_images}
@@ -51,8 +57,8 @@ class Pix2PixHDCalls(OriginalNetwork):
         self, *, label: Tensor, images: Tensor | None = None, instance_maps: Tensor | None = None, random_style: bool = False
     ) -> Outputs:
         """`images` are for the feature encoder, where there is one, and so is `instance_maps` (b, 1, h, w), which edges do not tell."""
-        network = cast(Pix2PixHDGenerator, self.network)
-        edged = _edged(label) if self.edges else label
+        network: Pix2PixHDGenerator = self.network
+        edged = self.seen(label)
         if network.config.encoder is None:
             return {"fake_images": network(label=edged)}
         instances = label[:, -1:] if self.edges and instance_maps is None else instance_maps
@@ -86,7 +92,7 @@ class MUNITCalls(OriginalNetwork):
         cycle_recon: bool = True,
     ) -> Outputs:
         """The translations' styles are from N(0, I), or as given, (b, style_dims, 1, 1); without `random_style` those of the images."""
-        network = cast(MUNITGenerator, self.network)
+        network: MUNITGenerator = self.network
         drawn = {}
         if random_style:
             shape = (len(images_a), network.style_dims, 1, 1)
@@ -111,7 +117,7 @@ class FUNITCalls(OriginalNetwork):
         self, *, images_content: Tensor, images_style: Tensor, labels_content: Tensor | None = None, labels_style: Tensor | None = None
     ) -> Outputs:
         """The labels are for the discriminator."""
-        network = cast(FUNITGenerator, self.network)
+        network: FUNITGenerator = self.network
         return _present(network(images_content=images_content, images_style=images_style))
 
 
@@ -120,24 +126,13 @@ class PairedScores(OriginalNetwork):
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
         """`label`: as the generator takes it."""
-        network = cast(SPADEDiscriminator | Pix2PixHDDiscriminator, self.network)
+        network: SPADEDiscriminator | Pix2PixHDDiscriminator = self.network
         label, out = self.seen(label), {}
         for name, given in (("real", images), ("fake", fake_images)):
             if given is not None:
                 scores = network(given, label=label)
                 out |= {f"{name}_outputs": list(scores.outputs), f"{name}_features": [list(layers) for layers in scores.features]}
         return out
-
-    def seen(self, label: Tensor) -> Tensor:
-        """The label map as the network takes it."""
-        return label
-
-
-class Pix2PixHDScores(PairedScores):
-    """As SPADE's; the label's last channel is the map of instances, or with `edges` False their edges."""
-
-    def seen(self, label: Tensor) -> Tensor:
-        return _edged(label) if self.edges else label
 
 
 class DomainScores(OriginalNetwork):
@@ -154,13 +149,13 @@ class DomainScores(OriginalNetwork):
         images_bb: Tensor | None = None,
     ) -> Outputs:
         """Each is judged as images of the domain that its name ends with: images_ba as of a, which decoded them."""
-        network, out = cast(PairDiscriminator, self.network), {}
-        a, b = {"a": images_a, "ba": images_ba, "aa": images_aa}, {"b": images_b, "ab": images_ab, "bb": images_bb}
-        for domain, given in (("a", a), ("b", b)):
-            for name, images in given.items():
-                if images is not None:
-                    scores: Scores = network(images, domain=domain)
-                    out[f"out_{name}"], out[f"fea_{name}"] = _one_or_list(scores.outputs), _one_or_list(scores.features)
+        network: PairDiscriminator = self.network
+        out: Outputs = {}
+        given = {"a": images_a, "b": images_b, "ab": images_ab, "ba": images_ba, "aa": images_aa, "bb": images_bb}
+        for name, images in given.items():
+            if images is not None:
+                scores: Scores = network(images, domain=name[-1])
+                out[f"out_{name}"], out[f"fea_{name}"] = _one_or_list(scores.outputs), _one_or_list(scores.features)
         return out
 
 
@@ -178,7 +173,8 @@ class ClassScores(OriginalNetwork):
         labels_content: Tensor | None = None,
     ) -> Outputs:
         """Reconstructions are judged as images of the content's class, all others as of the style's."""
-        network, out = cast(FUNITDiscriminator, self.network), {}
+        network: FUNITDiscriminator = self.network
+        out: Outputs = {}
         for name, images, labels in (
             ("real_{}_style", images_style, labels_style),
             ("fake_{}_trans", images_trans, labels_style),
@@ -188,10 +184,6 @@ class ClassScores(OriginalNetwork):
                 scores = network(images, labels=labels)
                 out |= {name.format("out"): scores.outputs[0], name.format("features"): scores.features[0][0]}
         return out
-
-
-def _edged(label: Tensor) -> Tensor:
-    return with_edges(label[:, :-1], label[:, -1:])
 
 
 def _present(out: NamedTuple) -> Outputs:
@@ -212,7 +204,7 @@ GENERATORS: dict[ModelType, type[OriginalNetwork]] = {
 }
 DISCRIMINATORS: dict[ModelType, type[OriginalNetwork]] = {
     "spade": PairedScores,
-    "pix2pixHD": Pix2PixHDScores,
+    "pix2pixHD": PairedScores,
     "unit": DomainScores,
     "munit": DomainScores,
     "funit": ClassScores,

@@ -35,17 +35,18 @@ class Weights:
     def __init__(self, state: Mapping[str, Tensor]) -> None:
         self.state = state
 
-    def has(self, pattern: str) -> bool:
-        """Whether a name begins with what the pattern describes."""
-        return any(re.match(pattern, name) for name in self.state)
+    def has(self, start: str) -> bool:
+        """Whether a name begins so."""
+        return any(name.startswith(start) for name in self.state)
 
-    def numbers(self, pattern: str) -> set[int]:
-        """The numbers that stand in the names for the one group of the pattern."""
-        return {int(match[1]) for match in (re.match(pattern, name) for name in self.state) if match}
+    def numbers(self, start: str, end: str) -> set[int]:
+        """The numbers N of the names that begin with `start`, N and `end`."""
+        pattern = re.compile(rf"{re.escape(start)}(\d{{1,6}}){re.escape(end)}")
+        return {int(match[1]) for match in map(pattern.match, self.state) if match}
 
-    def count(self, pattern: str) -> int:
-        """How many different numbers stand in the names for the one group of the pattern."""
-        return len(self.numbers(pattern))
+    def count(self, start: str, end: str) -> int:
+        """How many such numbers there are."""
+        return len(self.numbers(start, end))
 
     def shape(self, name: str, *, axes: int) -> tuple[int, ...]:
         """The shape of a tensor of at least `axes` axes, none of them empty."""
@@ -109,7 +110,8 @@ def generator_of(kind: ModelType, weights: Weights, gen: Settings) -> Network:
 
     Raises CheckpointError for weights of another network, ConfigError for a setting that is wrong.
     """
-    network, names = _GENERATORS[kind](weights), GENERATORS[kind]
+    network = _spade(weights) if kind == "spade" else _pix2pixhd(weights) if kind == "pix2pixHD" else _auto_encoders(kind, weights)
+    names = GENERATORS[kind]
     if getattr(network.config, "style_dims", None) is not None:
         names = {"style_dims": "style_dims", **names}
     return replace(network, config=_overlaid(network.config, gen, names))
@@ -125,25 +127,25 @@ def _overlaid(config: C, settings: Settings, names: Mapping[str, str]) -> C:
 def _spade(weights: Weights) -> Network:
     root = "spade_generator"
     spade = f"{root}.head_1.conv_block_0.layers.norm"
-    separate, hidden = weights.has(rf"{spade}\.gammas\."), weights.has(rf"{spade}\.mlps\.0\.0\.")
+    separate, hidden = weights.has(f"{spade}.gammas."), weights.has(f"{spade}.mlps.0.0.")
     head = weights.weight(f"{root}.head_0.layers.conv")
     first = f"{spade}.mlps.0.0.layers.conv" if hidden else f"{spade}.{'gammas.0' if separate else 'mlps.0.1'}.layers.conv"
     seen = weights.weight(first)
     whole, inner = weights.norm_of(f"{root}.head_0.layers.conv"), weights.norm_of(first)
     config = SPADEGeneratorConfig(
-        resolution=1024 if weights.has(rf"{root}\.conv_img1024\.") else 512 if weights.has(rf"{root}\.conv_img512\.") else 256,
+        resolution=1024 if weights.has(f"{root}.conv_img1024.") else 512 if weights.has(f"{root}.conv_img512.") else 256,
         num_filters=max(1, head[0] // 8),
         kernel_size=head[2],
         style_dims=None,
         spade_filters=seen[0] if hidden else 0,
         spade_kernel_size=seen[2],
         separate_projection=separate,
-        norm_affine=weights.has(rf"{re.escape(spade)}\.norm\.weight"),
+        norm_affine=weights.has(f"{spade}.norm.weight"),
         weight_norm=whole,
         norm_weight_norm=None if inner == whole else inner,
         positional_input=head[1] == seen[1] + 2,
     )
-    if weights.has(rf"{root}\.fc_0\."):
+    if weights.has(f"{root}.fc_0."):
         filters = weights.weight("style_encoder.layer1.layers.conv")[0]
         last = weights.weight("style_encoder.fc_mu.layers.conv", axes=2)[1]  # of a square map with 8 times the filters
         config = replace(
@@ -157,24 +159,23 @@ def _spade(weights: Weights) -> Network:
 
 
 def _pix2pixhd(weights: Weights) -> Network:
-    enhancers = weights.count(r"enhancer_(\d+)\.")
+    enhancers = weights.count("enhancer_", ".")
     root = "global_model" if enhancers else "global_model.model"
-    pattern = root.replace(".", r"\.")
     first = weights.weight(f"{root}.0.layers.conv")
     # The first convolution, n down, and n up, with the last one where there are no enhancers.
-    convolutions = weights.count(rf"{pattern}\.(\d+)\.layers\.")
+    convolutions = weights.count(f"{root}.", ".layers.")
     label_channels, encoder = first[1], None
-    if weights.has(r"encoder\."):
-        steps = (weights.count(r"encoder\.model\.(\d+)\.layers\.") - 2) // 2
+    if weights.has("encoder."):
+        steps = (weights.count("encoder.model.", ".layers.") - 2) // 2
         filters, features = weights.weight("encoder.model.0.layers.conv")[0], _last_output(weights, "encoder.model")
         encoder = FeatureEncoderConfig(num_features=features, num_filters=filters, num_downsamples=max(1, steps))
         label_channels -= features
     config = Pix2PixHDGeneratorConfig(
         num_filters=first[0],
         num_downsamples=max(0, min((convolutions - (1 if enhancers else 2)) // 2, MOST_STEPS)),
-        num_res_blocks=weights.count(rf"{pattern}\.(\d+)\.conv_block_0\."),
+        num_res_blocks=weights.count(f"{root}.", ".conv_block_0."),
         num_enhancers=enhancers,
-        num_enhancer_res_blocks=weights.count(r"enhancer_0\.model_upsample\.(\d+)\.conv_block_0") or 3,
+        num_enhancer_res_blocks=weights.count("enhancer_0.model_upsample.", ".conv_block_0") or 3,
         weight_norm=weights.weight_norm,
         encoder=encoder,
     )
@@ -184,17 +185,12 @@ def _pix2pixhd(weights: Weights) -> Network:
 
 def _last_output(weights: Weights, root: str) -> int:
     """Output channels of the last block of a row."""
-    indices = weights.numbers(rf"{re.escape(root)}\.(\d{{1,4}})\.layers\.conv\.")
-    return weights.weight(f"{root}.{max(indices, default=0)}.layers.conv")[0]
+    return weights.weight(f"{root}.{max(weights.numbers(f'{root}.', '.layers.conv.'), default=0)}.layers.conv")[0]
 
 
 def _downsamples(weights: Weights, encoder: str) -> int:
     """Steps of an encoder that halve the size: all its convolutions but the first."""
-    return max(0, weights.count(rf"{re.escape(encoder)}\.model\.(\d+)\.layers") - 1)
-
-
-def _image_channels(weights: Weights, root: str) -> int:
-    return weights.weight(f"{root}.content_encoder.model.0.layers.conv")[1]
+    return max(0, weights.count(f"{encoder}.model.", ".layers") - 1)
 
 
 def _content(weights: Weights, root: str) -> dict[str, Any]:
@@ -202,7 +198,7 @@ def _content(weights: Weights, root: str) -> dict[str, Any]:
     encoder = f"{root}.content_encoder"
     return {
         "num_filters": weights.weight(f"{encoder}.model.0.layers.conv")[0],
-        "num_res_blocks": weights.count(rf"{re.escape(encoder)}\.model\.(\d+)\.conv_block_0"),
+        "num_res_blocks": weights.count(f"{encoder}.model.", ".conv_block_0"),
         "weight_norm": weights.weight_norm,
     }
 
@@ -224,43 +220,23 @@ def _style(weights: Weights, root: str) -> dict[str, Any]:
         "num_downsamples_style": _downsamples(weights, f"{root}.style_encoder"),
         "style_dims": dims,
         "mlp_filters": width,
-        "mlp_layers": max(1, weights.count(rf"{re.escape(root)}\.mlp\.model\.(\d+)\.")),
+        "mlp_layers": max(1, weights.count(f"{root}.mlp.model.", ".")),
     }
 
 
-def _unit(weights: Weights) -> Network:
-    root = "autoencoder_a"
-    config = UNITGeneratorConfig(**_domain_content(weights), num_downsamples=_downsamples(weights, f"{root}.content_encoder"))
-    return Network(UNITGenerator, config, _image_channels(weights, root))
-
-
-def _munit(weights: Weights) -> Network:
-    root = "autoencoder_a"
-    config = MUNITGeneratorConfig(**_domain_content(weights), **_style(weights, root))
-    return Network(MUNITGenerator, config, _image_channels(weights, root))
-
-
-def _funit(weights: Weights) -> Network:
-    root = "generator"
-    config = FUNITGeneratorConfig(**_content(weights, root), **_style(weights, root))
-    return Network(FUNITGenerator, config, _image_channels(weights, root))
-
-
-def _coco_funit(weights: Weights) -> Network:
-    root = "generator"
+def _auto_encoders(kind: ModelType, weights: Weights) -> Network:
+    root = "autoencoder_a" if kind in ("unit", "munit") else "generator"
+    channels = weights.weight(f"{root}.content_encoder.model.0.layers.conv")[1]
+    if kind == "unit":
+        config = UNITGeneratorConfig(**_domain_content(weights), num_downsamples=_downsamples(weights, f"{root}.content_encoder"))
+        return Network(UNITGenerator, config, channels)
+    if kind == "munit":
+        return Network(MUNITGenerator, MUNITGeneratorConfig(**_domain_content(weights), **_style(weights, root)), channels)
+    settings = _content(weights, root) | _style(weights, root)
+    if kind == "funit":
+        return Network(FUNITGenerator, FUNITGeneratorConfig(**settings), channels)
     bias = weights.shape("generator.usb", axes=2)[1]
-    config = COCOFUNITGeneratorConfig(**_content(weights, root), **_style(weights, root), style_bias_dims=bias)
-    return Network(FUNITGenerator, config, _image_channels(weights, root))
-
-
-_GENERATORS: dict[ModelType, Callable[[Weights], Network]] = {
-    "spade": _spade,
-    "pix2pixHD": _pix2pixhd,
-    "unit": _unit,
-    "munit": _munit,
-    "funit": _funit,
-    "coco_funit": _coco_funit,
-}
+    return Network(FUNITGenerator, COCOFUNITGeneratorConfig(**settings, style_bias_dims=bias), channels)
 
 
 # Discriminators -------------------------------------------------------------------------------------------------------------
@@ -276,7 +252,7 @@ def discriminator_of(kind: ModelType, weights: Weights, dis: Settings) -> Networ
             images = dis.number("image_channels", 3)
             return Network(Pix2PixHDDiscriminator, config, images, label_channels=channels - images)
         case "unit" | "munit":
-            patches = weights.has(r"discriminator_a\.discriminators?\.")
+            patches = weights.has("discriminator_a.discriminator")
             config, channels = _patches(weights, dis, "discriminator_a.") if patches else _residual(weights, dis)
             return Network(PairDiscriminator, config, channels)
         case "funit" | "coco_funit":
@@ -285,18 +261,18 @@ def discriminator_of(kind: ModelType, weights: Weights, dis: Settings) -> Networ
 
 def _patches(weights: Weights, dis: Settings, prefix: str, *, norm: NormKind = "none") -> tuple[PatchDiscriminatorConfig, int]:
     """Discriminators of patches, and the channels that they take; `norm`: one that leaves no weights."""
-    shared = weights.has(rf"{re.escape(prefix)}discriminator\.")
+    shared = weights.has(f"{prefix}discriminator.")
     root = f"{prefix}discriminator" if shared else f"{prefix}discriminators.0"
-    layers = weights.count(rf"{re.escape(root)}\.layer(\d+)\.")
+    layers = weights.count(f"{root}.layer", ".")
     filters, channels, kernel_size = weights.weight(f"{root}.layer0.0.layers.conv")[:3]
     config = PatchDiscriminatorConfig(
-        num_discriminators=3 if shared else weights.count(rf"{re.escape(prefix)}discriminators\.(\d+)\."),
+        num_discriminators=3 if shared else weights.count(f"{prefix}discriminators.", "."),
         shared=shared,
         kernel_size=kernel_size,
         num_filters=filters,
         max_num_filters=weights.weight(f"{root}.layer{layers - 2}.0.layers.conv")[0],
         num_layers=max(1, layers - 2),
-        norm="instance" if weights.has(rf"{re.escape(root)}\.layer0\.0\.layers\.norm\.") else norm,
+        norm="instance" if weights.has(f"{root}.layer0.0.layers.norm.") else norm,
         weight_norm=weights.weight_norm,
     )
     return _overlaid(config, dis, PATCH), channels
@@ -304,7 +280,7 @@ def _patches(weights: Weights, dis: Settings, prefix: str, *, norm: NormKind = "
 
 def _spade_discriminator(weights: Weights, dis: Settings) -> Network:
     patch, channels = _patches(weights, dis, "")
-    if not weights.has(r"fpse_discriminator\."):
+    if not weights.has("fpse_discriminator."):
         images = dis.number("image_channels", 3)
         config = SPADEDiscriminatorConfig(patch=patch, feature_pyramid=False)
         return Network(SPADEDiscriminator, config, images, label_channels=channels - images)
@@ -315,7 +291,7 @@ def _spade_discriminator(weights: Weights, dis: Settings) -> Network:
 def _residual(weights: Weights, dis: Settings) -> tuple[ResidualDiscriminatorConfig, int]:
     """A residual discriminator of images, and their channels."""
     root = "discriminator_a.model"
-    layers = max(1, weights.count(rf"{re.escape(root)}\.(\d+)\.conv_block_0\."))
+    layers = max(1, weights.count(f"{root}.", ".conv_block_0."))
     filters, channels = weights.weight(f"{root}.0.layers.conv")[:2]
     config = ResidualDiscriminatorConfig(
         num_filters=filters,
@@ -328,7 +304,7 @@ def _residual(weights: Weights, dis: Settings) -> tuple[ResidualDiscriminatorCon
 
 def _class_discriminator(weights: Weights, dis: Settings) -> Network:
     root = "model.model"
-    layers = max(1, weights.count(r"model\.model\.(\d+)\.conv_block_0\.") // 2)
+    layers = max(1, weights.count(f"{root}.", ".conv_block_0.") // 2)
     filters, channels = weights.weight(f"{root}.0.layers.conv")[:2]
     config = FUNITDiscriminatorConfig(
         num_filters=filters,

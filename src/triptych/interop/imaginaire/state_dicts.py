@@ -51,11 +51,11 @@ def from_state_dict(
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
         network = generator_of(kinds["gen"], Weights(state), Settings(config.get("gen") or {}, "gen"))
-        first = GENERATORS[kinds["gen"]](_filled(network, state), edges=edges)
+        first = GENERATORS[kinds["gen"]](_filled(network, state), edges=edges and kinds["gen"] == "pix2pixHD")
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
         network = discriminator_of(kinds["dis"], Weights(state), Settings(config.get("dis") or {}, "dis"))
-        second = DISCRIMINATORS[kinds["dis"]](_filled(network, state), edges=edges)
+        second = DISCRIMINATORS[kinds["dis"]](_filled(network, state), edges=edges and kinds["dis"] == "pix2pixHD")
     return ImaginaireModel(kinds["gen"], first, second).eval()
 
 
