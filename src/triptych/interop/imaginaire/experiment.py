@@ -132,7 +132,7 @@ def _check_label_channels(gen: Settings, data: Dataset) -> None:
 
 
 def _num_classes(dis: Settings) -> int | None:
-    return next((count for part in (dis, dis.inside("common")) if (count := part.number("num_classes", 0, least=0))), None)
+    return dis.number("num_classes", 0, least=0) or dis.inside("common").number("num_classes", 0, least=0) or None
 
 
 def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, settings: Settings) -> GANConfig:

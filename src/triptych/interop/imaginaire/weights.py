@@ -21,7 +21,7 @@ from triptych.core.outline import without_weights
 from triptych.gans.weight_norms import fold_spectral_norm, settle_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
-from triptych.interop.imaginaire.reading import Settings
+from triptych.interop.imaginaire.reading import ModelType, Settings
 from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
 from triptych.interop.imaginaire.state_dicts import unwrapped
 from triptych.interop.weight_files import check_fit, read_content
@@ -29,7 +29,7 @@ from triptych.interop.weight_files import check_fit, read_content
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _KEYS = {_GENERATOR: "net_G", _DISCRIMINATOR: "net_D"}
 _OPTIMIZERS = ("opt_G", "opt_D", "sch_G", "sch_D")
-_FIRST_PARTS = {
+_FIRST_PARTS: dict[ModelType, str] = {
     "spade": "spade_generator",
     "pix2pixHD": "global_model",
     "unit": "autoencoder_a",
@@ -62,12 +62,7 @@ def run_weights(path: str | Path, experiment: Experiment, settings: Settings) ->
     Raises CheckpointError for a checkpoint that cannot be used, ConfigError where it and the file do not fit.
     """
     trained, average, notes = _read(path)
-    parts, part = sorted({name.partition(".")[0] for name in trained[_GENERATOR]}), _FIRST_PARTS[experiment.kind]
-    if part not in parts and set(parts) & set(_FIRST_PARTS.values()):
-        raise CheckpointError(
-            f"holds the weights of another model than {experiment.kind} (net_G has {parts[0]}, expected {part}): "
-            "give the YAML file that they were trained with"
-        )
+    _check_kind(experiment.kind, trained[_GENERATOR])
     if _is_coarse(experiment, trained[_GENERATOR]):
         return _enlarged(experiment, trained[_GENERATOR], notes)
     experiment = _with_networks(experiment, trained, settings)
@@ -75,9 +70,9 @@ def run_weights(path: str | Path, experiment: Experiment, settings: Settings) ->
         expected = _fresh(experiment)  # names and shapes alone
     model: State = {}
     for name, state in trained.items():
-        part = _part(expected, name)
-        check_fit(part, state)
-        model |= {f"{name}.{key}": state[key] for key in part}
+        network = _part(expected, name)
+        check_fit(network, state)
+        model |= {f"{name}.{key}": state[key] for key in network}
     if missing := expected.keys() - model.keys():
         fresh = _fresh(experiment)
         model |= {key: fresh[key] for key in missing}
@@ -101,6 +96,15 @@ def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
         average = fold_spectral_norm(unwrapped(states[_GENERATOR], averaged=True, name="net_G"))
     optimizers = any(name in content for name in _OPTIMIZERS)
     return trained, average, ["the state of its optimizers is not taken: they begin anew"] if optimizers else []
+
+
+def _check_kind(kind: ModelType, generator: State) -> None:
+    parts, expected = sorted({name.partition(".")[0] for name in generator}), _FIRST_PARTS[kind]
+    if expected not in parts and set(parts) & set(_FIRST_PARTS.values()):
+        raise CheckpointError(
+            f"holds the weights of another model than {kind} (net_G has {parts[0]}, expected {expected}): "
+            "give the YAML file that they were trained with"
+        )
 
 
 def _part(state: Mapping[str, Tensor], name: str) -> State:
