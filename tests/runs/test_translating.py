@@ -28,7 +28,7 @@ from tests.runs.translators import (
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.rng import Rng
 from triptych.runs import Run
-from triptych.runs.translating import STAMP
+from triptych.runs.translation_folder import STAMP
 from triptych.runs.translation_grid import palette
 
 CPU = {"device": "cpu"}

@@ -36,7 +36,8 @@ from triptych.runs import Run
 from triptych.runs.encoding import require_encoder
 from triptych.runs.sampling import require_sampler
 from triptych.runs.stored import build
-from triptych.runs.translating import STAMP, require_translator
+from triptych.runs.translating import require_translator
+from triptych.runs.translation_folder import STAMP
 from triptych.runs.translation_grid import palette
 
 CPU = {"device": "cpu"}

@@ -25,7 +25,7 @@ from triptych.runs.files import check_place, save_npz
 from triptych.runs.guidance import led
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.work import Part, assembled, done, ranges
+from triptych.runs.work import Part, assembled, done, evaluating, ranges
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
@@ -130,15 +130,10 @@ def require_sampler(model: nn.Module) -> Sampler:
     return model
 
 
-@torch.no_grad()
 def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
     """The images of these indices, one batch: uint8 (b, h, w, c)."""
-    training = model.training
-    model.eval()
-    with autocast(request.precision, device=device):
-        images = request.images(model, part, device, report)
-    model.train(training)
-    return to_uint8(images).numpy()
+    with evaluating(model), autocast(request.precision, device=device):
+        return to_uint8(request.images(model, part, device, report)).numpy()
 
 
 @dataclass(frozen=True)

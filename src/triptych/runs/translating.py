@@ -1,53 +1,45 @@
-"""Translations by a trained model: images of one kind made from images, or maps, of another, on any number of processes.
+"""Translations by a trained model: images of one kind made from images, or maps, of another.
 
-In a folder every image is a file of its own, written whole or not at all, and a small file beside them says what was asked: the same
-request goes on where it was, another one replaces what the first made, and nothing else is ever overwritten.
+`translate` opens the inputs and the styles, says where a call cannot succeed, opens the run, and makes the answers in batches of one size.
+They go to a folder (see translation_folder.py), or as other work to one file.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 
-from triptych.core.batch import STYLE, share
+from triptych.core.batch import STYLE
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.files import OUTPUTS, PICTURES, write_text
+from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Example, Sampler, Translator, Upsampler
-from triptych.core.reading import is_inside, parsed_json, user_path
+from triptych.core.reading import user_path
 from triptych.core.rng import Rng
-from triptych.data.images import Data, failure
+from triptych.data.images import Data
 from triptych.engine.distributed import World
 from triptych.engine.loop import Grid
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.engine.signals import made_by_all
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.pieces import Pieces, digest_of
+from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
+from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.work import assembled
-
-GRID = "grid.png"
-"""The picture of the first inputs and what was made of them, in the folder of the images."""
-
-STAMP = ".triptych-translate.json"
-"""The file in the folder of the images that says which of them were made, and for what."""
+from triptych.runs.work import Part, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
-"""Rows of that picture where nothing is said."""
+"""Rows of the picture in a folder where nothing is said."""
 
 _TRAINING_ROWS = 24  # at most, of the pictures during training
 
@@ -89,16 +81,15 @@ def translate(
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
-    if out is not None:
-        check_target(Path(out), read=(inputs, style), count=len(opened_inputs) * style_count)
+    place = None if out is None else Path(out)
+    if place is not None:
+        check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     opened = run.open(Loading(**loading))
-    model, world, precision = opened.model, opened.world, opened.loading.precision
-    wanted = Translation(opened_inputs, styles, style_count, seed, settings or translator.translation, precision)
-    if out is None:
-        return Translations(wanted.inputs.names, gather_translations(model, wanted, fits=opened.batch_size, world=world, progress=progress))
-    return translate_to(
-        Path(out), model, wanted, origin=opened.origin, grid_rows=grid, fits=opened.batch_size, world=world, progress=progress
-    )
+    chosen = settings or translator.translation
+    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision)
+    work = Translating(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
+    made = _made(work, place, grid_rows=grid, world=opened.world, progress=progress)
+    return Translations(opened_inputs.names, made)
 
 
 @dataclass(frozen=True)
@@ -193,87 +184,61 @@ def check_styles(model: Translator, *, given: bool, each: bool, answers: int, he
 # Making -----------------------------------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def draw_translations(
-    model: nn.Module, wanted: Translation, batches: Iterable[Sequence[int]], *, device: torch.device
-) -> Iterator[tuple[Sequence[int], np.ndarray]]:
-    """The answers to some inputs, batch by batch: (their numbers, uint8 (b, answers, h, w, c))."""
-    training = model.training
-    model.eval()
-    for items in batches:
-        yield items, wanted.made(model, items, device)
-    model.train(training)
+@dataclass(frozen=True)
+class Translating:
+    """The work of making all that is wanted."""
+
+    model: nn.Module
+    wanted: Translation
+    fits: Fits
+    device: torch.device
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    "Where the weights are from."
+
+    @property
+    def count(self) -> int:
+        return len(self.wanted.inputs)
+
+    @property
+    def identity(self) -> str:
+        asked, styles = self.wanted, None if self.wanted.styles is None else self.wanted.styles.origin
+        inputs = [asked.inputs.origin, asked.inputs.names]
+        return digest_of([*inputs, styles, asked.answers, asked.seed, asked.settings.to_dict(), asked.precision, dict(self.origin)])
+
+    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+        for batch in self.wanted.batches(items, self.fits):
+            with evaluating(self.model):
+                made = self.wanted.made(self.model, batch, self.device)
+            yield batch, {"images": made}
 
 
-def gather_translations(
-    model: nn.Module, wanted: Translation, *, fits: Fits, world: World, progress: Watch = unwatched
-) -> list[np.ndarray]:
-    """The answers to all inputs, in every process: each makes those of its share. Raises Stopped where `progress` does in one."""
-    own = share(len(wanted.inputs), rank=world.rank, world_size=world.size)
-
-    def made() -> dict[int, np.ndarray]:
-        found: dict[int, np.ndarray] = {}
-        progress(0, len(own))
-        for items, images in draw_translations(model, wanted, wanted.batches(own, fits), device=world.device):
-            found |= zip(items, images, strict=True)
-            progress(len(found), len(own))
-        return found
-
-    parts = made_by_all(world, made)
-    return [answers for part in parts for _, answers in sorted(part.items(), key=lambda entry: entry[0])]
+def _by_input(parts: Iterable[Part], count: int) -> list[np.ndarray]:
+    """The answers to each input: uint8 (answers, h, w, c)."""
+    made: dict[int, np.ndarray] = {}
+    for items, arrays in parts:
+        made |= zip(items, arrays["images"], strict=True)
+    return [made[item] for item in range(count)]
 
 
-def translate_to(
-    out: Path,
-    model: nn.Module,
-    wanted: Translation,
-    *,
-    origin: dict[str, Any],
-    grid_rows: int,
-    fits: Fits,
-    world: World,
-    progress: Watch,
-) -> Translations:
-    """Makes what is missing of the request and writes it to `out` (see `check_target`).
+def _made(work: Translating, out: Path | None, *, grid_rows: int, world: World, progress: Watch) -> Sequence[np.ndarray]:
+    """The answers to each input, in every process; also written to `out`."""
+    if out is not None and not out.suffix:
+        return _in_folder(work, out, grid_rows=grid_rows, world=world, progress=progress)
+    arrays = False
+    if out is not None and out.suffix == ".npz":
+        arrays = True
+        world.on_main(lambda: _check_one_size(out, work.wanted.inputs))
 
-    `origin` names the weights; files and pieces of another origin are not taken up. `progress` is told how many inputs are done, and of
-    how many, in this process. Raises DataError where something cannot be written, or would be lost.
-    """
-    styles = None if wanted.styles is None else wanted.styles.origin
-    asked = [wanted.inputs.origin, wanted.inputs.names, styles, wanted.answers, wanted.seed, wanted.settings.to_dict(), wanted.precision]
-    digest = digest_of([*asked, origin])
-    with writing(out, world=world, kept="made"):
-        if out.suffix == ".npz":
-            return _to_arrays(out, model, wanted, digest=digest, fits=fits, world=world, progress=progress)
-        if out.suffix in PICTURES:
-            made = gather_translations(model, wanted, fits=fits, world=world, progress=progress)
-            if world.is_main:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                save_picture(made[0][0], out)
-            return Translations(wanted.inputs.names, made)
-        return _to_folder(out, model, wanted, digest=digest, grid_rows=grid_rows, fits=fits, world=world, progress=progress)
+    def conclude(parts: Iterable[Part]) -> Any:  # an array of arrays is a sequence of them
+        return assembled(parts, work.count)["images"] if arrays else _by_input(parts, work.count)
 
+    def write(out: Path, made: Any) -> None:
+        if arrays:
+            save_npz(out, {"arr_0": made.reshape(-1, *made.shape[2:])})
+        else:
+            save_picture(made[0][0], out)
 
-def _to_arrays(out: Path, model: nn.Module, wanted: Translation, *, digest: str, fits: Fits, world: World, progress: Watch) -> Translations:
-    count = len(wanted.inputs)
-    world.on_main(lambda: _check_one_size(out, wanted.inputs))
-    pieces = Pieces.of(out, identity=digest)
-    own = share(count, rank=world.rank, world_size=world.size)
-    missing = list(pieces.missing(own))
-    done = len(own) - sum(map(len, missing))
-    progress(done, len(own))
-    for stretch in missing:
-        for items, images in draw_translations(model, wanted, wanted.batches(stretch, fits), device=world.device):
-            pieces.save(range(items[0], items[-1] + 1), {"images": images})
-            done += len(items)
-            progress(done, len(own))
-    world.barrier()
-    made = assembled(pieces.read(count), count)["images"]
-    world.barrier()
-    if world.is_main:
-        save_npz(out, {"arr_0": made.reshape(-1, *made.shape[2:])})
-        pieces.remove()
-    return Translations(wanted.inputs.names, made)  # type: ignore[arg-type]  (an array of them is a sequence of them)
+    return done(work, out, world=world, progress=progress, kept="made", conclude=conclude, write=write)
 
 
 def _check_one_size(out: Path, inputs: Translatable) -> None:
@@ -285,68 +250,21 @@ def _check_one_size(out: Path, inputs: Translatable) -> None:
             raise DataError(f"{out}: holds images of one size, but {inputs.names[0]} would be {sizes}; write a folder, or choose a size")
 
 
-def _to_folder(
-    out: Path,
-    model: nn.Module,
-    wanted: Translation,
-    *,
-    digest: str,
-    grid_rows: int,
-    fits: Fits,
-    world: World,
-    progress: Watch,
-) -> Translations:
-    names = [name for item in range(len(wanted.inputs)) for name in wanted.files(item)]
-    if grid_rows and GRID in names:
-        raise ConfigError("grid", f"got {grid_rows}, but there is an input whose image is {GRID} itself; ask for no grid (0), or rename it")
-    clash = set(names).intersection(parent.as_posix() for name in names for parent in PurePosixPath(name).parents)
-    if clash:
-        raise DataError(f"{out / min(clash)}: would have to be an image and a folder; rename one of the two inputs")
-    world.on_main(lambda: _claim(out, [*names, *([GRID] if grid_rows else [])], digest))
-    own = share(len(wanted.inputs), rank=world.rank, world_size=world.size)
-    missing = [item for item in own if not all((out / name).is_file() for name in wanted.files(item))]
-    done = len(own) - len(missing)
-    progress(done, len(own))
-    for items, images in draw_translations(model, wanted, wanted.batches(missing, fits), device=world.device):
-        for item, answers in zip(items, images, strict=True):
-            for name, image in zip(wanted.files(item), answers, strict=True):
-                (out / name).parent.mkdir(parents=True, exist_ok=True)
-                save_picture(image, out / name)
-        done += len(items)
-        progress(done, len(own))
-    world.barrier()
-    made = Translations(wanted.inputs.names, Written(out, [wanted.files(item) for item in range(len(wanted.inputs))]))
-    if world.is_main and grid_rows:
-        first = range(min(grid_rows, len(wanted.inputs)))
-        write_rows(out / GRID, [row for item in first for row in _shown(model, wanted, [item], [made.images[item]])])
-    world.barrier()
-    return made
+def _in_folder(work: Translating, out: Path, *, grid_rows: int, world: World, progress: Watch) -> Folder:
+    folder = Folder(out, [work.wanted.files(item) for item in range(work.count)], grid_rows=grid_rows)
+    with writing(out, world=world, kept="made"):
+        world.on_main(lambda: folder.claim(work.identity))
+        make_missing(work, folder, world=world, progress=progress)
+        world.barrier()
+        if world.is_main and grid_rows:
+            first = range(min(grid_rows, work.count))
+            write_rows(out / GRID, [row for item in first for row in _shown(work.model, work.wanted, [item], [folder[item]])])
+        world.barrier()
+    return folder
 
 
 def _shown(model: nn.Module, wanted: Translation, items: Sequence[int], made: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     return rows(wanted.example(model, items, "cpu", truth=True), made, require_translator(model).sources)
-
-
-class Written(Sequence[np.ndarray]):
-    """Images in a folder, read when they are asked for: of each input uint8 (answers, h, w, c)."""
-
-    def __init__(self, folder: Path, files: Sequence[Sequence[str]]) -> None:
-        self._folder, self._files = folder, files
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def __getitem__(self, item: int) -> np.ndarray:  # type: ignore[override]  (no slices)
-        return np.stack([_read(self._folder / name) for name in self._files[item]])
-
-
-def _read(path: Path) -> np.ndarray:
-    try:
-        with Image.open(path, formats=("PNG",)) as image:
-            pixels = np.asarray(image)
-    except Exception as error:
-        raise failure(str(path), error) from error
-    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 # Where it goes ----------------------------------------------------------------------------------------------------------
@@ -370,36 +288,6 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
             raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
 
 
-def _claim(out: Path, names: list[str], digest: str) -> None:
-    """Makes `out` ready for files of these names: removes what another request made of them. Raises DataError for any other file."""
-    made, before = _stamped(out)
-    foreign = next((name for name in names if name not in made and (out / name).exists()), None)
-    if foreign is not None:
-        raise DataError(f"{out / foreign} is there already, and no translation made it; choose another --out, or remove it")
-    if before != digest:
-        left = next((name for name in sorted(made - {*names, GRID}) if (out / name).exists()), None)
-        if left is not None:
-            raise DataError(
-                f"{out} already holds {left} of another translation, which would be mixed with the new images; choose another --out "
-                "or empty it"
-            )
-        for name in made:
-            (out / name).unlink(missing_ok=True)
-        made = set()
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / STAMP, json.dumps({"request": digest, "files": sorted(made.union(names))}, indent=0) + "\n")
-
-
-def _stamped(out: Path) -> tuple[set[str], str | None]:
-    """The files that translations made in a folder, and the last request; nothing where no stamp can be read."""
-    try:
-        stamp = parsed_json((out / STAMP).read_text("utf-8"))
-        made, request = {str(name) for name in stamp["files"]}, str(stamp["request"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return set(), None
-    return (made, request) if all(map(is_inside, made)) else (set(), None)  # what is made may be deleted, but nothing elsewhere
-
-
 # Training ---------------------------------------------------------------------------------------------------------------
 
 
@@ -411,9 +299,9 @@ def translated_grids(model: nn.Module, data: Data, *, count: int, precision: str
     def grid(settings: Config) -> Grid:
         def draw(path: Path, watch: Watch) -> None:
             wanted = Translation(inputs, None, 1, 0, settings, precision)
-            made = gather_translations(model, wanted, fits=lambda size: batch_size, world=world, progress=watch)
+            parts = in_memory(Translating(model, wanted, lambda size: batch_size, world.device), world, watch)
             if world.is_main:
-                write_rows(path, _shown(model, wanted, range(len(inputs)), made))
+                write_rows(path, _shown(model, wanted, range(len(inputs)), _by_input(parts, len(inputs))))
 
         return draw
 

@@ -8,10 +8,13 @@ removes them. The same call goes on where an interrupted one was.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import torch
+from torch import nn
 
 from triptych.core.batch import share
 from triptych.engine.distributed import World
@@ -119,6 +122,16 @@ def in_memory(work: Work, world: World, progress: Watch) -> list[Part]:
         return list(memory)
 
     return [part for parts in made_by_all(world, made) for part in parts]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within it the model is in evaluation mode, and there are no gradients."""
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        yield
+    model.train(training)
 
 
 def ranges(items: Sequence[int], size: int) -> Iterator[range]:
