@@ -21,7 +21,7 @@ from triptych.diffusion.classifier import ClassifierConfig, NoisyClassifier
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, NoiseConfig
 from triptych.diffusion.guidance import classifier_score, extrapolated, in_terms_of, same_noise, within
 from triptych.diffusion.model import Guide, SamplingConfig
-from triptych.diffusion.samplers import SamplerName, ancestral_steps, ddim_steps, x0_predictor
+from triptych.diffusion.samplers import Predictor, SamplerName, ancestral_steps, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import SOLVERS
 from triptych.diffusion.unet import NO_LABEL, EncoderConfig, UNetConfig
 
@@ -168,7 +168,7 @@ def test_another_parametrization_says_the_same() -> None:
 
     for step in (3, 250, 499):
         c = process.at_step(step)
-        said = in_terms_of(process, theirs, v)(process.noised(x0, noise, c), c)
+        said = in_terms_of(process, theirs.config, x0_predictor(theirs, v))(process.noised(x0, noise, c), c)
         torch.testing.assert_close(said, noise, atol=1e-4, rtol=1e-4)
     assert seen == [6.0, 500.0, 998.0]
 
@@ -332,6 +332,49 @@ def test_away_from_a_weaker_model() -> None:
     assert 1e-4 < near < far
     unconditional = adm(class_conditional=False)
     assert not torch.equal(sampled(strong.guided_with(unconditional), labels=labels, guidance_scale=2.0), plain)
+
+
+class Still(nn.Module):
+    """Knows one flat image of each class at any noise level, without a table of timesteps."""
+
+    image_shape, num_classes, noise = (1, 8, 8), 3, None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.levels: list[float] = []
+
+
+class StillModel(Still):
+    def predictor(self, labels: Tensor | None) -> Predictor:
+        assert labels is not None
+
+        def predict(x: Tensor, c: Coefficients) -> Tensor:
+            self.levels.append(c.sigma)
+            return ((labels.to(x.dtype) - 1) / 2)[:, None, None, None].expand_as(x)
+
+        return predict
+
+
+class StillClassifier(Still):
+    def classify(self, x: Tensor, c: Coefficients) -> Tensor:
+        self.levels.append(c.sigma)
+        images = ((torch.arange(3) - 1) / 2).to(x.dtype)
+        return -(x[:, None] / c.sqrt_abar - images[:, None, None, None]).square().sum((2, 3, 4)) / (2 * c.sigma**2)
+
+
+def test_any_model_that_keeps_the_protocol_may_guide() -> None:
+    plain, labels = adm(), [0, 1, 2, 0]
+    unguided = sampled(plain, labels=labels)
+    weaker, guide = StillModel(), StillClassifier()
+    away = sampled(plain.guided_with(weaker), labels=labels, guidance_scale=2.0)  # type: ignore[arg-type]
+    means, before = away.mean((1, 2, 3)), unguided.mean((1, 2, 3))
+    assert means[0] > before[0] and means[2] < before[2]  # away from -1/2, and from 1/2
+    near = sampled(plain.guided_by(guide), labels=labels).mean((1, 2, 3))  # type: ignore[arg-type]
+    assert near[0] < before[0] and near[2] > before[2]
+    assert weaker.levels == guide.levels and len(weaker.levels) == 5 and min(weaker.levels) > 0
+    weaker.image_shape = (1, 16, 16)
+    with pytest.raises(ConfigError, match="guide_with: its images have 16 pixels, this model's 8"):
+        plain.guided_with(weaker)  # type: ignore[arg-type]
 
 
 # Without labels and with them: classifier-free guidance.

@@ -17,9 +17,8 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
-from triptych.diffusion.classifier import NoisyClassifier
-from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
-from triptych.diffusion.guidance import classifier_score, in_terms_of, retimed, same_noise
+from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook
+from triptych.diffusion.guidance import LabelledPredictor, NoisyImageClassifier, classifier_score, in_terms_of, retimed, same_noise
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, last_sample
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
@@ -118,22 +117,26 @@ class ADM(DiffusionModel):
             raise TypeError(f"{type(settings).__name__} are not the settings of DDIM's two ways")
         steps = min(_ENCODING_STEPS, self.diffusion.steps) if settings.steps is None else settings.steps
         process = self.diffusion.respaced(respaced_timesteps(steps, total=self.diffusion.steps))
-        return process, x0_predictor(process, self.denoiser((self.checked_labels(labels, count),)))
+        return process, self.predictor(self.checked_labels(labels, count))
+
+    def predictor(self, labels: Tensor | None) -> Predictor:
+        """The x_0 that the network predicts, told the labels (b,), or none of an unconditional model; without guidance and clipping."""
+        return x0_predictor(self.diffusion, self.denoiser((labels,)))
 
     def guided_by(self, classifier: Model) -> GuidedADM:
-        """This model's sampler, led by a NoisyClassifier of the same images, noise and classes; ConfigError for any other."""
-        if not isinstance(classifier, NoisyClassifier):
+        """This model's sampler, led by a NoisyImageClassifier of the same images, noise and classes; ConfigError for any other."""
+        if not isinstance(classifier, NoisyImageClassifier):
             raise ConfigError("guide", f"{type(classifier).__name__} is no classifier of noisy images; a weaker model goes to guide_with")
-        _require_same("guide", self, classifier.image_shape, classifier.process.config)
+        _require_same("guide", self, classifier)
         if self.num_classes not in (None, classifier.num_classes):
             raise ConfigError("guide", f"it tells {classifier.num_classes} classes apart, this model has {self.num_classes}")
         return GuidedADM(self, classifier)
 
     def guided_with(self, weaker: Model) -> GuidedADM:
-        """This model's sampler, led away from a weaker ADM of the same images, noise and classes; ConfigError for any other."""
-        if not isinstance(weaker, ADM):
+        """This model's sampler, led away from a LabelledPredictor of the same images, noise and classes; ConfigError for any other."""
+        if not isinstance(weaker, LabelledPredictor):
             raise ConfigError("guide_with", f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to guide")
-        _require_same("guide_with", self, weaker.image_shape, weaker.diffusion.config)
+        _require_same("guide_with", self, weaker)
         if weaker.num_classes not in (None, self.num_classes):
             own = "none" if self.num_classes is None else self.num_classes
             raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {own}")
@@ -141,12 +144,12 @@ class ADM(DiffusionModel):
 
 
 class GuidedADM(nn.Module):
-    """A sampler: an ADM, led by a classifier or away from a weaker ADM. An unconditional one learns the labels from its classifier."""
+    """A sampler: an ADM, led by a classifier or away from a weaker model. An unconditional one learns the labels from its classifier."""
 
-    def __init__(self, model: ADM, guide: NoisyClassifier | ADM) -> None:
+    def __init__(self, model: ADM, guide: NoisyImageClassifier | LabelledPredictor) -> None:
         super().__init__()
         self.model, self.guide, self.sampling = model, guide, model.sampling
-        self.num_classes = guide.num_classes if isinstance(guide, NoisyClassifier) else model.num_classes
+        self.num_classes = guide.num_classes if isinstance(guide, NoisyImageClassifier) else model.num_classes
 
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """See `ADM.sample`; `labels` are given where the model is conditional or led by a classifier."""
@@ -159,24 +162,23 @@ class GuidedADM(nn.Module):
     def _guide(self, labels: Tensor | None, settings: Config) -> Guide:
         assert isinstance(settings, SamplingConfig)
         process, guide = self.model.diffusion, self.guide
-        if isinstance(guide, ADM):
-            other = guide.denoiser((labels if guide.num_classes is not None else None,))
-            return Guide(weak=in_terms_of(process, guide.diffusion, other))
+        if not isinstance(guide, NoisyImageClassifier):
+            return Guide(weak=in_terms_of(process, guide.noise, guide.predictor(None if guide.num_classes is None else labels)))
         assert labels is not None
 
         def classify(x: Tensor, c: Coefficients) -> Tensor:
-            return guide.classify(x, retimed(c, process.config, guide.process.config))
+            return guide.classify(x, retimed(c, process.config, guide.noise))
 
         return Guide(score=classifier_score(classify, labels, scale=settings.guidance_scale, interval=settings.guidance_interval))
 
 
-def _require_same(setting: str, model: ADM, image_shape: tuple[int, int, int], noise: NoiseConfig) -> None:
+def _require_same(setting: str, model: ADM, guide: NoisyImageClassifier | LabelledPredictor) -> None:
     """Raises ConfigError, naming what differs, unless the guide knows images and noise levels as the model does."""
-    own = model.image_shape
+    own, image_shape, noise = model.image_shape, guide.image_shape, guide.noise
     if image_shape[1:] != own[1:]:
         raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {own[1]}; give one trained at {own[1]}")
     if image_shape[0] != own[0]:
         raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {own[0]}")
-    if not same_noise(noise, model.diffusion.config):
-        theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (noise, model.diffusion.config))
+    if noise is not None and not same_noise(noise, model.noise):
+        theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (noise, model.noise))
         raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")

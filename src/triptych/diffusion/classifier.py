@@ -103,6 +103,11 @@ class NoisyClassifier(Model):
         loss_aware = config.timestep_sampler == "loss-second-moment"
         self.timesteps = LossSecondMoment(config.noise.steps) if loss_aware else UniformTimesteps(config.noise.steps)
 
+    @property
+    def noise(self) -> NoiseConfig:
+        """The timesteps that it was trained on."""
+        return self.config.noise
+
     def classify(self, x: Tensor, c: Coefficients) -> Tensor:
         """The logits (b, num_classes) of noisy images x_t (b, c, h, w) at the timesteps of the coefficients."""
         return self.network(x, c.times(x))

@@ -9,16 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, NoiseConfig
-from triptych.diffusion.samplers import Score
+from triptych.diffusion.samplers import Predictor, Score
 
 Interval = tuple[float, float]
 """Noise levels sigma = sqrt(1 / abar - 1) in (low, high]."""
+
+
+class _GuideModel(Protocol):
+    image_shape: tuple[int, int, int]
+    "Channels, height and width of its images."
+    num_classes: int | None
+
+    @property
+    def noise(self) -> NoiseConfig | None:
+        """The timesteps that it was trained on; None: it knows every noise level."""
+        ...
+
+
+@runtime_checkable
+class NoisyImageClassifier(_GuideModel, Protocol):
+    """A model whose gradient may guide a diffusion model."""
+
+    def classify(self, x: Tensor, c: Coefficients) -> Tensor:
+        """The logits (b, num_classes) of noisy images x_t (b, c, h, w)."""
+        ...
+
+
+@runtime_checkable
+class LabelledPredictor(_GuideModel, Protocol):
+    """A diffusion model, told labels at most, that another one may be guided away from."""
+
+    def predictor(self, labels: Tensor | None) -> Predictor:
+        """The x_0 that it predicts; `labels`: (b,), exactly where it has classes."""
+        ...
 
 
 def within(interval: Interval | None, c: Coefficients) -> bool:
@@ -67,19 +97,15 @@ def extrapolated(
     return denoise
 
 
-def in_terms_of(process: GaussianDiffusion, other: GaussianDiffusion, denoise: Denoiser) -> Denoiser:
-    """What `denoise`, a network of `other`, predicts, as a network of `process` would say it; both have the same noise schedule."""
-
-    def translated(x: Tensor, c: Coefficients) -> Tensor:
-        x0 = other.x0_from(other.split(denoise(x, retimed(c, process.config, other.config)))[0], x, c)
-        return process.prediction_from(x0, x, c)
-
-    return translated
+def in_terms_of(process: GaussianDiffusion, noise: NoiseConfig | None, predict: Predictor) -> Denoiser:
+    """The x_0 that a model of `noise` predicts, as a network of `process` would say it; both have the same noise schedule."""
+    return lambda x, c: process.prediction_from(predict(x, retimed(c, process.config, noise)), x, c)
 
 
-def retimed(c: Coefficients, config: NoiseConfig, other: NoiseConfig) -> Coefficients:
+def retimed(c: Coefficients, config: NoiseConfig, other: NoiseConfig | None) -> Coefficients:
     """The coefficients of a timestep as a network of `other` sees it, which has the same timesteps but may rescale them otherwise."""
-    return c if config.time_unit == other.time_unit else replace(c, time=c.time / config.time_unit * other.time_unit)
+    unit = config.time_unit if other is None else other.time_unit
+    return c if config.time_unit == unit else replace(c, time=c.time / config.time_unit * unit)
 
 
 def same_noise(config: NoiseConfig, other: NoiseConfig) -> bool:

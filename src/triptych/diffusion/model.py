@@ -148,6 +148,11 @@ class DiffusionModel(Model):
         loss_aware = config.timestep_sampler == "loss-second-moment"
         self.timesteps = LossSecondMoment(config.diffusion.steps) if loss_aware else UniformTimesteps(config.diffusion.steps)
 
+    @property
+    def noise(self) -> GaussianConfig:
+        """The timesteps that it was trained on."""
+        return self.config.diffusion
+
     @abstractmethod
     def make_network(self, spec: DataSpec, *, out_channels: int) -> nn.Module:
         """The network with fresh weights: called with x, t, the conditions and an rng. Raises ConfigError, of its own settings."""
