@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tests.engine.toys import Denoiser, Pair, make_loop, run, seeded
+from tests.engine.toys import Clip, Denoiser, Pair, make_loop, run, seeded
 from tests.float64 import in_float64
 from triptych.engine.distributed import _PATIENCE, failing_together, open_world
 from triptych.engine.peers import PeerError
@@ -18,7 +18,7 @@ from triptych.engine.peers import PeerError
 @in_float64()
 def train_toys(folder: Path, microbatch: int | None) -> None:
     world = open_world("cpu")
-    for kind in (Denoiser, Pair):
+    for kind in (Denoiser, Pair, Clip):
         loop = make_loop(seeded(kind), folder / kind.__name__, world=world, batch_size=7, total_images=7 * 4, microbatch=microbatch)
         gradients, noise = [], []
         for updater in loop.updaters.values():
@@ -31,9 +31,9 @@ def train_toys(folder: Path, microbatch: int | None) -> None:
             updater.optimizer.zero_grad = keep
         step = loop._step
 
-        def watched(phase, repeat, batch, rate, step=step, noise=noise):
+        def watched(phase, batch, progress, step=step, noise=noise):
             noise.append((batch.index.clone(), batch.images.clone()))
-            step(phase, repeat, batch, rate)
+            return step(phase, batch, progress)
 
         loop._step = watched
         run(loop)

@@ -17,7 +17,7 @@ from triptych.engine.distributed import Agreement, World, open_world
 def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
     run_together(1, train_toys, tmp_path / "1", None)
     run_together(2, train_toys, tmp_path / "2", microbatch)
-    for kind in ("Denoiser", "Pair"):
+    for kind in ("Denoiser", "Pair", "Clip"):
         gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")
         parts = [torch.load(tmp_path / f"2/{kind}-2-{rank}.pt") for rank in (0, 1)]
         for rank, (theirs, _, their_state) in enumerate(parts):

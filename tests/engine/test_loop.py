@@ -117,11 +117,12 @@ def test_each_phase_changes_its_own_networks_on_its_own_slices(tmp_path):
     changed = {}
     step = loop._step
 
-    def watched(phase, repeat, batch):
+    def watched(phase, batch, progress):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        step(phase, repeat, batch)
+        carried = step(phase, batch, progress)
         moved = {name.split(".")[0] for name, p in model.named_parameters() if not torch.equal(p, before[name])}
         changed.setdefault(phase.name, set()).update(moved)
+        return carried
 
     loop._step = watched
     run(loop)
@@ -241,8 +242,9 @@ def test_the_model_may_say_what_failed(tmp_path):
 
     def unwaiting(*given):  # as on a GPU, where the line of the log is the first to wait for what the steps measure
         loop._check = lambda: None
-        step(*given)
+        carried = step(*given)
         loop._check = check
+        return carried
 
     loop._step = unwaiting
     with pytest.raises(RunError, match=r"is not finite at 24 .* may help; its third layer$"):
@@ -350,9 +352,10 @@ def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
     step = loop._step
 
     def watched(*arguments):
-        step(*arguments)
+        carried = step(*arguments)
         scales.append(updater.scale.log2_scale)
         moved.append(not torch.equal(loop.model.get_parameter("network.0.weight"), start))
+        return carried
 
     loop._step = watched
     run(loop)
@@ -494,6 +497,6 @@ def test_the_gradient_under_fp16_is_that_of_float32(tmp_path):
         (phase,) = loop.model.phases
         progress = TrainingProgress(0, 8, 8)
         settings = replace(step_settings(loop.optim, phase, progress), learning_rate=0.0)
-        record, _ = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), settings=settings, total=8, progress=progress)
+        record = updater.step(phase, batch, rng=Rng(0, ("a",), batch.index), settings=settings, total=8, progress=progress).record
         norms[precision] = float(record.gradient_norm)
     assert norms["fp16"] == pytest.approx(norms["float32"], rel=0.02)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, RawBatch, share
-from triptych.core.model import LossTerms, Model, Phase, TrainingProgress
+from triptych.core.model import LossTerms, Model, Phase, TrainingProgress, Turn
 from triptych.core.rng import Rng, key_of, words
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
@@ -79,6 +79,33 @@ class Pair(Model):
         real = self.discriminator(batch.images)
         loss = (real - score if phase.name == "discriminator" else score).square().mean((1, 2, 3))
         return LossTerms(loss)
+
+
+class Clip(Model):
+    """Draws two frames, each from the one before, and judges each of them: four turns on the same images."""
+
+    phases = (Phase("judge", ("judge",)), Phase("draw", ("network",)))
+    averaged = ("network",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Conv2d(3, 3, 3, padding=1)
+        self.judge = nn.Conv2d(3, 1, 3, padding=1)
+        self.told: list[tuple[str, int]] = []
+
+    def turns(self, progress: TrainingProgress) -> Iterator[Turn]:
+        for _ in range(2):
+            yield from (Turn(phase) for phase in self.phases)
+
+    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
+        self.told.append((phase.name, progress.step))
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        frame = self.network(batch.images + batch.inputs.get("past", torch.zeros_like(batch.images)) + rng.normal("z", 3, SIZE, SIZE))
+        if phase.name == "judge":
+            return LossTerms((self.judge(batch.images) - self.judge(frame.detach()) - 1).square().mean((1, 2, 3)))
+        loss = (frame - batch.images).square().mean((1, 2, 3)) + self.judge(frame).square().mean((1, 2, 3))
+        return LossTerms(loss, carried={"past": frame.detach()})
 
 
 def draw(batch_size: int, *, world: World) -> Any:

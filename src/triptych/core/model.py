@@ -59,6 +59,8 @@ class LossTerms:
     'Integers 0..3 of shape (b,): every logged term is also logged by group, as "name_q0" to "name_q3".'
     observed: Mapping[str, Tensor] = field(default_factory=dict)
     "Detached tensors of shape (b,) that `observe` gets; gathered from all processes only where there are any."
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    "Detached tensors (b, ...) for the following turns of the iteration on the same images, which find them in `Batch.inputs`."
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,21 @@ class TrainingProgress:
     total_images: int
     "Images seen when the run ends."
     step: int = 0
-    "Number of the step among those of its phase in the iteration, from 0."
+    "Number of the step among those of its phase in this iteration, from 0."
 
     @property
     def iteration(self) -> int:
         """Number of the iteration, from 0; derived from the images, so a run that changed its batch size counts by the new one."""
         return self.images_seen // self.iteration_images
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One optimizer step of an iteration."""
+
+    phase: Phase
+    slice: int = 0
+    "Which slice of the iteration's images it takes. There are as many as the largest `Phase.repeats`."
 
 
 class Model(nn.Module, ABC):
@@ -100,6 +111,16 @@ class Model(nn.Module, ABC):
     "Names of tensors that earlier versions saved with its state; checkpoints may have them, and they are ignored."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
+
+    def turns(self, progress: TrainingProgress) -> Iterable[Turn]:
+        """The optimizer steps of an iteration, in order: the phases that are due, one after the other, each with its repeats.
+
+        A model may take them in another order, or several on the same slice (the frames of a clip). Each step of a phase has noise of its
+        own. All processes must get the same turns, so they depend on `progress` alone.
+        """
+        for phase in self.phases:
+            if progress.iteration % phase.every == 0:
+                yield from (Turn(phase, repeat) for repeat in range(phase.repeats))
 
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         """Called once before each optimizer step."""

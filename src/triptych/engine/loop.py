@@ -7,9 +7,10 @@ on a schedule depends on the number of images seen alone, so that an interrupted
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,6 @@ class Loop:
         return False
 
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
-        iteration = self.images_seen // self.drawn
         # Other processes would wait for this one's step; but before the first one nothing is lost when all of them end.
         interruptible = self.world.size == 1 or not self._stepped
         self.world.doing("loading images")
@@ -216,29 +216,32 @@ class Loop:
             slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
         self.world.doing("taking a step")
         self._stepped = True
-        for phase in self.model.phases:
-            if iteration % phase.every == 0:
-                for repeat in range(phase.repeats):
-                    self._step(phase, repeat, slices[repeat])
+        progress, steps = TrainingProgress(self.images_seen, self.drawn, self.train.total_images), Counter[str]()
+        for turn in self.model.turns(progress):
+            name, batch = turn.phase.name, slices[turn.slice]
+            carried = self._step(turn.phase, batch, replace(progress, step=steps[name]))
+            slices[turn.slice] = replace(batch, inputs={**batch.inputs, **carried}) if carried else batch
+            steps[name] += 1
         if all(updater.stepped for updater in self.updaters.values()):
             for average in self.averages:
                 average.update(self.images_seen, images=self.drawn)
         self.images_seen += self.drawn
 
-    def _step(self, phase: Phase, repeat: int, batch: Batch) -> None:
+    def _step(self, phase: Phase, batch: Batch, progress: TrainingProgress) -> dict[str, Tensor]:
+        """One step of the phase; what its loss carries to the following turns."""
         if len(self.updaters) > 1:
             for networks, updater in self.updaters.items():
                 updater.require_gradients(networks == phase.networks)
-        rng = Rng(self.train.seed, (phase.name, repeat), batch.index)
-        progress = TrainingProgress(self.images_seen, self.drawn, self.train.total_images, step=repeat)
+        rng = Rng(self.train.seed, (phase.name, progress.step), batch.index)
         updater = self.updaters[phase.networks]
         settings = step_settings(self.optim, phase, progress)
-        record, observed = updater.step(phase, batch, rng=rng, settings=settings, total=self.train.batch_size, progress=progress)
-        if observed:
-            self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
-        self.measurements.add(record)
+        result = updater.step(phase, batch, rng=rng, settings=settings, total=self.train.batch_size, progress=progress)
+        if result.observed:
+            self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in result.observed.items()})
+        self.measurements.add(result.record)
         if self.world.device.type == "cpu":
             self._check()
+        return result.carried
 
     def _check(self) -> None:
         """Raises RunError, in all processes alike, where something measured so far is not finite, with what the model says of it."""

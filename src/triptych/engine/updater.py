@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,21 @@ class _PhaseModule(nn.Module):
         return self._model[0].loss(phase, batch, rng)
 
 
+class StepResult(NamedTuple):
+    """A step's record, and what its loss handed on of this process's samples."""
+
+    record: StepRecord
+    observed: dict[str, Tensor]
+    "`LossTerms.observed`, (b,) each."
+    carried: dict[str, Tensor]
+    "`LossTerms.carried`, (b, ...) each."
+
+
+def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of all microbatches, in the order of the samples."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
 class Updater:
     """The optimizer of `networks`, shared by all phases that update just these."""
 
@@ -57,13 +73,11 @@ class Updater:
         for parameter in self.parameters.values():
             parameter.requires_grad_(wanted)
 
-    def step(
-        self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress
-    ) -> tuple[StepRecord, dict[str, Tensor]]:
-        """One optimizer step on this process's share of `total` samples: its record, and `LossTerms.observed` of this share."""
+    def step(self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress) -> StepResult:
+        """One optimizer step on this process's share of `total` samples."""
         self._model.prepare(phase, progress)
         record = StepRecord(phase.name, progress.images_seen + progress.iteration_images)
-        observed: list[dict[str, Tensor]] = []
+        observed, carried = [], []
         factor = self.scale.scale * self._world.size / total  # DDP divides by the number of processes
         for samples, last in self._microbatches(len(batch)):
             with nullcontext() if last or not isinstance(self._module, DistributedDataParallel) else self._module.no_sync():
@@ -71,10 +85,11 @@ class Updater:
                     terms = self._module(phase, batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()
             record.add(terms)
-            observed.append(dict(terms.observed))
+            observed.append(terms.observed)
+            carried.append(terms.carried)
         record.gradient_norm = self._apply(settings)
         self._model.stepped(phase)
-        return record, {name: torch.cat([part[name] for part in observed]) for name in observed[0]}
+        return StepResult(record, _joined(observed), _joined(carried))
 
     def _microbatches(self, count: int) -> Iterator[tuple[slice, bool]]:
         size = self._train.microbatch or count
