@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import encode, evaluate, export, glow, guided_diffusion, imaginaire, import_, sample, train, translate
+from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -19,6 +19,7 @@ from triptych.diffusion.adm import EncodingConfig
 from triptych.interop.flags import parse_flags
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
+from triptych.interop.imaginaire.flags import read_flags
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.runs.document import accept_changes
 
@@ -127,8 +128,8 @@ def glow_takes(rest: list[str]) -> None:
 
 
 def imaginaire_takes(rest: list[str]) -> None:
-    given = imaginaire.read(rest)
-    train.configure(train.Base(load_recipe("spade-camvid"), None, Path("runs/x")), list(given.settings))
+    flags = read_flags(rest)
+    train.configure(train.Base(load_recipe("spade-camvid"), None, Path("runs/x")), list(flags.settings))
 
 
 TAKEN = {

@@ -15,7 +15,7 @@ from triptych.cli import imaginaire, import_
 from triptych.cli.main import main
 from triptych.core.model import seeded_build
 from triptych.interop.imaginaire.experiment import read_experiment
-from triptych.interop.imaginaire.flags import FLAGS
+from triptych.interop.imaginaire.flags import FLAGS, read_flags
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import open_run
 
@@ -27,7 +27,7 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands(words: str) -> list[str]:
-    return [shlex.join(command) for command in imaginaire.commands(imaginaire.read(shlex.split(words)))]
+    return [shlex.join(command) for command in imaginaire.commands(read_flags(shlex.split(words)))]
 
 
 def failed(words: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -6,19 +6,15 @@ this makes; both are printed before they run. A flag that has no meaning any mor
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 from triptych.cli.originals import Commands, note, run_script
 from triptych.cli.processes import num_processes
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain, write_text
-from triptych.interop.flags import parse_flags
-from triptych.interop.imaginaire.flags import FLAGS, RANDOM_SEEDS
+from triptych.interop.imaginaire.flags import FLAGS, TrainFlags, read_flags
 
 USAGE = """usage: triptych imaginaire [train.py] --config FILE [--logdir DIR] --flag value ... [settings]
 
@@ -31,9 +27,6 @@ logs/DATE_NAME); the same command with that --logdir goes on with it. Settings o
 example: triptych imaginaire --config base128_bs4.yaml --logdir runs/spade --model.perceptual.weights vgg19-dcbb9e9d.pth"""
 
 _SEVERAL = "torchrun --nproc-per-node N -m -- triptych imaginaire"
-_SECTIONS = ("--model.", "--data.", "--train.", "--optim.", "--log.")
-_DATA_PATH = "--data.path"
-_PROFILED_STEPS = 10
 _IMPORT = "after `triptych import imaginaire FILE WEIGHTS --run RUN`"
 _OTHER_SCRIPTS = {
     "inference.py": f"; for inference.py there is `triptych translate RUN IMAGES --out DIR`, {_IMPORT}",
@@ -46,75 +39,32 @@ _REPLACED = {
 }
 
 
-@dataclass(frozen=True)
-class Given:
-    """The values of all flags, which of them were given, and settings of ours."""
-
-    values: Mapping[str, Any]
-    named: frozenset[str]
-    settings: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> Any:
-        return self.values[name]
-
-
 def main(arguments: Sequence[str]) -> int:
     """The exit code of the last command that ran."""
-    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, read=read, commands=commands, instead=_OTHER_SCRIPTS)
+    return run_script(arguments, usage=USAGE, flags=FLAGS, several=_SEVERAL, read=read_flags, commands=commands, instead=_OTHER_SCRIPTS)
 
 
-def read(arguments: Sequence[str]) -> Given:
-    """The flags, checked and completed, and the settings of ours among them. Raises ConfigError for an unknown flag or value."""
-    words, settings = _separated(arguments)
-    values = parse_flags([word.replace("--local-rank", "--local_rank", 1) for word in words], FLAGS)
-    given = Given({flag.name: flag.default for flag in FLAGS.values()} | values, frozenset(values), tuple(settings))
-    if not given["config"]:
-        raise ConfigError("--config", "missing: the YAML file")
-    if given["seed"] < 0:
-        raise ConfigError("--seed", f"got {given['seed']}, expected 0 or more")
-    if given["resume"] not in ("", "0", "1"):
-        raise ConfigError("--resume", f"got {given['resume']!r}, expected 0 or 1")
-    if given["num_workers"] and not given["num_workers"].isdecimal():
-        raise ConfigError("--num_workers", f"got {given['num_workers']!r}, expected a whole number")
-    return given
-
-
-def _separated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of the original, and settings of ours with their values."""
-    theirs: list[str] = []
-    ours: list[str] = []
-    chosen = theirs
-    for word in arguments:
-        if word.startswith("--"):
-            chosen = ours if word.startswith(_SECTIONS) else theirs
-        chosen.append(word)
-    return theirs, ours
-
-
-def commands(given: Given) -> Commands:
+def commands(flags: TrainFlags) -> Commands:
     """What the flags become."""
     for name, reason in _REPLACED.items():
-        if name in given.named:
+        if name in flags.given:
             note(f"--{name} is not used: {reason}")
-    config, logdir = Path(given["config"]), _logdir(given)
-    begun = _begun(logdir)
-    if begun and given["resume"] == "0":
+    logdir = Path(flags["logdir"] or f"logs/{time.strftime('%Y_%m%d_%H%M_%S')}_{Path(flags['config']).stem}")
+    resumed = _has_run(logdir)
+    if resumed and flags["resume"] == "0":
         raise ConfigError("--resume", f"got 0, but {logdir} holds a run; give another --logdir")
     begin: list[str] = []
-    if begun:
-        _note_resumed(given, logdir)
+    if resumed:
+        note(f"{logdir} holds a run: it goes on with its own settings, and the YAML file is not read again")
+        for name, reason in (("checkpoint", "the run goes on from its own weights"), ("randomized_seed", "the run keeps its seed")):
+            if flags[name]:
+                note(f"--{name} is not used: {reason}")
     else:
-        begin = yield from _imported(given, config, logdir)
-    yield ["train", str(logdir), *begin, *_settings(given, begun=begun)]
+        begin = yield from _imported(flags, logdir)
+    yield ["train", str(logdir), *begin, *flags.training(note, resumed=resumed)]
 
 
-def _logdir(given: Given) -> Path:
-    if given["logdir"]:
-        return Path(given["logdir"])
-    return Path("logs") / f"{time.strftime('%Y_%m%d_%H%M_%S')}_{Path(given['config']).stem}"
-
-
-def _begun(logdir: Path) -> bool:
+def _has_run(logdir: Path) -> bool:
     """Whether the directory holds a run with weights, or one that was trained."""
     if not (logdir / "config.json").is_file():
         return False
@@ -124,48 +74,31 @@ def _begun(logdir: Path) -> bool:
     return not settings_alone(RunDirectory(logdir))
 
 
-def _note_resumed(given: Given, logdir: Path) -> None:
-    note(f"{logdir} holds a run: it goes on with its own settings, and the YAML file is not read again")
-    if given["checkpoint"]:
-        note("--checkpoint is not used: the run goes on from its own weights")
-    if given["randomized_seed"]:
-        note("--randomized_seed is not used: the run keeps its seed")
-
-
-def _imported(given: Given, config: Path, logdir: Path) -> Any:
+def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, list[str]]:
     """Yields the import of the file and perhaps of weights; returns what the training has to be told of weights in a run."""
-    words, begin = ["import", "imaginaire", str(config)], []
-    checkpoint = given["checkpoint"]
+    config, checkpoint = flags["config"], flags["checkpoint"]
+    words, begin = ["import", "imaginaire", str(Path(config))], []
     if checkpoint and (Path(checkpoint) / "config.json").is_file():
         begin = ["--init-from", checkpoint]
     elif checkpoint:
         if not Path(checkpoint).is_file():
             raise CheckpointError(f"there is no checkpoint {checkpoint}")
         words.append(checkpoint)
-    if checkpoint and given["resume"] == "1":
+    if checkpoint and flags["resume"] == "1":
         note("--resume 1 gives the weights alone: the optimizers and the count of images begin anew")
     words += ["--run", str(logdir)]
-    path = _data_path(given)
-    if path is None and config.is_file():  # before a run is made that could not be trained
+    if flags.data_path is not None:
+        words += ["--data", flags.data_path]
+    elif Path(config).is_file():  # before a run is made that could not be trained
         from triptych.interop.imaginaire.importer import check_data
 
-        check_data(config)
-    words += [] if path is None else ["--data", path]
+        check_data(Path(config))
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]
-    if given["wandb_id"]:
-        _write_wandb_id(logdir, given["wandb_id"])
+    if flags["wandb_id"]:
+        _write_wandb_id(logdir, flags["wandb_id"])
     yield words
     return begin
-
-
-def _data_path(given: Given) -> str | None:
-    """The value of --data.path among the settings."""
-    for position, word in enumerate(given.settings):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == _DATA_PATH:
-            return value if equals else next(iter(given.settings[position + 1 :]), None)
-    return None
 
 
 def _write_wandb_id(logdir: Path, name: str) -> None:
@@ -177,21 +110,3 @@ def _write_wandb_id(logdir: Path, name: str) -> None:
         write_text(directory.wandb_id_path, f"{name}\n")
     except OSError as error:
         raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error
-
-
-def _settings(given: Given, *, begun: bool) -> list[str]:
-    """The settings of the training. The seed of a run that goes on is its own, and held against one that is given."""
-    words: list[str] = []
-    if given["randomized_seed"] and not begun:
-        seed = secrets.randbelow(RANDOM_SEEDS)
-        note(f"drew seed {seed}")
-        words += ["--train.seed", str(seed)]
-    elif not given["randomized_seed"] and (not begun or "seed" in given.named):
-        words += ["--train.seed", str(given["seed"])]
-    if given["num_workers"]:
-        words += ["--data.workers", given["num_workers"]]
-    if given["profile"]:
-        words += ["--train.profile-steps", str(_PROFILED_STEPS)]
-    if given["wandb"] and not given["debug"]:
-        words += ["--log.wandb", "online", "--log.wandb-project", given["wandb_name"]]
-    return [*words, *given.settings]
