@@ -106,12 +106,19 @@ def test_sweep_takes_the_temporaries_of_the_dead_alone(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / f".folder.tmp-{here}-{dead}-3").mkdir()
     (tmp_path / f".folder.tmp-{here}-{dead}-3" / "inside").touch()
-    own.touch()
+    living = tmp_path / f".d.tmp-{here}-{os.getppid()}-4"
     two_days_ago = time.time() - 2 * 24 * 3600
-    os.utime(tmp_path / f".b.tmp-{elsewhere}-{dead}-2", (two_days_ago, two_days_ago))
-    os.utime(own, (two_days_ago, two_days_ago))  # a clock that jumps
+    for path in (own, living, tmp_path / f".b.tmp-{elsewhere}-{dead}-2"):
+        path.touch()
+        os.utime(path, (two_days_ago, two_days_ago))  # as after a clock's jump: it does not make a living writer dead
     sweep(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {own.name, f".a.npz.tmp-{elsewhere}-{dead}-1", f".c.{dead}", "c.tmp"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        own.name,
+        living.name,
+        f".a.npz.tmp-{elsewhere}-{dead}-1",
+        f".c.{dead}",
+        "c.tmp",
+    }
     sweep(tmp_path / "absent")
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
+from triptych.diffusion.attention import SelfAttention, attend
+from triptych.diffusion.embedding import timestep_embedding
+from triptych.diffusion.norm import GroupNorm, Modulation
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, plan
-from triptych.nn.attention import SelfAttention, attend
-from triptych.nn.embedding import timestep_embedding
-from triptych.nn.norm import GroupNorm, Modulation
 from triptych.nn.resample import convolved_enlarged, enlarged
 
 SMALL = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,), "num_heads": 2}

@@ -15,6 +15,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.attention import SelfAttention
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig
@@ -23,7 +24,6 @@ from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.interop.attention_rows import legacy_rows, split_rows
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import from_state_dict, to_state_dict
-from triptych.nn.attention import SelfAttention
 
 SPEC = DataSpec(image_size=64, channels=3, num_classes=1000)
 NETWORK = UNetConfig(num_channels=32, num_res_blocks=1, channel_mult=(1, 2), attention_resolutions=(32,), num_head_channels=16)

@@ -73,7 +73,7 @@ def replace_folder(temporary: Path, target: Path, *, aside: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes the temporary files and folders here whose writer is dead, or, where that cannot be known, that are a day old."""
+    """Removes the temporary files and folders here whose writer is dead. Where that cannot be known, they have to be a day old."""
     try:
         entries = [entry for entry in os.scandir(folder) if entry.name.startswith(".")]
     except OSError:
@@ -127,19 +127,19 @@ def explain(error: Exception) -> str:
 
 
 def _abandoned(path: Path, machine: str, process: int) -> bool:
-    if machine == _machine() and not is_alive(process):
-        return True
+    if machine == _machine():  # no clock is asked: it may jump
+        return not is_alive(process)
     try:
-        return process != os.getpid() and time.time() - path.stat().st_mtime > _DAY
+        return time.time() - path.stat().st_mtime > _DAY
     except OSError:  # it is gone already
         return False
 
 
 @cache
 def _machine() -> str:
-    """Eight letters for where process numbers mean what they mean here: the host, and on Linux the container."""
+    """Eight letters for where process numbers mean what they mean here: the host; on Linux the container and the boot too."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        space = os.readlink("/proc/self/ns/pid") + Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
     except OSError:
         space = ""
     return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]

@@ -24,9 +24,9 @@ class ImageSettings(Config):
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
-    "Height and width that the images are cropped and resized to."
+    "Height and width that the images are cropped and resized to; the height alone where there is a data.width."
     anchor_size: int | None = None
-    "Batches of one process, init_images and warm-up are counted in images of this size, and rescaled when a run starts; None: as given."
+    "Image size that train.batch_size (of one process), init_images and warm-up were chosen for; a start rescales them. None: as given."
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: ClassesFrom = "auto"

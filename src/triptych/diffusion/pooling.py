@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
+from triptych.diffusion.attention import attend
+from triptych.diffusion.init import zeroed
+from triptych.diffusion.norm import GroupNorm, Modulation
 from triptych.diffusion.unet import Plan
-from triptych.nn.attention import attend
-from triptych.nn.init import zeroed
-from triptych.nn.norm import GroupNorm, Modulation
 from triptych.nn.precision import widened
 
 Pool = Literal["attention", "adaptive", "spatial", "spatial_v2"]

@@ -19,12 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
-from triptych.nn.attention import AttentionOrder, SelfAttention
-from triptych.nn.embedding import timestep_embedding
-from triptych.nn.init import zeroed
-from triptych.nn.norm import NUM_GROUPS, GroupNorm, Modulation
+from triptych.diffusion.attention import AttentionOrder, SelfAttention
+from triptych.diffusion.embedding import timestep_embedding
+from triptych.diffusion.init import zeroed
+from triptych.diffusion.norm import NUM_GROUPS, GroupNorm, Modulation
+from triptych.diffusion.residual import ResBlock
 from triptych.nn.resample import convolved_enlarged, enlarged
-from triptych.nn.residual import ResBlock
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triptych.nn.attention import AttentionOrder
+from triptych.diffusion.attention import AttentionOrder
 
 
 def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tensor, Tensor, Tensor]:

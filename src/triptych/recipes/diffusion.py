@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from triptych.data.config import DataConfig
 from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.attention import AttentionOrder
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.schedules import ScheduleName
 from triptych.diffusion.unet import UNetConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
-from triptych.nn.attention import AttentionOrder
 from triptych.recipes.config import RunConfig
 
 

@@ -23,12 +23,12 @@ from triptych.core.errors import ConfigError
 from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADM
+from triptych.diffusion.attention import SelfAttention
 from triptych.diffusion.gaussian import RESCALED_TO, GaussianConfig
 from triptych.diffusion.model import SamplingConfig
+from triptych.diffusion.norm import NUM_GROUPS
 from triptych.diffusion.unet import UNet
 from triptych.interop.attention_rows import split_rows
-from triptych.nn.attention import SelfAttention
-from triptych.nn.norm import NUM_GROUPS
 
 _VERSION = "0.34.0"  # whose configurations these are; later versions read them too
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"

@@ -23,6 +23,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM
+from triptych.diffusion.attention import SelfAttention
 from triptych.diffusion.unet import Encoder
 from triptych.interop.attention_rows import legacy_rows
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
@@ -30,7 +31,6 @@ from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configura
 from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
 from triptych.interop.weight_files import check_fit, checked_weights
-from triptych.nn.attention import SelfAttention
 
 _NOUNS = {"diffusion": "a diffusion model", "classifier": "a classifier", "super-resolution": "an upsampler"}
 

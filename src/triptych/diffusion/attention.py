@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.nn.init import zeroed
-from triptych.nn.norm import GroupNorm
+from triptych.diffusion.init import zeroed
+from triptych.diffusion.norm import GroupNorm
 
 AttentionOrder = Literal["legacy", "new"]
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.rng import Rng
-from triptych.nn.init import zeroed
-from triptych.nn.norm import GroupNorm, Modulation
+from triptych.diffusion.init import zeroed
+from triptych.diffusion.norm import GroupNorm, Modulation
 from triptych.nn.resample import convolved_enlarged, enlarged, halved
 
 Resampling = Literal["none", "up", "down"]
