@@ -1,4 +1,7 @@
-"""Measuring a trained model on images: on any number of processes, in pieces that survive an interruption."""
+"""Measuring a trained model on images.
+
+`evaluate` opens the run and the images, lets every metric look at each batch, and makes figures of what they found at all images.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -15,25 +18,25 @@ import numpy as np
 import torch
 
 from triptych import __version__
-from triptych.core.batch import Batch, DataSpec, share
+from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError, RunError
 from triptych.core.files import write_text
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, Loaded
 from triptych.data.loader import evaluation_batches
-from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
-from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.files import check_place, save_npz
 from triptych.runs.given.classes import renumbered
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.pieces import Pieces, digest_of
+from triptych.runs.pieces import digest_of
 from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.work import Part, done
 
 FORMAT = 1
 Split = Literal["validation", "train", "all"]
@@ -81,9 +84,9 @@ class Chosen(ImageSet):
         """Which images these are: int64 (n,)."""
         return self._items
 
-    def part(self, items: range) -> Chosen:
+    def part(self, items: Sequence[int]) -> Chosen:
         """Some of these."""
-        chosen = slice(items.start, items.stop)
+        chosen = np.asarray(items)
         return Chosen(self._sets, self._items[chosen], labels=None if self.labels is None else self.labels[chosen])
 
     def key(self, item: int) -> str:
@@ -171,44 +174,57 @@ def evaluate(
     train = run.config.train
     batch_size = opened.loading.batch_size or min(64, train.microbatch or train.batch_size)
     place = None if out is None else Path(out)
-    return _answered(question, opened, directory=run.directory, out=place, batch_size=batch_size, progress=progress)
-
-
-def _answered(question: Question, opened: Opened, *, directory: Path, out: Path | None, batch_size: int, progress: Watch) -> Evaluation:
-    if out is not None and out.suffix != ".json":
-        raise ConfigError("out", f"got {str(out)!r}, expected a name that ends with .json")
-    model, spec, world = opened.model, opened.spec, opened.world
-    model.requires_grad_(False)
-    metrics = {name: find_metric(name).make(model, question.settings) for name in question.metrics}
-    images = open_images(question, spec, conditional=getattr(model, "num_classes", None) is not None)
-    if question.split is None and images.split == "train" and world.is_main:
-        warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
-    document = _asked(question, metrics, images, spec, opened.origin)
-    if out is None:
-        out = directory / "evaluations" / f"{'+'.join(metrics)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
-    check_place(out)
+    if place is not None and place.suffix != ".json":
+        raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
+    work = _measuring(question, opened, batch_size)
+    if place is None:
+        name = f"{'+'.join(work.metrics)}-{opened.origin['images']:09d}-{digest_of(work.identity)[:6]}.json"
+        place = run.directory / "evaluations" / name
+    check_place(place)
     started = time.monotonic()
-    with writing(out, world=world, kept="measured"):
-        pieces = Pieces.of(out, identity=document)
-        own = share(len(images.chosen), rank=world.rank, world_size=world.size)
-        missing = list(pieces.missing(own))
-        done = len(own) - sum(map(len, missing))
-        progress(done, len(own))
-        for stretch in missing:
-            for items, batch in _batches(images.chosen, stretch, batch_size=batch_size, world=world):
-                measured = {name: _measure(metric, name, batch, question, world) for name, metric in metrics.items()}
-                pieces.save(items, _flat(measured))
-                done += len(items)
-                progress(done, len(own))
-        world.barrier()
-        findings = {name: metric.conclude(_collected(pieces, len(images.chosen), name)) for name, metric in metrics.items()}
-        world.barrier()
-        took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
-        result = _result(document, findings, images.chosen.numbers, took, out)
-        if world.is_main:
-            _write(result)
-            pieces.remove()
-    return result
+
+    def conclude(parts: Iterable[Part]) -> Evaluation:
+        collected = _collected(parts, work.metrics)
+        findings = {name: metric.conclude(collected[name]) for name, metric in work.metrics.items()}
+        took = {"seconds": round(time.monotonic() - started, 1), "processes": opened.world.size, "device": opened.world.device.type}
+        return _result(work.identity, findings, work.chosen.numbers, took, place)
+
+    return done(work, place, world=opened.world, progress=progress, kept="measured", conclude=conclude, write=_write)
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The work of measuring at each of the images."""
+
+    question: Question
+    metrics: Mapping[str, ImageMetric]
+    chosen: Chosen
+    identity: dict[str, Any]
+    batch_size: int
+    device: torch.device
+
+    @property
+    def count(self) -> int:
+        return len(self.chosen)
+
+    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+        part = self.chosen.part(items)
+        for raw in evaluation_batches(part, batch_size=self.batch_size, workers=self.chosen.config.workers):
+            numbered = dataclasses.replace(raw, index=torch.from_numpy(part.numbers[raw.index.numpy()]))
+            batch, first = numbered.to(self.device), items[int(raw.index[0])]
+            measured = {name: _measure(metric, name, batch, self.question) for name, metric in self.metrics.items()}
+            yield range(first, first + len(raw)), _flat(measured)
+
+
+def _measuring(question: Question, opened: Opened, batch_size: int) -> Measuring:
+    """Raises ConfigError and DataError for a metric that does not fit the model, and images that do not fit the run."""
+    opened.model.requires_grad_(False)
+    metrics = {name: find_metric(name).make(opened.model, question.settings) for name in question.metrics}
+    images = open_images(question, opened.spec, conditional=opened.model.num_classes is not None)
+    if question.split is None and images.split == "train" and opened.world.is_main:
+        warnings.warn("the data has no held-out images: those of the training are used", stacklevel=3)
+    document = _asked(question, metrics, images, opened.spec, opened.origin)
+    return Measuring(question, metrics, images.chosen, document, batch_size, opened.world.device)
 
 
 def _asked(
@@ -229,17 +245,8 @@ def _asked(
     }
 
 
-def _batches(chosen: Chosen, items: range, *, batch_size: int, world: World) -> Iterator[tuple[range, Batch]]:
-    """The batches of some of the images; `index` holds the images' numbers in their split."""
-    part = chosen.part(items)
-    for raw in evaluation_batches(part, batch_size=batch_size, workers=chosen.config.workers):
-        first = items.start + int(raw.index[0])
-        numbered = dataclasses.replace(raw, index=torch.from_numpy(part.numbers[raw.index.numpy()]))
-        yield range(first, first + len(raw)), numbered.to(world.device)
-
-
-def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question, world: World) -> Measured:
-    with without_tf32(), autocast(question.precision, device=world.device):
+def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question) -> Measured:
+    with without_tf32(), autocast(question.precision, device=batch.images.device):
         measured = metric.measure(batch, Rng(question.seed, ("evaluate", name), batch.index))
     for values in measured.each.values():
         wrong = ~values.isfinite()
@@ -258,23 +265,24 @@ def _flat(measured: Mapping[str, Measured]) -> dict[str, np.ndarray]:
     }
 
 
-def _collected(pieces: Pieces, count: int, metric: str) -> Collected:
-    """What the pieces hold of a metric: the values of all images in order, the sums added up."""
-    each: dict[str, list[np.ndarray]] = {}
-    summed: dict[str, np.ndarray] = {}
-    same: dict[str, np.ndarray] = {}
-    for _, arrays in pieces.read(count):
-        for key, values in arrays.items():
-            of, kind, name = key.split("/")
-            if of != metric:
-                continue
-            if kind == "each":
-                each.setdefault(name, []).append(values)
-            elif kind == "summed":
-                summed[name] = summed.get(name, 0.0) + values
+def _collected(parts: Iterable[Part], metrics: Iterable[str]) -> dict[str, Collected]:
+    """What was measured, by metric: the values of all images in order, the sums added up."""
+    values: dict[str, Any] = {}
+    for _, arrays in parts:
+        for key, measured in arrays.items():
+            if "/each/" in key:
+                values.setdefault(key, []).append(measured)
             else:
-                same[name] = values
-    return Collected({name: np.concatenate(parts) for name, parts in each.items()}, summed, same)
+                values[key] = values.get(key, 0.0) + measured if "/summed/" in key else measured
+
+    def of(metric: str, kind: str) -> dict[str, Any]:
+        start = f"{metric}/{kind}/"
+        return {key.removeprefix(start): value for key, value in values.items() if key.startswith(start)}
+
+    return {
+        name: Collected({key: np.concatenate(rows) for key, rows in of(name, "each").items()}, of(name, "summed"), of(name, "same"))
+        for name in metrics
+    }
 
 
 def _result(document: dict[str, Any], findings: Mapping[str, Findings], numbers: np.ndarray, took: dict[str, Any], out: Path) -> Evaluation:
@@ -288,8 +296,7 @@ def _result(document: dict[str, Any], findings: Mapping[str, Findings], numbers:
     return Evaluation(figures, arrays, whole, out)
 
 
-def _write(result: Evaluation) -> None:
+def _write(out: Path, result: Evaluation) -> None:
     """Writes the arrays, and then the figures, each whole or not at all."""
-    out = result.out
     save_npz(out.with_suffix(".npz"), result.arrays)
     write_text(out, json.dumps(result.document, indent=2) + "\n")
