@@ -46,6 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/arrays.py": _tests("data", "sources"),
     "data/augmentation.py": _tests("data", "augmentation"),
     "data/config.py": _tests("data", "sources"),
+    "data/cut.py": _tests("data", "transforms sources pairs") + _tests("runs", "translation_inputs"),
     "data/database.py": _tests("data", "sources pairs"),
     "data/decode.py": _tests("data", "transforms sources"),
     "data/domains.py": _tests("data", "unpaired"),

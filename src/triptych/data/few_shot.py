@@ -107,7 +107,7 @@ def open_few_shot(config: FewShotDataConfig, files: Files) -> Data:
     place = str(files.place)
     if not len(files.names):
         raise DataError(f"{place}: no images to train on ({KINDS} in folders of classes)")
-    paths = parsed([files.names[k] for k in range(len(files.names))])
+    paths = parsed(list(files.names))
     of_file = _class_names(config, paths.parts, place)
     if any(split is not None for split in paths.split):
         if config.held_out is not None:

@@ -61,6 +61,9 @@ class Names:
     def __getitem__(self, k: int) -> str:
         return os.fsdecode(self._bytes[self._ends[k - 1] if k else 0 : self._ends[k]])
 
+    def __iter__(self) -> Iterator[str]:
+        return (self[k] for k in range(len(self)))
+
 
 class Files(ABC):
     """Files of one place, in the order of their names."""

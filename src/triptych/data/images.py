@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from PIL import Image
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import DataError
@@ -18,7 +17,7 @@ from triptych.data.augmentation import move
 from triptych.data.cut import Cut, TooSmall, Value, size_of
 from triptych.data.decode import reason
 from triptych.data.settings import ImageSettings
-from triptych.data.transforms import Draws, apply, draw, mirror, padded, plan, recolour, with_channels
+from triptych.data.transforms import Draws, draw, mirror, padded, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
 PROBED = 256
@@ -172,13 +171,11 @@ class ArrayImages(SquareImages):
 
 
 def resized(pixels: np.ndarray, config: ImageSettings, crop: np.ndarray | None = None) -> np.ndarray:
-    """The centre squares, or those that the words of `crop` (b, 3) choose, of images (b, h, w, c): uint8 (b, s, s, c). See `plan`."""
-    count, height, width, channels = pixels.shape
-    squares = np.empty((count, config.image_size, config.image_size, channels), dtype=np.uint8)
+    """The centre squares, or those that the words of `crop` (b, 3) choose, of padded images (b, h, w, c): uint8 (b, s, s, c)."""
+    cut = replace(Cut.of(config), pad=0, enlarge=True)
+    squares = np.empty((len(pixels), *cut.height_and_width, pixels.shape[-1]), dtype=np.uint8)
     for k, image in enumerate(pixels):
-        drawn = None if crop is None else crop[k]
-        steps = plan((width, height), config.image_size, drawn, resize=config.resize, scale=config.scale)
-        squares[k] = apply(Image.fromarray(image if channels == 3 else image[..., 0]), steps).reshape(squares.shape[1:])
+        squares[k] = cut.image(image, image.shape[-1], None if crop is None else crop[k])
     return squares
 
 

@@ -255,8 +255,7 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
 def stems(files: Files) -> dict[str, int]:
     """The number of the file of each path without its ending. Raises DataError for two of one stem."""
     found: dict[str, int] = {}
-    for k in range(len(files.names)):
-        name = files.names[k]
+    for k, name in enumerate(files.names):
         stem = PurePosixPath(name).with_suffix("").as_posix() if is_image(name) else name
         if stem in found:
             raise DataError(f"{files.describe(k)}: {files.names[found[stem]]} has the same name but for its ending; remove one of them")

@@ -159,7 +159,7 @@ def _check_sides(config: ImageSettings, part: Arrays | Records, *, enlarge: bool
 
 def _from_files(config: ImageSettings, files: Files, empty: list[str]) -> Data:
     place = str(files.place)
-    names = [files.names[k] for k in range(len(files.names))]
+    names = list(files.names)
     _check_count(len(names), place)
     paths = parsed(names)
     classes = classes_of(paths, place, scheme=config.labels, empty=empty)

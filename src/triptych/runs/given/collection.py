@@ -21,7 +21,7 @@ from triptych.data.cut import Cut, size_of
 from triptych.data.decode import number_map
 from triptych.data.files import KINDS, Folder, is_image, walked
 from triptych.data.images import PROBED, evenly_spaced, failure
-from triptych.data.naming import LABELS, ClassesFrom, classes_of, parsed
+from triptych.data.naming import LABELS, ClassesFrom, classes_of, divided, parsed
 from triptych.data.pairs import Member, class_map, stems
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.tfrecord import Records
@@ -132,22 +132,21 @@ class Collection:
 # Opening
 
 
-def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, classes: ClassesFrom = "none") -> Collection:
+def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, classes: ClassesFrom | None = None) -> Collection:
     """The images or maps of `spec` in a file, folder, archive, LMDB, array or published data set, or in arrays that it names in messages.
 
-    `classes`: where those of files are from. Raises ConfigError for `classes` that a path cannot have, DataError for what cannot be used.
+    `classes`: where the labels of files are from; a folder that is split then gives its images for training. None: all files, without
+    labels. Raises ConfigError for `classes` that a path cannot have, DataError for what cannot be used.
     """
     if not isinstance(source, str | Path):
-        _check_arrays(source, spec)
-        return Collection(spec.name, ArrayItems(source, spec.name), spec, sizing, _digest(source))
+        return _of_arrays(source, spec, sizing)
     path = user_path(source)
     if not path.exists():
         raise DataError(f"{path}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     try:
-        items, labels, class_names = _stored(path, spec, sizing, classes)
+        return _at_path(path, spec, sizing, classes)
     except DataError as error:
         raise (error.renamed("classes") if error.setting == LABELS else error) from error
-    return Collection(str(path), items, spec, sizing, stamp(path), labels, class_names)
 
 
 def open_squares(source: str | Path | np.ndarray, *, side: int, channels: int, classes: ClassesFrom = "auto") -> Collection:
@@ -162,52 +161,48 @@ def open_squares(source: str | Path | np.ndarray, *, side: int, channels: int, c
     return collection
 
 
-def _stored(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom) -> tuple[Items, np.ndarray | None, tuple[str, ...] | None]:
-    """What lies at a path: the items, their labels and the names of the classes, where they have some."""
+def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom | None) -> Collection:
     stored = "file" if is_image(path.name) and path.is_file() else recognised(path)
     if stored in ("file", *FILES):
         files, empty = (Folder(path.parent, [path.name]), []) if stored == "file" else open_files(path, stored)
-        names = [files.names[k] for k in range(len(files.names))]
-        if not names:
+        if not len(files.names):
             raise DataError(f"{path}: holds no images ({KINDS} are looked for, in sub-folders too)")
-        found = classes_of(parsed(names), str(path), scheme=classes, empty=empty)
-        items = Member(spec, files, np.arange(len(names)))
-        return (items, None, None) if found is None else (items, found.labels, found.names)
+        paths = parsed(list(files.names))
+        found = classes_of(paths, str(path), scheme=classes or "none", empty=empty)
+        chosen = np.arange(len(files.names)) if classes is None else divided(paths, validation_fraction=0)[0]
+        labels, class_names = (None, None) if found is None else (found.labels[chosen], found.names)
+        return Collection(str(path), Member(spec, files, chosen), spec, sizing, stamp(path), labels, class_names)
     if spec.kind != "image":
         raise DataError(f"{path}: maps are read from files of images, or given as arrays in Python; expected a file, folder, .zip or .tar")
-    if classes in ("folder", "prefix"):
+    if classes == "prefix" or (classes == "folder" and stored == "arrays"):
         raise ConfigError("classes", f"got {classes!r}, but {path} is not made of files; leave it out")
-    part, _ = open_pixels(path, stored, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=classes != "none")
-    items = part if isinstance(part, Records) else ArrayItems(part.pixels, str(path))
-    if not len(items):
+    labelled = classes not in (None, "none")
+    part, _ = open_pixels(path, stored, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=labelled)
+    if not len(part):
         raise DataError(f"{path}: holds nothing")
-    return items, None if classes == "none" else part.labels, None if stored == "arrays" else part.class_names
+    items = part if isinstance(part, Records) else ArrayItems(part.pixels, str(path))
+    class_names = None if stored == "arrays" else part.class_names
+    return Collection(str(path), items, spec, sizing, stamp(path), part.labels if labelled else None, class_names)
 
 
-def _check_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec) -> None:
-    """DataError unless these are images, uint8 (h, w, 1 or 3), or maps, whole numbers (h, w), as `spec` has it."""
+def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizing: Sizing) -> Collection:
     if not hasattr(values, "__len__"):
         raise DataError(f"{spec.name}: got {values!r}, expected a path or arrays")
     if not len(values):
         raise DataError(f"{spec.name}: holds nothing")
+    hashed = hashlib.sha256()
     for k in range(len(values)):
-        found = np.asarray(values[k])
+        array = np.ascontiguousarray(values[k])
         if spec.kind == "image":
-            fits = found.dtype == np.uint8 and found.ndim == 3 and found.shape[-1] in (1, 3)
+            fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in (1, 3)
             expected = "uint8 of shape (height, width, 1 or 3)"
         else:
-            fits, expected = np.issubdtype(found.dtype, np.integer) and found.ndim == 2, "whole numbers of shape (height, width)"
-        if not fits or not found.size:
-            raise DataError(f"{spec.name}[{k}]: {found.dtype} of shape {found.shape}, expected {expected}")
-
-
-def _digest(values: Sequence[np.ndarray] | np.ndarray) -> str:
-    hashed = hashlib.sha256()
-    for value in values:
-        array = np.ascontiguousarray(value)
+            fits, expected = np.issubdtype(array.dtype, np.integer) and array.ndim == 2, "whole numbers of shape (height, width)"
+        if not fits or not array.size:
+            raise DataError(f"{spec.name}[{k}]: {array.dtype} of shape {array.shape}, expected {expected}")
         hashed.update(f"{array.dtype}{array.shape}".encode())
         hashed.update(array.data)
-    return hashed.hexdigest()
+    return Collection(spec.name, ArrayItems(values, spec.name), spec, sizing, hashed.hexdigest())
 
 
 def stamp(path: Path) -> str:

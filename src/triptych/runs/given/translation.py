@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,47 +32,31 @@ T = TypeVar("T")
 # Inputs -----------------------------------------------------------------------------------------------------------------
 
 
-class Translatable(ABC):
-    """Samples to translate, numbered from 0."""
+class GivenInputs:
+    """Samples that a user brings, numbered from 0: an item of a collection for each of the model's sources."""
 
-    def __init__(self, names: list[str], *, origin: Any) -> None:
+    def __init__(self, names: list[str], sources: Sequence[Collection], truth: Collection | None, *, origin: Any) -> None:
+        """Reads the headers of some samples. Raises DataError."""
         self.names = names
         "What the images made of them are called: sub-folders and stem."
         self.origin = origin
         "Changes when they change; JSON can hold it."
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @abstractmethod
-    def size(self, item: int) -> tuple[int, int]:
-        """Height and width of a sample, cut. Raises DataError naming a file that does not fit."""
-
-    @abstractmethod
-    def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
-        """What the model takes of some samples of one size; with the truth, where it is known, if that is wanted.
-
-        Raises DataError naming a file.
-        """
-
-
-class GivenInputs(Translatable):
-    """Items of collections, one for each of the model's sources."""
-
-    def __init__(self, names: list[str], sources: Sequence[Collection], truth: Collection | None, *, origin: Any) -> None:
-        """Reads the headers of some samples. Raises DataError."""
-        super().__init__(names, origin=origin)
         self._sources, self._members = tuple(sources), (*sources, *(() if truth is None else (truth,)))
         for item in evenly_spaced(len(names), PROBED):
             self._measure(int(item))
 
+    def __len__(self) -> int:
+        return len(self.names)
+
     def size(self, item: int) -> tuple[int, int]:
+        """Height and width of a sample, cut. Raises DataError naming a file that does not fit."""
         return self._sources[0].sizing.fixed or self._measure(item)
 
     def _measure(self, item: int) -> tuple[int, int]:
         return self._of_one_size(item, [member.measure(item) for member in self._members])[-1].height_and_width
 
     def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
+        """What the model takes of some samples of one size; with the `truth`, where there is one. Raises DataError naming a file."""
         members = self._members if truth else self._sources
         samples = (self._of_one_size(item, [member.read(item) for member in members]) for item in items)
         columns = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
@@ -93,12 +76,15 @@ class GivenInputs(Translatable):
         return [one for _, one in found]
 
 
-class HeldOut(Translatable):
-    """Images of a set, as held-out images are shown: what of them is translated the model says."""
+class HeldOut:
+    """The first samples of an image set, as `GivenInputs`; the model says what of them is translated."""
 
     def __init__(self, images: ImageSet, spec: DataSpec, *, count: int, origin: Any = None) -> None:
-        super().__init__([f"{k:06d}" for k in range(count)], origin=origin)
+        self.names, self.origin = [f"{k:06d}" for k in range(count)], origin
         self._images, self._spec = images, spec
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     def size(self, item: int) -> tuple[int, int]:
         return self._spec.height_and_width
@@ -110,6 +96,9 @@ class HeldOut(Translatable):
         inputs = {name: torch.from_numpy(values) for name, values in loaded.inputs.items()}
         batch = RawBatch(torch.from_numpy(np.ascontiguousarray(loaded.images)), labels, torch.from_numpy(numbers), inputs)
         return model.example(batch.to(device), settings=settings)
+
+
+Translatable = GivenInputs | HeldOut
 
 
 class Styles:
