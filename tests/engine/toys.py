@@ -16,9 +16,10 @@ from triptych.core.rng import Rng, key_of, words
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import World
-from triptych.engine.loop import Callables, Loop, Reporting
+from triptych.engine.loop import Callables, Loop
 from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.progress import Progress
+from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.signals import StopRequest
 

@@ -19,24 +19,24 @@ from torch import Tensor
 from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
 from triptych.core.files import explain
-from triptych.core.model import NUM_GROUPS, Model, Phase, TrainingProgress
+from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
+from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
-from triptych.engine.metric_log import MetricLog, read_metrics
-from triptych.engine.optim import load_optimizer_state, optimizer_state
+from triptych.engine.metric_log import read_metrics
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
-from triptych.engine.progress import Progress, Watch
+from triptych.engine.progress import Watch
+from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
+from triptych.engine.saving import refuse_not_finite, restore, saved_tensors
 from triptych.engine.schedule import step_settings
 from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
-from triptych.engine.validation import STANDARD_ERROR
 
 Grid = Callable[[Path, Watch], None]
 """Writes a grid of samples with the model's present weights."""
@@ -57,14 +57,6 @@ class Callables:
 
 
 _VALIDATION = "validation/"  # what the names of its figures begin with in the log
-
-
-@dataclass
-class Reporting:
-    """Where the main process reports; the others have none of it."""
-
-    log: MetricLog
-    progress: Progress
 
 
 class Loop:
@@ -103,29 +95,11 @@ class Loop:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made."""
-        if "imported" in checkpoint.info and OPTIMIZER not in checkpoint.files:
-            self._say("the weights were imported without an optimizer's state: the optimizer starts anew")
-        else:
-            self._restore_optimizers(checkpoint)
-        for average in self.averages:
-            stored, called = checkpoint.files.get(average.settings.name), average.settings.described
-            if stored is not None:
-                average.load(stored)
-            elif "imported" in checkpoint.info:
-                self._say(f"the average of {called} starts at the imported weights")
-            else:
-                self._say(f"warning: this run had no average of {called}; it starts at the weights of now")
+        for line in restore(checkpoint, self.updaters.values(), self.averages):
+            self._say(line)
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
         self.measurements.window = checkpoint.info.get("window", {})
-
-    def _restore_optimizers(self, checkpoint: Checkpoint) -> None:
-        optimizer = checkpoint.files[OPTIMIZER]
-        for updater in self.updaters.values():
-            prefix = f"{updater.name}:"
-            own = {name.removeprefix(prefix): tensor for name, tensor in optimizer.items() if name.startswith(prefix)}
-            load_optimizer_state(updater.optimizer, updater.parameters, own)
-            updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
 
     @patiently("writing a checkpoint")
     def save(self) -> None:
@@ -134,8 +108,8 @@ class Loop:
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
-            files = self._tensors()
-            self._check_weights(files)
+            files = saved_tensors(self.model, self.updaters.values(), self.averages)
+            refuse_not_finite(files, images_seen=self.images_seen, world=self.world)
             if self.world.is_main:
                 self.directory.require()
                 save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=self._info())
@@ -143,23 +117,6 @@ class Loop:
         if self.world.is_main:
             best = None if self.best is None else int(self.best["images"])
             prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
-
-    def _check_weights(self, files: dict[str, dict[str, Tensor]]) -> None:
-        """Raises RunError, in all processes alike, for weights and averages that are not finite: no loss has seen the last step's yet."""
-        fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
-        if fault is not None:
-            raise RunError(
-                f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; a lower --optim.learning-rate "
-                "or --optim.clip-norm may help"
-            )
-
-    def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        files = {"model": dict(self.model.state_dict()), OPTIMIZER: {}}
-        files |= {average.settings.name: average.tensors for average in self.averages}
-        for updater in self.updaters.values():
-            state = optimizer_state(updater.optimizer, updater.parameters)
-            files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
-        return files
 
     def _info(self) -> dict[str, Any]:
         scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
@@ -373,20 +330,7 @@ class Loop:
     def _write(self, values: dict[str, float]) -> None:
         if self.reporting is not None:
             self.directory.require()
-            speed = self.reporting.progress.images_per_second
-            self.reporting.log.write(self.images_seen, values | {"images_per_second": speed})
-            self._say(self.reporting.progress.measured(self.images_seen, self._headlines(values)))
-
-    def _headlines(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the measurements the terminal shows: no groups or standard errors, and of several phases the losses alone."""
-        several = len(self.model.phases) > 1
-        prefix = "" if several else f"{self.model.phases[0].name}/"
-        left_out = (
-            STANDARD_ERROR,
-            *(f"_q{group}" for group in range(NUM_GROUPS)),
-            *(("gradient_norm", "learning_rate") if several else ()),
-        )
-        return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(left_out)}
+            self.reporting.write(self.images_seen, values, self.model.phases)
 
     def _say(self, message: str) -> None:
         if self.reporting is not None:

@@ -28,10 +28,11 @@ from triptych.data.loader import Loader, evaluation_batches
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest, sweep
 from triptych.engine.distributed import World, failing_together, open_world
-from triptych.engine.loop import Callables, Grid, Loop, Reporting, refuse_impossible
+from triptych.engine.loop import Callables, Grid, Loop, refuse_impossible
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.precision import native_precision
 from triptych.engine.progress import Progress, Watch
+from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error

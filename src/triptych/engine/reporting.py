@@ -1,0 +1,36 @@
+"""What the main process of a training says: lines of metrics, and the figures of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from triptych.core.model import NUM_GROUPS, Phase
+from triptych.engine.metric_log import MetricLog
+from triptych.engine.progress import Progress
+from triptych.engine.validation import STANDARD_ERROR
+
+
+@dataclass
+class Reporting:
+    """The log of a run and the progress on the terminal."""
+
+    log: MetricLog
+    progress: Progress
+
+    def write(self, images_seen: int, values: Mapping[str, float], phases: Sequence[Phase]) -> None:
+        """Writes a line of metrics, and the most telling ones as text."""
+        self.log.write(images_seen, {**values, "images_per_second": self.progress.images_per_second})
+        self.log.text(self.progress.measured(images_seen, headlines(values, phases)))
+
+
+def headlines(values: Mapping[str, float], phases: Sequence[Phase]) -> dict[str, float]:
+    """The measurements for the terminal: without groups and standard errors; of several phases the losses alone."""
+    several = len(phases) > 1
+    prefix = "" if several else f"{phases[0].name}/"
+    left_out = (
+        STANDARD_ERROR,
+        *(f"_q{group}" for group in range(NUM_GROUPS)),
+        *(("gradient_norm", "learning_rate") if several else ()),
+    )
+    return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(left_out)}
