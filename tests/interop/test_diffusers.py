@@ -20,7 +20,7 @@ from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import ancestral_step, clipping
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
-from triptych.interop.diffusers.export import to_diffusers, write_diffusers
+from triptych.interop.diffusers.exporter import to_diffusers, write_diffusers
 
 SPEC = DataSpec(image_size=16, channels=3, num_classes=10)
 X, T, Y = recorded.array("x", (2, 3, 16, 16), 1.0), torch.tensor([5, 700]), torch.tensor([1, 9])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from triptych.cli.arguments import at_checkpoint, named_as_flags, run_argument
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.interop.exporting import Target
 from triptych.runs.loading import WeightsChoice
 
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
@@ -24,7 +24,7 @@ example: triptych export runs/photos --to diffusers --out photos-diffusers"""
 class ExportOptions(WeightsChoice):
     """Which weights, for what, to where."""
 
-    to: Literal["guided-diffusion", "diffusers"] | None = None
+    to: Target | None = None
     "The program that is to load them."
     out: str | None = None
     "guided-diffusion: a file that ends with .pt; diffusers: a folder."

@@ -11,29 +11,20 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from safetensors import SafetensorError
 
-from triptych.core.errors import CheckpointError, ConfigError, nearest
-from triptych.core.files import explain, write_text
+from triptych.core.errors import CheckpointError
+from triptych.core.files import explain
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.diffusers.export import to_diffusers, write_diffusers
-from triptych.interop.flags import command_line
-from triptych.interop.guided_diffusion.configs import original_flags
-from triptych.interop.guided_diffusion.weights import to_state_dict
+from triptych.interop.exporting import Exported, ExportRequest, Target, exported
 from triptych.interop.importing import ImportRequest, Source, imported
-from triptych.interop.weight_files import write_weights
 from triptych.runs.document import RunDocument
 from triptych.runs.run import Run, open_run
-
-Target = Literal["guided-diffusion", "diffusers"]
-"""What a run is exported to."""
-TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 def import_run(
@@ -65,24 +56,24 @@ def import_run(
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
     paths = {name: None if given is None else Path(given) for name, given in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
     request = ImportRequest(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
-    found = imported(request)
+    source = imported(request)
     origin = {
         "program": program,
-        "file": found.sources[0].name,
-        "sha256": _digest(found.sources),
-        "flags": found.flags,
-        "published": found.published,
-        "averages": [stem for stem in found.files if stem != "model"],
+        "file": source.sources[0].name,
+        "sha256": _digest(source.sources),
+        "flags": source.flags,
+        "published": source.published,
+        "averages": [stem for stem in source.files if stem != "model"],
     }
     directory.create()
     with directory.lock():
         directory.sweep()
         sweep(directory.checkpoints)
         info = {"log2_loss_scale": {}, "best": None, "imported": origin}
-        if found.files:
-            save_checkpoint(directory.checkpoints, images_seen=0, files=found.files, info=info)
+        if source.files:
+            save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {origin['flags']}")
-        directory.write_config(RunDocument(found.config, found.spec, found.recipe).to_dict())
+        directory.write_config(RunDocument(source.config, source.spec, source.recipe).to_dict())
     return open_run(run_dir)
 
 
@@ -103,26 +94,13 @@ def _digest(files: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as content:
-            while part := content.read(1 << 20):
-                digest.update(part)
+            hashlib.file_digest(content, lambda: digest)
     return digest.hexdigest()
 
 
 def _log(directory: RunDirectory, line: str) -> None:
     with directory.log_path.open("a", encoding="utf-8") as log:
         log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-
-
-@dataclass(frozen=True)
-class Exported:
-    """What an export wrote."""
-
-    paths: tuple[Path, ...]
-    "The file or folder first."
-    flags: str | None
-    "The original's flags that go with a file of its weights; None: there are none."
-    notes: tuple[str, ...]
-    "What the user has to know about using it."
 
 
 def export_run(
@@ -141,31 +119,12 @@ def export_run(
     An earlier export is replaced. Raises ConfigError that names what the other program cannot express, and for an `out` that is
     something else, CheckpointError where nothing can be read or written.
     """
-    if to not in TARGETS:
-        raise ConfigError("to", f"got {to!r}, expected one of {', '.join(TARGETS)}{nearest(str(to), TARGETS)}")
     run, out = open_run(run_dir), Path(out)
+
+    def load() -> Model:
+        return run.load(checkpoint=checkpoint, weights=weights, device="cpu")
+
     try:
-        if to == "diffusers":
-            return _export_diffusers(run.load(checkpoint=checkpoint, weights=weights, device="cpu"), out, drop_variance)
-        if drop_variance:
-            raise ConfigError("drop_variance", "guided-diffusion makes no use of it: leave it out, or export to diffusers")
-        if out.suffix != ".pt":
-            raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt")
-        beside = out.with_suffix(".flags.txt")
-        if out.exists() and not beside.exists():
-            raise ConfigError(
-                "out", f"{out} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it"
-            )
-        told = original_flags(run.config.model, run.spec)
-        write_weights(to_state_dict(run.load(checkpoint=checkpoint, weights=weights, device="cpu")), out)
-        flags = command_line(told.flags)
-        write_text(beside, flags + "\n")
-        return Exported((out, beside), flags, tuple(told.notes))
+        return exported(to, ExportRequest(out, run.config.model, run.spec, load, drop_variance))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {out}: {explain(error)}") from error
-
-
-def _export_diffusers(model: Model, out: Path, drop_variance: bool) -> Exported:
-    layout = to_diffusers(model, drop_variance=drop_variance)
-    write_diffusers(layout, out)
-    return Exported((out,), None, tuple(layout.notes))

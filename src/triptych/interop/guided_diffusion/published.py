@@ -33,93 +33,69 @@ class Published:
     "Name of a recipe; None: there is none of this network."
 
 
-_STEPS: dict[str, Value] = {"timestep_respacing": "250"}  # the READMEs sample with it, LSUN apart
+_STEPS = {"timestep_respacing": "250"}  # the READMEs sample with it, LSUN apart
 _GUIDED = {"learn_sigma": True, "resblock_updown": True, "attention_resolutions": "32,16,8", "use_fp16": True} | _STEPS
 _LARGE = _GUIDED | {"image_size": 256, "num_channels": 256, "num_head_channels": 64}
 _LSUN = _LARGE | {"dropout": 0.1, "timestep_respacing": ""}
-_UPSAMPLER = _GUIDED | {"num_channels": 192, "class_cond": True}
-_COSINE: dict[str, Value] = {"noise_schedule": "cosine"}
-_PLAIN: dict[str, Value] = {"rescale_learned_sigmas": False, "rescale_timesteps": False}
+_COSINE = {"noise_schedule": "cosine"}
+_PLAIN = {"rescale_learned_sigmas": False, "rescale_timesteps": False}
 _IMPROVED = {"learn_sigma": True, "diffusion_steps": 4000, "num_res_blocks": 3} | _STEPS
 _IMPROVED_64 = _IMPROVED | _COSINE | {"image_size": 64, "num_channels": 128}
 _IMPROVED_CIFAR = _IMPROVED | _COSINE | {"image_size": 32, "num_channels": 128, "dropout": 0.3}
-_IMPROVED_LSUN = (
-    _PLAIN
-    | _STEPS
-    | {
-        "image_size": 256,
-        "num_channels": 128,
-        "num_res_blocks": 2,
-        "num_heads": 1,
-        "learn_sigma": True,
-        "use_scale_shift_norm": False,
-        "attention_resolutions": "16",
-    }
-)
+_IMPROVED_LSUN = {"learn_sigma": True, "use_scale_shift_norm": False, "attention_resolutions": "16"} | _PLAIN | _STEPS
+_IMPROVED_LSUN |= {"image_size": 256, "num_channels": 128, "num_res_blocks": 2, "num_heads": 1}
 
 
-def _guided(name: str, recipe: str, flags: Mapping[str, Value], *, kind: Kind = "diffusion") -> Published:
-    return Published(name, "guided-diffusion", kind, dict(flags), recipe)
+def _guided(name: str, recipe: str, base: Mapping[str, Value], **flags: Value) -> Published:
+    return Published(name, "guided-diffusion", "diffusion", {**base, **flags}, recipe)
+
+
+def _upsampler(name: str, recipe: str, **flags: Value) -> Published:
+    return Published(name, "guided-diffusion", "super-resolution", {**_GUIDED, "num_channels": 192, "class_cond": True, **flags}, recipe)
 
 
 def _classifier(size: int, **flags: Value) -> Published:
-    name = f"{size}x{size}_classifier.pt"
-    return _guided(name, f"classifier-imagenet{size}", {"image_size": size, "classifier_use_fp16": True} | flags, kind="classifier")
+    flags = {"image_size": size, "classifier_use_fp16": True, **flags}
+    return Published(f"{size}x{size}_classifier.pt", "guided-diffusion", "classifier", flags, f"classifier-imagenet{size}")
 
 
-def _improved(name: str, flags: Mapping[str, Value], *, kind: Kind = "diffusion", recipe: str | None = None) -> Published:
-    return Published(name, "improved-diffusion", kind, dict(flags), recipe)
+def _improved(name: str, base: Mapping[str, Value], *, recipe: str | None = None, kind: Kind = "diffusion", **flags: Value) -> Published:
+    return Published(name, "improved-diffusion", kind, {**base, **flags}, recipe)
 
 
+_SMALLEST = _GUIDED | _COSINE | {"num_channels": 192, "num_head_channels": 64, "num_res_blocks": 3, "use_new_attention_order": True}
 PUBLISHED = (
-    _guided(
-        "64x64_diffusion.pt",
-        "adm-imagenet64",
-        _GUIDED
-        | _COSINE
-        | {
-            "image_size": 64,
-            "class_cond": True,
-            "num_channels": 192,
-            "num_head_channels": 64,
-            "num_res_blocks": 3,
-            "use_new_attention_order": True,
-            "dropout": 0.1,
-        },
-    ),
-    _guided("128x128_diffusion.pt", "adm-imagenet128", _GUIDED | {"image_size": 128, "class_cond": True, "num_channels": 256}),
-    _guided("256x256_diffusion.pt", "adm-imagenet256", _LARGE | {"class_cond": True}),
+    _guided("64x64_diffusion.pt", "adm-imagenet64", _SMALLEST, image_size=64, class_cond=True, dropout=0.1),
+    _guided("128x128_diffusion.pt", "adm-imagenet128", _GUIDED, image_size=128, class_cond=True, num_channels=256),
+    _guided("256x256_diffusion.pt", "adm-imagenet256", _LARGE, class_cond=True),
     _guided("256x256_diffusion_uncond.pt", "adm-imagenet256-uncond", _LARGE),
-    _guided("512x512_diffusion.pt", "adm-imagenet512", _LARGE | {"image_size": 512, "class_cond": True, "use_fp16": False}),
-    _guided("64_256_upsampler.pt", "adm-upsample-64-256", _UPSAMPLER | {"large_size": 256, "small_size": 64}, kind="super-resolution"),
-    _guided(
-        "128_512_upsampler.pt",
-        "adm-upsample-128-512",
-        _UPSAMPLER | {"large_size": 512, "small_size": 128, "num_head_channels": 64, "attention_resolutions": "32,16"},
-        kind="super-resolution",
+    _guided("512x512_diffusion.pt", "adm-imagenet512", _LARGE, image_size=512, class_cond=True, use_fp16=False),
+    _upsampler("64_256_upsampler.pt", "adm-upsample-64-256", large_size=256, small_size=64),
+    _upsampler(
+        "128_512_upsampler.pt", "adm-upsample-128-512", large_size=512, small_size=128, num_head_channels=64, attention_resolutions="32,16"
     ),
     _guided("lsun_bedroom.pt", "adm-lsun-bedroom", _LSUN),
     _guided("lsun_cat.pt", "adm-lsun-cat", _LSUN),
     _guided("lsun_horse.pt", "adm-lsun-horse", _LSUN),
-    _guided("lsun_horse_nodropout.pt", "adm-lsun-horse", _LSUN | {"dropout": 0.0}),
+    _guided("lsun_horse_nodropout.pt", "adm-lsun-horse", _LSUN, dropout=0.0),
     _classifier(64, classifier_depth=4, noise_schedule="cosine"),
     _classifier(128),
     _classifier(256),
     _classifier(512),
     _improved("imagenet64_uncond_100M_1500K.pt", _IMPROVED_64),
     _improved("cifar10_uncond_50M_500K.pt", _IMPROVED_CIFAR, recipe="adm-cifar10"),
-    _improved("imagenet64_cond_270M_250K.pt", _IMPROVED_64 | _PLAIN | {"num_channels": 192, "class_cond": True}),
+    _improved("imagenet64_cond_270M_250K.pt", _IMPROVED_64 | _PLAIN, num_channels=192, class_cond=True),
     _improved(
         "upsample_cond_500K.pt",
-        _IMPROVED
-        | _PLAIN
-        | {"large_size": 256, "small_size": 64, "num_channels": 192, "num_res_blocks": 2, "class_cond": True, "noise_schedule": "linear"},
+        _IMPROVED | _PLAIN | {"num_channels": 192, "num_res_blocks": 2, "class_cond": True, "noise_schedule": "linear"},
         kind="super-resolution",
+        large_size=256,
+        small_size=64,
     ),
     _improved("lsun_uncond_100M_1200K_bs128.pt", _IMPROVED_LSUN),
     _improved("lsun_uncond_100M_2400K_bs64.pt", _IMPROVED_LSUN),
-    _improved("imagenet64_uncond_vlb_100M_1500K.pt", _IMPROVED_64 | {"use_kl": True}),
-    _improved("cifar10_uncond_vlb_50M_500K.pt", _IMPROVED_CIFAR | {"use_kl": True}, recipe="adm-cifar10-vlb"),
+    _improved("imagenet64_uncond_vlb_100M_1500K.pt", _IMPROVED_64, use_kl=True),
+    _improved("cifar10_uncond_vlb_50M_500K.pt", _IMPROVED_CIFAR, recipe="adm-cifar10-vlb", use_kl=True),
 )
 """Every published file. Before a model of the same shapes stands the one that a renamed file is taken for."""
 

@@ -29,6 +29,7 @@ from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.norm import NUM_GROUPS
 from triptych.diffusion.unet import UNet
 from triptych.interop.attention_rows import split_rows
+from triptych.interop.exporting import Exported, ExportRequest
 
 _VERSION = "0.34.0"  # whose configurations these are; later versions read them too
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
@@ -65,6 +66,13 @@ class DiffusersModel:
     tensors: dict[str, Tensor]
     notes: list[str]
     "What the user has to know."
+
+
+def exported(request: ExportRequest) -> Exported:
+    """Writes the folder; an earlier export is replaced. Raises as `exporting.exported` does."""
+    layout = to_diffusers(request.load(), drop_variance=request.drop_variance)
+    write_diffusers(layout, request.out)
+    return Exported((request.out,), None, tuple(layout.notes))
 
 
 def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel:

@@ -1,0 +1,28 @@
+"""Runs as files of guided-diffusion: the weights as a .pt, and its scripts' flags beside it."""
+
+from __future__ import annotations
+
+from triptych.core.errors import ConfigError
+from triptych.core.files import write_text
+from triptych.interop.exporting import Exported, ExportRequest
+from triptych.interop.flags import command_line
+from triptych.interop.guided_diffusion.configs import original_flags
+from triptych.interop.guided_diffusion.weights import to_state_dict
+from triptych.interop.weight_files import write_weights
+
+
+def exported(request: ExportRequest) -> Exported:
+    """Writes both files; an earlier export is replaced. Raises as `exporting.exported` does."""
+    out = request.out
+    if request.drop_variance:
+        raise ConfigError("drop_variance", "guided-diffusion makes no use of it: leave it out, or export to diffusers")
+    if out.suffix != ".pt":
+        raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt")
+    beside = out.with_suffix(".flags.txt")
+    if out.exists() and not beside.exists():
+        raise ConfigError("out", f"{out} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it")
+    original = original_flags(request.config, request.spec)
+    write_weights(to_state_dict(request.load()), out)
+    flags = command_line(original.flags)
+    write_text(beside, flags + "\n")
+    return Exported((out, beside), flags, tuple(original.notes))
