@@ -30,9 +30,9 @@ def measure(memory: str, *, steps: int, batch_size: int, depth: int, precision: 
     """Prints seconds of a step (the median) and peak memory in bytes, as JSON; for a process of its own."""
     import numpy as np
 
+    from triptych.engine.loop import Loop
     from triptych.recipes.flows import glow_cifar10
     from triptych.runs import train
-    from triptych.runs.training import Loop
 
     times: list[float] = []
     iteration = Loop._iteration

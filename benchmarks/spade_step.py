@@ -32,6 +32,7 @@ from triptych.core.batch import Batch
 from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
 from triptych.data.pairs import PairedDataConfig
+from triptych.engine.loop import Loop
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.interop.weight_files import read_weights
@@ -39,7 +40,6 @@ from triptych.nn.feature_networks import NETWORKS, required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.recipes.paired import spade_coco256
 from triptych.runs import train
-from triptych.runs.training import Loop
 
 VARIANTS = ("plain float32", "triptych float32", "triptych bf16")
 TARGETS = {"triptych float32": 1.1, "triptych bf16": 1.6}

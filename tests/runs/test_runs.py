@@ -28,8 +28,8 @@ from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
 from triptych.runs.document import accept_changes
+from triptych.runs.opening_lines import long_warmup
 from triptych.runs.stored import build
-from triptych.runs.training import _long_warmup
 
 
 def config(**changes) -> RunConfig:
@@ -93,9 +93,9 @@ def test_the_log_says_what_is_odd_about_the_images(tmp_path):
 
 def test_only_a_long_warmup_is_warned_of():
     for name in recipes():
-        assert list(_long_warmup(load_recipe(name))) == [], name
+        assert list(long_warmup(load_recipe(name))) == [], name
     published = load_recipe("glow-imagenet64")
-    (warning,) = _long_warmup(published.updated({"train": {"total_images": 1_000_000}}))
+    (warning,) = long_warmup(published.updated({"train": {"total_images": 1_000_000}}))
     assert warning.endswith("rises over 125,000 of the run's 1,000,000 images: train longer, or set --optim.warmup-images 100000")
 
 
@@ -105,7 +105,7 @@ def test_only_a_long_warmup_is_warned_of():
 def test_on_few_images_of_ones_own_the_learning_rate_reaches_its_value(name):
     recipe = load_recipe(name).updated({"train": {"total_images": 1_200, "batch_size": 20}, "optim": {"schedule": "constant"}})
     assert scheduled_rate(recipe.optim.learning_rate, recipe.optim, TrainingProgress(100, 20, 1_200)) == recipe.optim.learning_rate
-    assert list(_long_warmup(recipe)) == []
+    assert list(long_warmup(recipe)) == []
 
 
 def test_a_changed_length_says_what_becomes_of_the_learning_rate():
@@ -377,7 +377,7 @@ def test_a_run_keeps_the_precision_that_suited_where_it_began(tmp_path, monkeypa
         return (tmp_path / "run/log.txt").read_text()
 
     auto = config(train={"precision": "auto", "total_images": BATCH})
-    monkeypatch.setattr("triptych.runs.training.native_precision", lambda device: "bf16")
+    monkeypatch.setattr("triptych.runs.beginning.native_precision", lambda device: "bf16")
     half = train(auto, tmp_path / "run", device="cpu")
     assert half.config.train.precision == "bf16"
     assert "train.precision auto: bf16 (this cpu multiplies bf16 natively)" in logged() and "seed 0, bf16" in logged()
@@ -385,7 +385,7 @@ def test_a_run_keeps_the_precision_that_suited_where_it_began(tmp_path, monkeypa
     moved, exactly = half.tensors(weights="raw"), exact.tensors(weights="raw")
     assert not all(torch.equal(moved[name], exactly[name]) for name in moved), "it was not trained in bf16"
 
-    monkeypatch.setattr("triptych.runs.training.native_precision", lambda device: "float32")
+    monkeypatch.setattr("triptych.runs.beginning.native_precision", lambda device: "float32")
     longer = replace(auto, train=replace(auto.train, total_images=2 * BATCH))
     assert train(longer, tmp_path / "run", device="cpu").config.train.precision == "bf16"
     assert "train.precision auto: bf16 (as in this run)" in logged() and "precision changed" not in logged()
@@ -432,7 +432,7 @@ def test_a_full_disk_at_a_grid_stops_the_run_and_keeps_its_checkpoint(tmp_path, 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("triptych.runs.training.write_grid", full)
+    monkeypatch.setattr("triptych.runs.callables.write_grid", full)
     start = config(train={"sample_every": BATCH, "checkpoint_every": BATCH, "sample_count": 4})
     with pytest.raises(CheckpointError, match=r"cannot write .*000000006.png: .*(disk|space)"):
         train(start, tmp_path / "run", device="cpu")

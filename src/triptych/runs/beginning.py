@@ -1,0 +1,109 @@
+"""What a start of a training begins with: a configuration that is settled, and what of the run is there already."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import shlex
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.engine.checkpoint import sweep
+from triptych.engine.precision import native_precision
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.recipes.config import RunConfig
+from triptych.runs.document import RunDocument, accept_changes
+from triptych.runs.interchange import settings_alone, untrained_import
+
+
+@dataclass
+class Start:
+    """The settings of this start, and those of the run."""
+
+    config: RunConfig
+    recipe: str | None
+    stored: RunDocument | None
+    "The run's own document; None: the run is new."
+    notes: list[str]
+    "Lines for the log."
+
+
+def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack) -> Start:
+    """The start of a run in `directory`, new or going on, under the lock of the run where there is one already.
+
+    Raises ConfigError for a setting that may not change, CheckpointError for a directory that holds no run of this version.
+    """
+    if not directory.exists() and list_checkpoints(directory.checkpoints):
+        raise CheckpointError(
+            f"{directory.root} has checkpoints but no config.json, as after an import that was cut short; import again, or choose another "
+            "directory"
+        )
+    if not directory.exists() or settings_alone(directory):
+        notes = []
+        if config.train.randomized_seed:
+            seed = secrets.randbits(63)
+            config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
+            notes = [f"drew seed {seed}"]
+        config, reasons = _with_precision(config, device)
+        return Start(config, recipe, None, [*notes, *reasons])
+    stack.enter_context(directory.lock())
+    stored = RunDocument.from_dict(directory.read_config())
+    if config.train.randomized_seed:
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
+    settled, fresh = stored.config, untrained_import(directory)
+    config, reasons = _with_precision(config, device, kept=None if fresh else settled.train.precision)
+    if fresh:  # only the model of such a run is fixed
+        settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
+    try:
+        notes = reasons + accept_changes(settled, config, directory=str(directory.root))
+    except ConfigError:
+        if None in (recipe, stored.recipe) or recipe == stored.recipe:
+            raise
+        place = shlex.quote(str(directory.root))
+        raise ConfigError(
+            "--run",
+            f"{directory.root} holds a run of {stored.recipe}, not of {recipe}: triptych train {place} goes on with it; for {recipe} give "
+            f"another --run (with --init-from {place}, to begin with its weights)",
+        ) from None
+    return Start(config, recipe or stored.recipe, stored, notes)
+
+
+def _with_precision(config: RunConfig, device: torch.device, *, kept: str | None = None) -> tuple[RunConfig, list[str]]:
+    """The configuration with a precision in place of auto, and a line for the log: `kept`, that of the run, or what suits the device."""
+    if config.train.precision != "auto":
+        return config, []
+    native = native_precision(device)
+    chosen = native if kept in (None, "auto") else kept
+    suits = f"this {device.type} multiplies bf16 {'natively' if native == 'bf16' else 'no faster'}"
+    why = suits if kept in (None, "auto") else "as in this run"
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=chosen))
+    return config, [f"train.precision auto: {chosen} ({why})"]
+
+
+def prepare_directory(directory: RunDirectory, document: RunDocument, start: Start, stack: ExitStack) -> None:
+    """Makes the directory and writes config.json; removes what interrupted writes left. A new run is locked from here on."""
+    directory.create()
+    if start.stored is None:
+        stack.enter_context(directory.lock())
+    directory.sweep()
+    sweep(directory.checkpoints)
+    directory.write_config(document.to_dict())
+
+
+def require_same_images(stored: DataSpec, found: DataSpec) -> None:
+    """Raises ConfigError unless a run of `stored` can go on with the images of `found`; an imported run has classes without names."""
+    nameless = stored.num_classes is not None and stored.class_names is None
+    if found == stored or (nameless and dataclasses.replace(found, class_names=None) == stored):
+        return
+    names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
+    lines = [f"{name} {getattr(found, name)} in place of {getattr(stored, name)}" for name in names]
+    wrong = [line for line, name in zip(lines, names, strict=True) if getattr(found, name) != getattr(stored, name)]
+    raise ConfigError(
+        "data",
+        f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "
+        "--init-from this one",
+    )

@@ -1,0 +1,105 @@
+"""What the training loop is handed: images, a validation, and what draws grids of samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from triptych.core.batch import RawBatch
+from triptych.core.model import Model, Sampler, Translator, Upsampler
+from triptych.data.images import Data
+from triptych.data.loader import Loader, evaluation_batches
+from triptych.engine.distributed import World
+from triptych.engine.loop import Callables, Grid
+from triptych.engine.progress import Watch
+from triptych.engine.validation import validation_loss
+from triptych.recipes.config import RunConfig
+from triptych.runs.sampling import Drawing, Request, Samples, label_list, write_grid
+from triptych.runs.translating import translated_grids
+from triptych.runs.upsampling import upsampled_grid
+from triptych.runs.work import assembled, in_memory
+
+
+def callables(model: Model, data: Data, config: RunConfig, world: World, loader: Loader) -> Callables:
+    """All that the loop calls, of which `loader` draws the training images."""
+    return Callables(
+        draw=loader.batches,
+        validate=_validation(model, data, config, world),
+        grids=_grids(model, data, config, world),
+        calibrate=_calibration(data, config, world),
+    )
+
+
+def training_loader(data: Data, config: RunConfig, world: World, *, workers: int | None) -> Loader:
+    """What draws this process's share of the training images."""
+    return Loader(
+        data.train,
+        batch_size=config.train.batch_size,
+        seed=config.train.seed,
+        rank=world.rank,
+        world_size=world.size,
+        workers=workers,
+    )
+
+
+def _calibration(data: Data, config: RunConfig, world: World) -> Callable[[], Iterator[RawBatch]] | None:
+    """The first batches of the training, again and again, for the statistics of batch norm; None where none are wanted."""
+    if not config.train.statistics_batches:
+        return None
+
+    def batches() -> Iterator[RawBatch]:
+        with closing(training_loader(data, config, world, workers=0)) as loader:
+            yield from itertools.islice(loader.batches(0), config.train.statistics_batches)
+
+    return batches
+
+
+def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Callable[[Watch], dict[str, float]] | None:
+    """The validation for the loop; None where there is nothing to validate or nothing to do it with."""
+    held_out, limit = data.validation, config.train.validate_images
+    if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
+        return None
+    size = config.train.batch_size if config.train.microbatch is None else config.train.microbatch * world.size
+
+    def validate(watch: Watch) -> dict[str, float]:
+        batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)
+        own = min(len(held_out), limit) / world.size
+        seed, precision = config.train.seed, config.train.precision
+        return validation_loss(model, batches, seed=seed, precision=precision, world=world, seen=lambda done: watch(done, own))
+
+    return validate
+
+
+def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[str, Grid]:
+    """What draws each grid of samples, or of what is made of held-out images, by the end of its name; none for a model that makes none."""
+    train, count = config.train, config.train.sample_count
+    size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
+    if isinstance(model, Translator) and count:
+        return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
+    if not isinstance(model, Sampler | Upsampler) or not count or data.spec.channels not in (1, 3):  # latents are no pictures
+        return {}
+    if isinstance(model, Upsampler):
+        request, write = upsampled_grid(model, data, count=count, precision=train.precision)
+        return {"": functools.partial(_draw_grid, model, request, write, size, world)}
+    request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, train.precision)
+    write = functools.partial(_write_samples, labels=request.labels)
+    further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
+    return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}
+
+
+def _draw_grid(
+    model: Model, request: Request, write: Callable[[Path, np.ndarray], None], batch_size: int, world: World, path: Path, watch: Watch
+) -> None:
+    parts = in_memory(Drawing(model, request, batch_size, world.device), world, watch)
+    if world.is_main:
+        write(path, assembled(parts, request.count)["images"])
+
+
+def _write_samples(path: Path, images: np.ndarray, *, labels: np.ndarray | None) -> None:
+    write_grid(path, Samples(images, labels))

@@ -1,0 +1,54 @@
+"""The first lines of a training's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from triptych.core.model import Model
+from triptych.data.images import Data
+from triptych.engine.checkpoint import Checkpoint
+from triptych.engine.distributed import World
+from triptych.engine.run_directory import RunDirectory
+from triptych.recipes.config import RunConfig
+from triptych.runs.document import RunDocument
+
+_LONG_WARMUP = 0.1
+"""A warm-up that takes more of a run than this is warned of."""
+_FEW_HELD_OUT = 20
+
+
+def opening_lines(
+    model: Model, data: Data, document: RunDocument, directory: RunDirectory, world: World, checkpoint: Checkpoint | None
+) -> Iterator[str]:
+    """What is trained, on what, and warnings about settings that rarely mean what they say."""
+    settings = document.config.train
+    parameters = sum(p.numel() for p in model.parameters())
+    held_out = 0 if data.validation is None else len(data.validation)
+    verb = "starts" if checkpoint is None else f"goes on at {checkpoint.images_seen} images"
+    name = document.recipe or type(document.config.model).__name__.removesuffix("Config")
+    yield f"{name} {verb}: run {directory.root}, {parameters:,} parameters, seed {settings.seed}, {settings.precision}"
+    yield (
+        f"{len(data.train):,} training images ({held_out:,} held out), {'x'.join(map(str, data.spec.height_and_width))}, "
+        f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
+    )
+    yield from data.notes
+    if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT:
+        yield (
+            f"warning: {held_out} images are held out, too few to choose the best checkpoint by: raise --data.validation-fraction, "
+            "or judge by the samples"
+        )
+    yield from long_warmup(document.config)
+
+
+def long_warmup(config: RunConfig) -> Iterator[str]:
+    """A warning where the learning rate is still rising after a tenth of the run."""
+    total, optim = config.train.total_images, config.optim
+    warmup = optim.warmup(total)
+    if warmup > _LONG_WARMUP * total:
+        reached = (
+            "" if warmup <= total else f" and ends at {optim.learning_rate * total / warmup:.2g} in place of {optim.learning_rate:.2g}"
+        )
+        yield (
+            f"warning: the learning rate rises over {round(warmup):,} of the run's {total:,} images{reached}: "
+            f"train longer, or set --optim.warmup-images {max(1, round(_LONG_WARMUP * total))}"
+        )
