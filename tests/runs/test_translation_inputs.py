@@ -15,7 +15,7 @@ from PIL import Image
 
 from tests.contract.shrink import shrunk
 from tests.data.pairs import as_map, levels, write, write_pairs
-from tests.data.pictures import encoded, picture
+from tests.data.pictures import encoded, picture, write_idx
 from tests.runs.translators import (
     ONE_MAP,
     STRIDE,
@@ -78,6 +78,14 @@ def test_one_file_an_archive_and_an_array_are_taken_alike(plain: Run, tmp_path: 
     for given in (tmp_path / "in.npz", tmp_path / "in.npy", array, {"images": array}, {"images": list(array)}):
         made = plain.translate(given, **CPU)
         assert made.names == ["000000", "000001"] and close(made.images[1], halved(array[1])[None])
+
+
+def test_the_files_of_mnist_are_images_too(plain: Run, tmp_path: Path) -> None:
+    pixels = np.stack([picture(8, 8, seed=k, channels=1) for k in range(2)])
+    write_idx(tmp_path / "train-images-idx3-ubyte", pixels[..., 0])
+    write_idx(tmp_path / "train-labels-idx1-ubyte", np.array([3, 1]))
+    made = plain.translate(tmp_path, **CPU)
+    assert made.names == ["000000", "000001"] and close(made.images[1][0], halved(pixels[1].repeat(3, -1)))
 
 
 def test_grey_and_colour_are_converted(plain: Run, styled: Run, tmp_path: Path) -> None:

@@ -112,9 +112,10 @@ def require_upsampler(model: nn.Module) -> Upsampler:
 
 
 def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) -> tuple[Upsampling, Callable[[Path, np.ndarray], None]]:
-    """The request for enlargements of the first held-out (else training) images made small, and what draws the picture of them.
+    """A request that enlarges some of the data's own images, made small before; and what writes the picture of the result.
 
-    In the picture a row of the small images is above one of what was made of them and one of the originals.
+    They are the first held-out images, or training images where none are held out. The picture has rows of three kinds in turn: the
+    small images, what was made of them, the originals.
     """
     upsampler = require_upsampler(model)
     images = data.train if data.validation is None else data.validation

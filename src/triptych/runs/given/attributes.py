@@ -46,10 +46,10 @@ def class_groups(images: Collection, spec: DataSpec, *, count: int) -> Groups:
 def attribute_groups(path: Path, images: Collection, *, count: int) -> Groups:
     """The attributes of the first `count` images in a table, by file name.
 
-    The table is a CSV (a first line with the names, a column of file names first) or has the layout of CelebA's list_attr_celeba.txt (a
-    line with the number of rows, a line with the names, rows without commas). A row may name the last folders of a file too. Raises
-    DataError or ConfigError for images that are no files, for one without a row or with two, and for values other than 1 and 0, or 1
-    and -1.
+    The table is a CSV: its first line has the names of the columns, its first column the file names. Or it has the layout of CelebA's
+    list_attr_celeba.txt: the number of rows, then the names, then rows with spaces between the values. Where two files have one name, a
+    row says the folder too. Values are 1 and 0, or 1 and -1. Raises ConfigError for images that are no files, and DataError for a table
+    that does not fit them.
     """
     if not isinstance(images.items, Member):
         raise ConfigError("attributes", f"{images.name} holds images without file names, which the rows of {path} go by")

@@ -35,9 +35,9 @@ def labels_of(collection: Collection, model: Model, spec: DataSpec, *, count: in
 
 
 def renumbered(theirs: DataSpec | Collection, ours: DataSpec, *, name: str, some: bool = False) -> np.ndarray:
-    """The label of `ours` for each class of `theirs`, by name where both have names; int64 (classes,).
+    """The label of `ours` for each class of `theirs`, by name where both have names: int64 (classes,).
 
-    `some`: `theirs` may lack classes of `ours`. Raises DataError where the classes are not the same; `name` says whose they are.
+    `some`: a part of the classes will do. Raises DataError where the classes differ; `name` says in the message whose they are.
     """
     names, targets = theirs.class_names or (), ours.class_names or ()
     comparable = bool(names and targets) and (some or len(names) == len(targets))

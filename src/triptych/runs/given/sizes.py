@@ -13,7 +13,7 @@ from triptych.data.cut import Cut, TooSmall
 from triptych.data.transforms import Size
 
 OutputSize = Literal["own"] | int | tuple[int, int] | None
-"""Of translations: None, as the run's images; own, each input's; a short side; or height and width."""
+"""The size of a translation: None for that of the run's images, "own" for that of its input, a short side, or height and width."""
 
 _MOST_PIXELS = 16384  # along a side
 
@@ -56,7 +56,7 @@ def as_trained(config: DataConfig, spec: DataSpec) -> Sizing:
 
 
 class Proportional(Sizing):
-    """Of its own proportions: in its own size, or resized to a short side; then the middle of it whose sides are multiples of `stride`."""
+    """Each image keeps its proportions. It is resized to a short side, or not at all, and cut so that `stride` divides its sides."""
 
     def __init__(self, short: int | None, *, stride: int, least: int) -> None:
         """`least`: along each side. `short`: None for an image's own size."""

@@ -102,16 +102,16 @@ Translatable = GivenInputs | HeldOut
 
 
 class Styles:
-    """Images whose look is taken: all of them together for each answer, or one after the other."""
+    """Style images: each answer takes its style from all of them, or from one, in turn."""
 
     def __init__(self, images: Collection, *, each: bool) -> None:
-        """`each`: the answers take them in turn, input by input."""
+        """`each`: in turn. Input i has `answers` answers, and answer j of it takes image (i * answers + j) modulo their number."""
         self._images, self._each = images, each
         self._together: torch.Tensor | None = None
         self.origin = [images.origin, each]
 
     def of(self, items: Sequence[int], answer: int, *, answers: int, device: torch.device | str) -> torch.Tensor:
-        """Those of an answer to some inputs: (b, k, c, h, w) in [-1, 1]. Raises DataError naming a file that cannot be used."""
+        """The style images of one answer to each of `items`: (b, k, c, h, w) in [-1, 1]. Raises DataError naming the file."""
         count = len(self._images)
         if self._each:
             return self._load([(item * answers + answer) % count for item in items], device)[:, None]
@@ -196,7 +196,7 @@ def _by_name(inputs: np.ndarray | Mapping[str, Any], translator: Translator, siz
 
 
 def _at_path(path: Path, translator: Translator, target: str | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
-    """A reader for each of the model's sources, and of the truth where it is there."""
+    """A collection for each of the model's sources; and that of the target images, where they are there too."""
     specs, first = translator.sources, translator.sources[0]
     if path.is_dir() and (len(specs) > 1 or target is not None):
         parts = [name for name in listed(path) if (path / name / first.name).is_dir()]
@@ -212,7 +212,7 @@ def _at_path(path: Path, translator: Translator, target: str | None, sizing: Siz
 
 
 def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
-    """DataError for a folder laid out as training data of two domains: half of its images are not of the kind that is translated."""
+    """DataError for a folder that holds both domains: the images of one of them would be translated into their own kind."""
     if any(user_path(domain).is_absolute() for domain in domains):
         return  # they lie elsewhere
     for place in (path, *((path / name for name in listed(path)) if path.is_dir() else ())):
@@ -222,7 +222,7 @@ def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
 
 
 def _layout(path: Path, specs: Sequence[InputSpec], truth: InputSpec | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
-    """The files in a sub-folder for each source, and in that of the images to be made where there is one."""
+    """The collections of a folder that has one sub-folder for each source; and that of the target images, where they are there too."""
     chosen = [*specs, *([truth] if truth is not None and (path / truth.name).is_dir() else [])]
     _, files, numbers = matched(path, {spec.name: "which this model makes images of" for spec in chosen})
     origin = stamp(path)
