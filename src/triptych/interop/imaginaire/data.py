@@ -115,8 +115,8 @@ def _input_types(data: Settings) -> dict[str, Settings]:
     """The settings of each type of data, by name."""
     given = data.value("input_types")
     entries = given if isinstance(given, list) else [] if given is None else [given]
-    if not isinstance(given, list | Mapping | None) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise ConfigError(data.name("input_types"), f"got {given!r}, expected a list with the settings of each type of data by its name")
+    fits = isinstance(given, list | Mapping | None) and all(isinstance(entry, Mapping) for entry in entries)
+    data.require(fits, "input_types", "a list with the settings of each type of data by its name")
     types = {name: {} if values is None else values for entry in entries for name, values in entry.items()}
     return {name: Settings(values, f"{data.name('input_types')}.{name}", data) for name, values in types.items()}
 
@@ -133,10 +133,7 @@ def _check_operations(settings: Settings) -> None:
 
 def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]:
     """The types of data that a setting lists."""
-    given = data.value(key)
-    names = [given] if isinstance(given, str) else given or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(data.name(key), f"got {given!r}, expected a list of names of data.input_types")
+    names = data.texts(key, "a list of names of data.input_types")
     for name in names:
         if name not in types:
             raise ConfigError(data.name(key), f"got {name!r}, which is none of data.input_types{nearest(name, types)}")
@@ -146,8 +143,7 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
 def _depth(settings: Settings) -> int:
     """Channels of images."""
     depth = settings.number("num_channels", 3)
-    if depth not in (1, 3):
-        raise ConfigError(settings.name("num_channels"), f"got {depth}, expected 1 (grey) or 3 (RGB)")
+    settings.require(depth in (1, 3), "num_channels", "1 (grey) or 3 (RGB)")
     return depth
 
 
@@ -200,8 +196,7 @@ def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[st
         return {}
     if not isinstance(given, Mapping):
         masks = [name for name in labels if _is_mask(types[name])]
-        if len(masks) != 1:
-            raise ConfigError(data.name("one_hot_num_classes"), f"got {given!r}, expected a number for each class map by its name")
+        data.require(len(masks) == 1, "one_hot_num_classes", "a number for each class map by its name")
         return {masks[0]: data.number("one_hot_num_classes", most=_MOST_CLASSES)}
     numbers = data.inside("one_hot_num_classes")
     return {name: numbers.number(name, 1, most=_MOST_CLASSES) for name in given if name in labels}
@@ -231,10 +226,7 @@ def _positive(images: list[Settings]) -> bool:
 
 def _root(part: Settings, *, warn: bool) -> str | None:
     """The folder of the data of a part. `warn`: of what is not used."""
-    given = part.value("roots")
-    roots = [given] if isinstance(given, str) else given or []
-    if not isinstance(roots, list) or not all(isinstance(root, str) and root for root in roots):
-        raise ConfigError(part.name("roots"), f"got {given!r}, expected a list of folders")
+    roots = part.texts("roots", "a list of folders")
     if len(roots) > 1 and warn:
         part.warn("roots", f"only the first of {len(roots)} folders is used, {roots[0]}; put the data into one")
     if part.choice("dataset_type", ("folder", "lmdb", "object_store"), "folder") == "object_store" and warn:
@@ -285,6 +277,6 @@ def _size(settings: Settings, key: str) -> tuple[int, int] | None:
         sides = [int(part) for part in parts if not isinstance(part, bool | float)]
     except (TypeError, ValueError):
         sides = []
-    if len(sides) != len(parts) or len(sides) not in (1, 2) or not all(1 <= side <= _MOST_PIXELS for side in sides):
-        raise ConfigError(settings.name(key), f'got {given!r}, expected height and width in pixels, as "256, 256"')
+    fits = len(sides) == len(parts) and len(sides) in (1, 2) and all(1 <= side <= _MOST_PIXELS for side in sides)
+    settings.require(fits, key, 'height and width in pixels, as "256, 256"')
     return sides[0], sides[-1]

@@ -9,8 +9,8 @@ The original counts in iterations of a batch on each GPU, and in epochs; here al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, fields, replace
+from typing import Any, cast, get_args
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
@@ -36,7 +36,7 @@ from triptych.interop.imaginaire.yaml_file import YamlFile
 _GAN_MODES = {mode: mode for mode in ("hinge", "least_square", "non_saturated", "wasserstein")} | {"softplus": "non_saturated"}
 _INITIAL = ("xavier", "xavier_uniform", "kaiming", "orthogonal", "normal", "none")
 _NETWORKS = ("vgg19", "vgg16", "alexnet", "inception_v3", "resnet50")
-_CHANGES = ("color", "translation", "translation_scale", "cutout")
+_CHANGES: tuple[Change, ...] = get_args(Change)
 _DEFAULT_LAYER = "relu_4_1"
 
 _MODELS: dict[ModelType, type[GANConfig]] = {
@@ -47,27 +47,8 @@ _MODELS: dict[ModelType, type[GANConfig]] = {
     "funit": FUNITConfig,
     "coco_funit": FUNITConfig,
 }
-_PAIRED = {"adversarial_weight": "gan", "feature_matching_weight": "feature_matching", "perceptual_weight": "perceptual", "l1_weight": "l1"}
-_UNPAIRED = {"adversarial_weight": "gan", "image_recon_weight": "image_recon", "cycle_weight": "cycle_recon"}
-_UNPAIRED |= {"perceptual_weight": "perceptual"}
-_FUNIT = {"adversarial_weight": "gan", "feature_matching_weight": "feature_matching", "image_recon_weight": "image_recon"}
-_WEIGHTS: dict[ModelType, dict[str, str]] = {
-    "spade": {**_PAIRED, "kl_weight": "kl"},
-    "pix2pixHD": _PAIRED,
-    "unit": _UNPAIRED,
-    "munit": {
-        **_UNPAIRED,
-        "content_recon_weight": "content_recon",
-        "style_recon_weight": "style_recon",
-        "style_recon_within_weight": "style_recon_within",
-        "content_recon_within_weight": "content_recon_within",
-        "consistency_weight": "consistency_reg",
-        "kl_weight": "kl",
-    },
-    "funit": _FUNIT,
-    "coco_funit": _FUNIT,
-}
-"""Our settings, and the names of the weights in `trainer.loss_weight`."""
+_LOSSES = {"adversarial_weight": "gan", "cycle_weight": "cycle_recon", "consistency_weight": "consistency_reg"}
+"""Our settings of weights whose loss has another name in `trainer.loss_weight`."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +120,7 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     published, trainer, inference = _MODELS[kind](), settings.inside("trainer"), settings.inside("inference_args")
     values: dict[str, Any] = {
         **networks,
-        **_loss_weights(kind, trainer, batch=batch_size(settings), assumed=data.assumed),
+        **_loss_weights(published, trainer, batch=batch_size(settings), assumed=data.assumed),
         "adversarial": _adversarial(kind, trainer),
         "augment": _changes(kind, trainer),
         "discriminator_steps": trainer.number("dis_step", most=100),
@@ -159,10 +140,15 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     try:
         return replace(published, **values)
     except ConfigError as error:
-        raise ConfigError(f"trainer.loss_weight.{_WEIGHTS[kind].get(error.setting, error.setting)}", error.reason) from None
+        raise ConfigError(f"trainer.loss_weight.{_loss(error.setting)}", error.reason) from None
 
 
-def _loss_weights(kind: ModelType, trainer: Settings, *, batch: int, assumed: bool) -> dict[str, float]:
+def _loss(setting: str) -> str:
+    """The name in `trainer.loss_weight` of one of our weights."""
+    return _LOSSES.get(setting, setting.removesuffix("_weight"))
+
+
+def _loss_weights(published: GANConfig, trainer: Settings, *, batch: int, assumed: bool) -> dict[str, float]:
     """The weights of the losses; a file without the section `data` may leave them to the published configuration."""
     weights = trainer.inside("loss_weight")
     if not weights.values:
@@ -170,7 +156,8 @@ def _loss_weights(kind: ModelType, trainer: Settings, *, batch: int, assumed: bo
             raise ConfigError("trainer.loss_weight", "missing, expected the weights of the losses by name (gan, ...)")
         trainer.warn("loss_weight", "missing; where this run is trained on, it has the losses of the published SPADE")
         return {}
-    values = {ours: weights.factor(theirs, 0.0, least=0) for ours, theirs in _WEIGHTS[kind].items()}
+    settings = [field.name for field in fields(published) if field.name.endswith("_weight")]
+    values = {setting: weights.factor(_loss(setting), 0.0, least=0) for setting in settings}
     if "kl_weight" in values:
         values["kl_weight"] *= batch  # summed over the batch of a GPU there, averaged here
     return values
@@ -186,12 +173,9 @@ def _adversarial(kind: ModelType, trainer: Settings) -> AdversarialConfig:
 
 def _changes(kind: ModelType, trainer: Settings) -> tuple[Change, ...]:
     """Of differentiable augmentation."""
-    text = trainer.text("aug_policy")
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if any(name not in _CHANGES for name in names):
-        raise ConfigError("trainer.aug_policy", f"got {text!r}, expected some of {', '.join(_CHANGES)}, separated by commas")
-    if len(set(names)) != len(names):
-        raise ConfigError("trainer.aug_policy", f"got {text!r}, expected each name once")
+    names = [name.strip() for name in trainer.text("aug_policy").split(",") if name.strip()]
+    trainer.require(set(names) <= set(_CHANGES), "aug_policy", f"some of {', '.join(_CHANGES)}, separated by commas")
+    trainer.require(len(set(names)) == len(names), "aug_policy", "each name once")
     if names and kind in ("spade", "pix2pixHD", "unit"):
         trainer.warn("aug_policy", f"the original ignores it in {kind}; so does this run (--model.augment {' '.join(names)})")
         return ()

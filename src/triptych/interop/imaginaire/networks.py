@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
-from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig
+from triptych.gans.discriminators import ResidualDiscriminatorConfig
 from triptych.gans.funit import FUNITDiscriminatorConfig, FUNITGeneratorConfig
 from triptych.gans.instance_features import FeatureEncoderConfig
-from triptych.gans.munit import MUNITGeneratorConfig
-from triptych.gans.pix2pixhd import Pix2PixHDGeneratorConfig
+from triptych.gans.munit import MUNITConfig, MUNITGeneratorConfig
+from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
-from triptych.gans.unit import UNITGeneratorConfig
+from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
 from triptych.interop.imaginaire.reading import MOST, ModelType, Settings
+from triptych.recipes.unpaired import munit_summer2winter_hd, unit_winter2summer
 
 C = TypeVar("C", bound=Config)
 
@@ -78,11 +79,10 @@ RESIDUAL = {**_CONVOLUTIONS, "max_num_filters": "max_num_filters", "num_layers":
 PATCH = {**RESIDUAL, "num_discriminators": "num_discriminators", "kernel_size": "kernel_size", "norm": "activation_norm_type"}
 """Our settings, and their names in the sections `gen` and `dis`; dots for sections within."""
 
-_PATCHES = {
-    "spade": SPADEDiscriminatorConfig().patch,
-    "pix2pixHD": PatchDiscriminatorConfig(num_layers=3, norm="instance"),
-    "unit": PatchDiscriminatorConfig(num_discriminators=3, shared=True, num_filters=48),
-    "munit": PatchDiscriminatorConfig(num_discriminators=3, num_filters=48, max_num_filters=1024, num_layers=5),
+_PATCHES: dict[ModelType, Config] = {
+    "pix2pixHD": Pix2PixHDConfig().discriminator,
+    "unit": cast(UNITConfig, unit_winter2summer().model).discriminator,
+    "munit": cast(MUNITConfig, munit_summer2winter_hd().model).discriminator,
 }
 """Of the published configurations."""
 
@@ -126,7 +126,7 @@ def discriminator_config(kind: ModelType, dis: Settings) -> Config:
     _check_affine(dis)
     match kind:
         case "spade":
-            return SPADEDiscriminatorConfig(patch=overlaid(_PATCHES[kind], dis, PATCH))
+            return SPADEDiscriminatorConfig(patch=overlaid(SPADEDiscriminatorConfig().patch, dis, PATCH))
         case "pix2pixHD":
             return overlaid(_PATCHES[kind], dis, PATCH)
         case "unit" | "munit":
@@ -140,22 +140,21 @@ def discriminator_config(kind: ModelType, dis: Settings) -> Config:
 def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:
     """Raises ConfigError where parts of a generator have a padding, kernel or weight norm that they cannot have here."""
     padding = "zeros" if kind == "spade" else "reflect"
-    if gen.value("padding_mode", padding) != padding:
-        raise ConfigError(gen.name("padding_mode"), f"got {gen.value('padding_mode')!r}, expected {padding!r}, as published")
+    gen.require(gen.value("padding_mode", padding) == padding, "padding_mode", f"{padding!r}, as published")
     if kind != "spade":
-        return _check_affine(gen)
+        _check_affine(gen)
+        return
     encoder = gen.inside("style_enc")
     for key in ("kernel_size", "weight_norm_type"):
         whole, part = gen.value(key), encoder.value(key)
-        if whole is not None and part is not None and (whole or "none") != (part or "none"):
-            raise ConfigError(encoder.name(key), f"got {part!r}, expected that of the generator, {whole!r}")
+        fits = whole is None or part is None or (whole or "none") == (part or "none")
+        encoder.require(fits, key, f"that of the generator, {whole!r}")
 
 
 def _check_affine(section: Settings) -> None:
     """Raises ConfigError for norms without gain and offset, which only SPADE's and AdaIN's have here."""
     params = section.inside("activation_norm_params")
-    if not params.flag("affine", True):
-        raise ConfigError(params.name("affine"), "got False, expected True: these norms have a gain and an offset here")
+    params.require(params.flag("affine", True), "affine", "True: these norms have a gain and an offset here")
 
 
 def overlaid(base: C, settings: Settings, names: Mapping[str, str], *, least: int = 0) -> C:

@@ -39,6 +39,11 @@ class Settings:
         """The dotted name of a setting in this section."""
         return f"{self.section}.{key}" if self.section else key
 
+    def require(self, holds: bool, key: str, expected: str) -> None:
+        """Raises ConfigError unless `holds`: names the setting, what stands there and what is `expected`."""
+        if not holds:
+            raise ConfigError(self.name(key), f"got {self.values.get(key)!r}, expected {expected}")
+
     def warn(self, key: str, text: str) -> None:
         """Keeps a warning about a setting."""
         self.warnings.append(f"{self.name(key)}: {text}")
@@ -52,54 +57,54 @@ class Settings:
     def number(self, key: str, default: int | None = None, *, least: int = 1, most: int = MOST) -> int:
         """A whole number; 1e9 is one."""
         value = self.value(key, default)
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        if not isinstance(whole, int) or isinstance(whole, bool) or not least <= whole <= most:
-            raise ConfigError(self.name(key), f"got {value!r}, expected a whole number from {least} to {most}")
+        whole: Any = int(value) if isinstance(value, float) and value.is_integer() else value
+        fits = isinstance(whole, int) and not isinstance(whole, bool) and least <= whole <= most
+        self.require(fits, key, f"a whole number from {least} to {most}")
         return whole
 
     def factor(self, key: str, default: float | None = None, *, least: float = -math.inf, most: float = math.inf) -> float:
         """A finite number."""
         value = self.value(key, default)
-        plain = isinstance(value, int | float) and not isinstance(value, bool)
-        if not plain or not math.isfinite(value) or not least <= value <= most:
-            bounds = "" if least == -math.inf else f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
-            raise ConfigError(self.name(key), f"got {value!r}, expected a number{bounds}")
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and least <= value <= most
+        bounds = "" if least == -math.inf else f" of at least {least:g}" if most == math.inf else f" from {least:g} to {most:g}"
+        self.require(fits, key, f"a number{bounds}")
         return float(value)
 
     def positive(self, key: str, default: float | None = None) -> float:
         """A finite number above 0."""
         value = self.factor(key, default)
-        if value <= 0:
-            raise ConfigError(self.name(key), f"got {value:g}, expected a positive number")
+        self.require(value > 0, key, "a positive number")
         return value
 
     def rate(self, key: str, default: float | None = None) -> float:
         """A number from 0 to below 1."""
         value = self.factor(key, default, least=0)
-        if value >= 1:
-            raise ConfigError(self.name(key), f"got {value:g}, expected a number from 0 to below 1")
+        self.require(value < 1, key, "a number from 0 to below 1")
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """True or false."""
         value = self.value(key, default)
-        if not isinstance(value, bool):
-            raise ConfigError(self.name(key), f"got {value!r}, expected true or false")
+        self.require(isinstance(value, bool), key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
         """A text."""
         value = self.value(key, default)
-        if not isinstance(value, str):
-            raise ConfigError(self.name(key), f"got {value!r}, expected text")
+        self.require(isinstance(value, str), key, "text")
         return value
+
+    def texts(self, key: str, expected: str) -> list[str]:
+        """A list of texts, or a single one; `expected`: in the error."""
+        value = self.value(key)
+        texts = [value] if isinstance(value, str) else value or []
+        self.require(isinstance(texts, list) and all(isinstance(text, str) and text for text in texts), key, expected)
+        return texts
 
     def choice(self, key: str, allowed: Iterable[str], default: str | None = None) -> str:
         """One of some words; an empty one is "none"."""
         value, allowed = self.value(key, default) or "none", tuple(allowed)
-        if value not in allowed:
-            hint = nearest(str(value), allowed)
-            raise ConfigError(self.name(key), f"got {value!r}, expected one of {', '.join(map(repr, allowed))}{hint}")
+        self.require(value in allowed, key, f"one of {', '.join(map(repr, allowed))}{nearest(str(value), allowed)}")
         return value
 
 

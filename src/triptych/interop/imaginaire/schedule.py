@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
-from triptych.core.errors import ConfigError
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.model import GANConfig
 from triptych.interop.imaginaire.reading import Settings
@@ -175,11 +174,9 @@ def _decay(section: Settings) -> Decay:
     start, end = (settings.number(key, least=0, most=10 * ENDLESS) for key in ("decay_start", "decay_end"))
     target = settings.factor("decay_target", least=0, most=1)
     if policy == "linear":
-        if end <= start:
-            raise ConfigError(settings.name("decay_end"), f"got {end}, expected more than decay_start, {start}")
+        settings.require(end > start, "decay_end", f"more than decay_start, {start}")
         return Decay(policy, span(start), span(end), target)
-    if policy == "step" and gamma == 0:
-        raise ConfigError(settings.name("gamma"), "got 0, expected more than 0 and at most 1")
+    settings.require(gamma > 0 or policy != "step", "gamma", "more than 0 and at most 1")
     return Decay(policy, Span(), span(step) if policy == "step" and gamma < 1 else Span(), gamma)
 
 

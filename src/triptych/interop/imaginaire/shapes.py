@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -59,11 +59,8 @@ class Weights:
 
     def weight(self, stem: str, *, axes: int = 4) -> tuple[int, ...]:
         """The shape of a layer's weight (out, in, ...), whatever normalises it."""
-        for last in ("weight_orig", "weight"):
-            if f"{stem}.{last}" in self.state:
-                return self.shape(f"{stem}.{last}", axes=axes)
-        # Weight norm's direction is called like the right vector of spectral norm, which has one axis.
-        return self.shape(f"{stem}.{'weight_v' if f'{stem}.weight_g' in self.state else self._weight_name}", axes=axes)
+        names: dict[WeightNorm, str] = {"none": "weight", "spectral": "weight_orig", "weight": "weight_v"}
+        return self.shape(f"{stem}.{names[self.norm_of(stem)]}", axes=axes)
 
     @cached_property
     def weight_norm(self) -> WeightNorm:
@@ -72,14 +69,9 @@ class Weights:
             return "spectral"
         return "weight" if any(name.endswith("weight_g") for name in self.state) else "none"
 
-    @property
-    def _weight_name(self) -> str:
-        return {"none": "weight", "spectral": "weight_orig", "weight": "weight_v"}[self.weight_norm]
-
     def norm_of(self, stem: str) -> WeightNorm:
         """How the weight of one layer is normalised."""
-        names = {"weight_orig": "spectral", "weight_g": "weight"}
-        return cast(WeightNorm, next((norm for last, norm in names.items() if f"{stem}.{last}" in self.state), "none"))
+        return "spectral" if f"{stem}.weight_u" in self.state else "weight" if f"{stem}.weight_g" in self.state else "none"
 
     def norm_first(self, block: str) -> bool | None:
         """Whether a block's norm comes before its convolution, as the order of the names tells; None: it has no norm."""
