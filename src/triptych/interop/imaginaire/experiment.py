@@ -27,7 +27,6 @@ from triptych.gans.spade import SPADEConfig
 from triptych.gans.unit import UNITConfig
 from triptych.gans.unpaired_base import UnpairedConfig
 from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
-from triptych.interop.imaginaire.keys import unread
 from triptych.interop.imaginaire.networks import discriminator_config, generator_config
 from triptych.interop.imaginaire.reading import MODEL_TYPES, ModelType, Settings, is_foreign, model_types
 from triptych.interop.imaginaire.schedule import Schedule, batch_size, read_schedule
@@ -83,7 +82,7 @@ def read_experiment(file: YamlFile) -> Experiment:
     model = _model(kind, networks, data, settings)
     _check_trainer(kind, settings.inside("trainer"))
     schedule = read_schedule(settings, model)
-    unknown, notes = unread(file.given, settings.asked)
+    unknown, notes = file.unread()
     return Experiment(kind, model, data, schedule, [*settings.warnings, *unknown], notes)
 
 

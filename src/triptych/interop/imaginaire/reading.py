@@ -17,13 +17,13 @@ MOST = 10_000
 
 
 class Settings:
-    """A section of a YAML file. The sections of one file share `asked`, the dotted names of the settings read, and `warnings`."""
+    """A section of a YAML file. The sections of one file share `read`, the dotted names of the settings read, and `warnings`."""
 
     def __init__(self, values: Any, section: str = "", parent: Settings | None = None) -> None:
         if not isinstance(values, Mapping):
             raise ConfigError(section, f"got {values!r}, expected a table of settings")
         self.values, self.section = values, section
-        self.asked: set[str] = set() if parent is None else parent.asked
+        self.read: set[str] = set() if parent is None else parent.read
         self.warnings: list[str] = [] if parent is None else parent.warnings
 
     def inside(self, key: str) -> Settings:
@@ -50,7 +50,7 @@ class Settings:
 
     def value(self, key: str, default: Any = None) -> Any:
         """What stands under a key, whatever it is; `default` where nothing does."""
-        self.asked.add(self.name(key))
+        self.read.add(self.name(key))
         value = self.values.get(key)
         return default if value is None else value
 
