@@ -122,6 +122,7 @@ def test_a_file_lies_over_the_defaults(tmp_path: Path) -> None:
     assert (optimizer.factor("lr", 0), optimizer.factor("eps", 0), optimizer.inside("lr_policy").factor("gamma", 1)) == (0.5, 1e-8, 0.1)
     assert file.settings.inside("trainer").number("gen_step", 7) == 1
     assert file.settings.inside("dis_opt").factor("lr", 0) == 1e-4
+    assert YamlFile({"gen_opt": {"lr": None}}).settings.inside("gen_opt").factor("lr") == 1e-4, "what is empty leaves the default"
 
 
 # The published files
@@ -403,6 +404,9 @@ def test_kinds_of_labels() -> None:
         ("munit", {"trainer": {"aug_policy": "color,rotation"}}, "trainer.aug_policy: got 'color,rotation', expected some of color"),
         ("munit", {"trainer": {"aug_policy": "color,color"}}, "trainer.aug_policy: got 'color,color', expected each name once"),
         ("spade", {"trainer": {"model_average_config": {"beta": 1}}}, "trainer.model_average_config.beta: got 1, expected a number from 0"),
+        ("funit", {"common": []}, "dis.common: got [], expected a table of settings"),
+        ("munit", {"trainer": {"gan_recon": 3}}, "trainer.gan_recon: got 3, expected true or false"),
+        ("unit", {"inference_args": {"a2b": 3}}, "inference_args.a2b: got 3, expected true or false"),
         ("spade", {"trainer": {"dis_step": 0}}, "trainer.dis_step: got 0, expected a whole number from 1 to 100"),
         ("spade", {"gen_opt": {"type": "madam"}}, "gen_opt.type: got 'madam', expected one of 'adam'"),
         ("spade", {"dis_opt": {"type": "sgd"}}, "dis_opt.type: got 'sgd', expected one of 'adam'"),

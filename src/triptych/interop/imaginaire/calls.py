@@ -128,9 +128,9 @@ class PairedScores(OriginalNetwork):
         """`label`: as the generator takes it."""
         network: SPADEDiscriminator | Pix2PixHDDiscriminator = self.network
         label, out = self.seen(label), {}
-        for name, given in (("real", images), ("fake", fake_images)):
-            if given is not None:
-                scores = network(given, label=label)
+        for name, judged in (("real", images), ("fake", fake_images)):
+            if judged is not None:
+                scores = network(judged, label=label)
                 out |= {f"{name}_outputs": list(scores.outputs), f"{name}_features": [list(layers) for layers in scores.features]}
         return out
 
@@ -151,8 +151,8 @@ class DomainScores(OriginalNetwork):
         """Each is judged as images of the domain that its name ends with: images_ba as of a, which decoded them."""
         network: PairDiscriminator = self.network
         out: Outputs = {}
-        given = {"a": images_a, "b": images_b, "ab": images_ab, "ba": images_ba, "aa": images_aa, "bb": images_bb}
-        for name, images in given.items():
+        judged = {"a": images_a, "b": images_b, "ab": images_ab, "ba": images_ba, "aa": images_aa, "bb": images_bb}
+        for name, images in judged.items():
             if images is not None:
                 scores: Scores = network(images, domain=name[-1])
                 out[f"out_{name}"], out[f"fea_{name}"] = _one_or_list(scores.outputs), _one_or_list(scores.features)

@@ -113,9 +113,9 @@ def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ..
 
 def _input_types(data: Settings) -> dict[str, Settings]:
     """The settings of each type of data, by name."""
-    given = data.value("input_types")
-    entries = given if isinstance(given, list) else [] if given is None else [given]
-    fits = isinstance(given, list | Mapping | None) and all(isinstance(entry, Mapping) for entry in entries)
+    value = data.value("input_types")
+    entries = value if isinstance(value, list) else [] if value is None else [value]
+    fits = isinstance(value, list | Mapping | None) and all(isinstance(entry, Mapping) for entry in entries)
     data.require(fits, "input_types", "a list with the settings of each type of data by its name")
     types = {name: {} if values is None else values for entry in entries for name, values in entry.items()}
     return {name: Settings(values, f"{data.name('input_types')}.{name}", data) for name, values in types.items()}
@@ -191,25 +191,25 @@ def _is_mask(settings: Settings) -> bool:
 
 def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> dict[str, int]:
     """The number of classes of each type that is a class map."""
-    given = data.value("one_hot_num_classes")
-    if given is None:
+    value = data.value("one_hot_num_classes")
+    if value is None:
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         masks = [name for name in labels if _is_mask(types[name])]
         data.require(len(masks) == 1, "one_hot_num_classes", "a number for each class map by its name")
         return {masks[0]: data.number("one_hot_num_classes", most=_MOST_CLASSES)}
     numbers = data.inside("one_hot_num_classes")
-    return {name: numbers.number(name, 1, most=_MOST_CLASSES) for name in given if name in labels}
+    return {name: numbers.number(name, 1, most=_MOST_CLASSES) for name in value if name in labels}
 
 
 def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> bool:
     """Whether class maps have a channel more, for ignored pixels."""
     flags = {name: types[name].flag("use_dont_care", False) for name in labels}
-    given = data.value("use_dont_care")
-    if not isinstance(given, Mapping):
+    value = data.value("use_dont_care")
+    if not isinstance(value, Mapping):
         return data.flag("use_dont_care", any(flags.values()))
     section = data.inside("use_dont_care")
-    return any((flags | {name: section.flag(name, False) for name in given if name in labels}).values())
+    return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
 
 
 def _positive(images: list[Settings]) -> bool:
@@ -269,10 +269,10 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
 
 def _size(settings: Settings, key: str) -> tuple[int, int] | None:
     """Height and width: "256, 512", [256, 512] or 256."""
-    given = settings.value(key)
-    if given is None:
+    value = settings.value(key)
+    if value is None:
         return None
-    parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
     try:
         sides = [int(part) for part in parts if not isinstance(part, bool | float)]
     except (TypeError, ValueError):

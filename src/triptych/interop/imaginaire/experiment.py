@@ -104,7 +104,7 @@ def _trainer_of(kind: ModelType) -> ModelType:
 
 
 def _check_label_channels(gen: Settings, data: Dataset) -> None:
-    gen.value("out_image_small_side_size")  # told by the data
+    gen.value("out_image_small_side_size")  # the data decide it
     channels = gen.number("num_labels", data.label_channels)
     if channels != data.label_channels:
         reason = f"got {channels}, but data.input_labels have {data.label_channels} channels ({data.label_parts})"
@@ -112,7 +112,8 @@ def _check_label_channels(gen: Settings, data: Dataset) -> None:
 
 
 def _num_classes(dis: Settings) -> int | None:
-    return dis.number("num_classes", 0, least=0) or dis.inside("common").number("num_classes", 0, least=0) or None
+    common = dis.inside("common")
+    return dis.number("num_classes", 0, least=0) or common.number("num_classes", 0, least=0) or None
 
 
 def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, settings: Settings) -> GANConfig:
@@ -226,7 +227,7 @@ def _perceptual(trainer: Settings, *, needed: bool) -> PerceptualConfig:
 
 def _check_trainer(kind: ModelType, trainer: Settings) -> None:
     """Warns of a trainer that is not the original's of this model."""
-    given = trainer.value("type")
-    name = given.rpartition(".")[2] if isinstance(given, str) else given
-    if given is not None and (is_foreign(given) or name not in (kind, _trainer_of(kind))):
-        trainer.warn("type", f"got {given!r}; the run is trained as {kind}, which gen.type says")
+    value = trainer.value("type")
+    name = value.rpartition(".")[2] if isinstance(value, str) else value
+    if value is not None and (is_foreign(value) or name not in (kind, _trainer_of(kind))):
+        trainer.warn("type", f"got {value!r}; the run is trained as {kind}, which gen.type says")

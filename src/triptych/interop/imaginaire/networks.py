@@ -75,8 +75,9 @@ GENERATORS: dict[ModelType, dict[str, str]] = {
 }
 _ENCODER = {"num_features": "num_feat_channels", "num_filters": "num_filters", "num_downsamples": "num_downsamples"}
 _ENCODER |= {"num_clusters": "num_clusters"}
-RESIDUAL = {**_CONVOLUTIONS, "max_num_filters": "max_num_filters", "num_layers": "num_layers"}
-PATCH = {**RESIDUAL, "num_discriminators": "num_discriminators", "kernel_size": "kernel_size", "norm": "activation_norm_type"}
+CLASSES = {**_CONVOLUTIONS, "max_num_filters": "max_num_filters", "num_layers": "num_layers"}
+RESIDUAL = {**CLASSES, "norm": "activation_norm_type"}
+PATCH = {**RESIDUAL, "num_discriminators": "num_discriminators", "kernel_size": "kernel_size"}
 """Our settings, and their names in the sections `gen` and `dis`; dots for sections within."""
 
 _PATCHES: dict[ModelType, Config] = {
@@ -132,9 +133,9 @@ def discriminator_config(kind: ModelType, dis: Settings) -> Config:
         case "unit" | "munit":
             if dis.flag("patch_dis" if kind == "unit" else "patch_wise", True):
                 return overlaid(_PATCHES[kind], dis, PATCH)
-            return overlaid(ResidualDiscriminatorConfig(), dis, {**RESIDUAL, "norm": "activation_norm_type"})
+            return overlaid(ResidualDiscriminatorConfig(), dis, RESIDUAL)
         case "funit" | "coco_funit":
-            return overlaid(FUNITDiscriminatorConfig(), dis, RESIDUAL)
+            return overlaid(FUNITDiscriminatorConfig(), dis, CLASSES)
 
 
 def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:

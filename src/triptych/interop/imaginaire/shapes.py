@@ -22,7 +22,7 @@ from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, 
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
-from triptych.interop.imaginaire.networks import GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
+from triptych.interop.imaginaire.networks import CLASSES, GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
 from triptych.interop.imaginaire.reading import ModelType, Settings
 
 _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
@@ -291,7 +291,7 @@ def _residual(weights: Weights, dis: Settings) -> tuple[ResidualDiscriminatorCon
         num_layers=layers,
         weight_norm=weights.weight_norm,
     )
-    return _overlaid(config, dis, {**RESIDUAL, "norm": "activation_norm_type"}), channels
+    return _overlaid(config, dis, RESIDUAL), channels
 
 
 def _class_discriminator(weights: Weights, dis: Settings) -> Network:
@@ -305,4 +305,4 @@ def _class_discriminator(weights: Weights, dis: Settings) -> Network:
         weight_norm=weights.weight_norm,
     )
     classes = weights.shape("model.embedder.weight", axes=2)[0]
-    return Network(FUNITDiscriminator, _overlaid(config, dis, RESIDUAL), channels, num_classes=classes)
+    return Network(FUNITDiscriminator, _overlaid(config, dis, CLASSES), channels, num_classes=classes)

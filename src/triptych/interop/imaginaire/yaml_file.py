@@ -157,11 +157,11 @@ def _one_line(problem: object) -> str:
 
 def _count(node: yaml.Node, counts: dict[int, int | None], name: str) -> int:
     """Values in a node, aliases counted as what they stand for. Raises ConfigError for too many, and for what contains itself."""
-    known = counts.get(id(node), 0)
-    if known is None:
+    counted = counts.get(id(node), 0)
+    if counted is None:
         raise ConfigError("", f"{name}: an alias stands for something that contains it")
-    if known:
-        return known
+    if counted:
+        return counted
     counts[id(node)] = None
     total = 1
     if isinstance(node, yaml.SequenceNode):
@@ -181,8 +181,8 @@ def _check_keys(node: yaml.MappingNode, name: str) -> None:
     for key, _ in node.value:
         where = f"{name}, line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode) or key.tag not in _KEY_TAGS:
-            found = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or table"
-            raise ConfigError("", f"{where}: got {found} as a key, expected a name")
+            shown = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a list or table"
+            raise ConfigError("", f"{where}: got {shown} as a key, expected a name")
         if key.value in seen:
             raise ConfigError("", f"{where}: {key.value} stands twice in one table")
         seen.add(key.value)
