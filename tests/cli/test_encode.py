@@ -117,7 +117,7 @@ def test_batches_make_no_difference(run: Run) -> None:
     done: list[tuple[float, float]] = []
     parts = run.coder(settings=EncodingConfig(steps=4), batch_size=2, device="cpu", progress=lambda *now: done.append(now))
     split, whole = parts.encode(pixels(), labels=[3, 7]), coder(run).encode(pixels(), labels=[3, 7])
-    assert done == [(2, 5), (4, 5), (5, 5)]
+    assert done == [(0, 5), (2, 5), (4, 5), (5, 5)]
     assert whole.labels is not None and whole.labels.tolist() == [3, 7, 3, 7, 3]
     np.testing.assert_allclose(split.arrays[0], whole.arrays[0], atol=1e-4, rtol=1e-4)
     decoded = [made.decode(whole).images.astype(int) for made in (parts, coder(run))]
@@ -131,8 +131,8 @@ def test_each_image_has_its_own_label_in_every_batch(run: Run, monkeypatch: pyte
         told.extend(labels.tolist())
         return [torch.zeros(len(labels), 1, 8, 8)]
 
-    monkeypatch.setattr(made._encoder, "encode", noted)
-    monkeypatch.setattr(made._encoder, "decode", lambda given, **named: noted(given, **named)[0])
+    monkeypatch.setattr(made.model, "encode", noted)
+    monkeypatch.setattr(made.model, "decode", lambda given, **named: noted(given, **named)[0])
     latents = made.encode(pixels(), labels=[3, 7, 1])
     made.decode(latents)
     made.decode(latents, labels=[2, 4])
@@ -144,7 +144,7 @@ def test_error_is_the_mean_difference_in_levels(run: Run, monkeypatch: pytest.Mo
     given = np.full((2, 8, 8, 1), 100, dtype=np.uint8)
     off = torch.full((2, 1, 8, 8), 103.25 / 127.5 - 1)
     off[1] = 99.25 / 127.5 - 1
-    monkeypatch.setattr(made._encoder, "decode", lambda latents, **_: off)
+    monkeypatch.setattr(made.model, "decode", lambda latents, **_: off)
     assert made.error(given, Latents((np.zeros((2, 1, 8, 8), dtype=np.float32),), np.array([1, 2]))) == pytest.approx(2.0, abs=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_decoded_images_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -
     made = coder(run)
     levels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8, 1)
     images = RawBatch(torch.from_numpy(levels), None, torch.arange(4)).to("cpu").images
-    monkeypatch.setattr(made._encoder, "decode", lambda latents, **_: images)
+    monkeypatch.setattr(made.model, "decode", lambda latents, **_: images)
     found = made.decode(Latents((np.zeros((4, 1, 8, 8), dtype=np.float32),), np.zeros(4, dtype=np.int64)))
     np.testing.assert_array_equal(found.images, levels)
 

@@ -19,7 +19,7 @@ from triptych.core.model import Report
 from triptych.data.config import DataConfig
 from triptych.diffusion.adm import ADM
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train
+from triptych.runs import Latents, Run, open_run, train
 
 STEPS = 4
 
@@ -141,5 +141,13 @@ def test_an_interrupted_evaluation_and_encoding_say_how_they_go_on(trained, tmp_
     with pytest.raises(Stopped, match="^interrupted; what was measured is kept, and the same command goes on$"):
         trained.evaluate(count=2, out=tmp_path / "a.json", device="cpu", progress=interrupt)
     images = trained.config.data.open().train.batch(np.arange(2)).images
+    np.savez(tmp_path / "in.npz", arr_0=images, arr_1=np.arange(2))
+    coder = trained.coder(device="cpu", progress=interrupt)
+    with pytest.raises(Stopped, match="^interrupted; what was encoded is kept, and the same command goes on$"):
+        coder.encode(images, labels=[0], out=tmp_path / "a.npz")
+    with pytest.raises(Stopped, match="^interrupted; what was encoded is kept, and the same command goes on$"):
+        coder.directions(tmp_path / "in.npz", out=tmp_path / "d.npz", latents_out=tmp_path / "a.npz")
     with pytest.raises(Stopped, match="^interrupted; the same command begins again$"):
-        trained.coder(device="cpu", progress=interrupt).encode(images, labels=[0], out=tmp_path / "a.npz")
+        coder.directions(tmp_path / "in.npz", out=tmp_path / "d.npz")
+    with pytest.raises(Stopped, match="^interrupted; what was decoded is kept, and the same command goes on$"):
+        coder.decode(Latents((np.zeros((2, 1, 8, 8), np.float32),), np.zeros(2, np.int64)), out=tmp_path / "a.png")

@@ -1,18 +1,19 @@
-"""Images as a model's latents, and back."""
+"""Images as a model's latents, and back. A `Coder` holds the opened run; its two ways, `Encoding` and `Decoding`, are work."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from triptych.core.batch import RawBatch, share
+from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
@@ -31,6 +32,7 @@ from triptych.runs.latents import Latents, check_name, read_latents, write_laten
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, write_samples
 from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.work import Part, Work, assembled, done, evaluating, in_memory, ranges
 
 T = TypeVar("T")
 
@@ -44,16 +46,78 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     return Coder(run.open(Loading(**loading)), settings, progress=progress)
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """The work of making latents of images."""
+
+    opened: Opened
+    images: Collection
+    labels: np.ndarray | None
+    "Of the images that are encoded, the first so many."
+    count: int
+    settings: Config
+
+    @property
+    def identity(self) -> Any:
+        return ["encode", self.count, self.images.origin, *_asked(self.opened, self.labels, self.settings)]
+
+    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+        model, device = self.opened.model, self.opened.world.device
+        for part in ranges(items, self.opened.batch_size()):
+            batch = RawBatch(torch.from_numpy(self.images.load(part)), None, torch.as_tensor(part)).to(device)
+            labels, rng = _labels_of(part, self.labels, self.opened), Rng(0, ("encode",), batch.index)
+            with evaluating(model), autocast(self.opened.loading.precision, device=device):
+                made = require_encoder(model).encode(batch.images, labels=labels, rng=rng, settings=self.settings)
+            yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The work of making images of latents."""
+
+    opened: Opened
+    latents: Latents
+    labels: np.ndarray | None
+    settings: Config
+    kept: Callable[[Tensor], Tensor] = nearest_uint8
+    "Of images (b, c, h, w) in [-1, 1], what is kept."
+
+    @property
+    def count(self) -> int:
+        return len(self.latents)
+
+    @property
+    def identity(self) -> Any:
+        return ["decode", self.latents.digest, *_asked(self.opened, self.labels, self.settings)]
+
+    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+        model, device = self.opened.model, self.opened.world.device
+        for part in ranges(items, self.opened.batch_size()):
+            chosen = [torch.from_numpy(array[part.start : part.stop]).to(device) for array in self.latents.arrays]
+            with evaluating(model), autocast(self.opened.loading.precision, device=device):
+                images = require_encoder(model).decode(chosen, labels=_labels_of(part, self.labels, self.opened), settings=self.settings)
+            yield part, {"images": self.kept(images.float()).cpu().numpy()}
+
+
+def _asked(opened: Opened, labels: np.ndarray | None, settings: Config) -> list[Any]:
+    """What both ways depend on, for JSON."""
+    return [None if labels is None else labels.tolist(), settings.to_dict(), opened.loading.precision, opened.origin]
+
+
+def _labels_of(part: range, labels: np.ndarray | None, opened: Opened) -> Tensor | None:
+    """The labels of some indices, where the model is conditional."""
+    if labels is None or opened.model.num_classes is None:
+        return None
+    return torch.from_numpy(labels[part.start : part.stop]).to(opened.world.device)
+
+
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
     def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
-        self.model, self.spec, self._world = opened.model, opened.spec, opened.world
-        self._encoder, self._num_classes = require_encoder(opened.model), getattr(opened.model, "num_classes", None)
-        self.settings = settings or self._encoder.encoding
+        self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_encoder(opened.model).encoding
         self._opened, self._progress = opened, progress
 
-    @torch.no_grad()
     def encode(
         self,
         images: str | Path | np.ndarray | Collection,
@@ -75,19 +139,13 @@ class Coder:
         count = _counted(count, pictures)
         chosen = labels_of(pictures, self.model, self.spec, count=count, chosen=labels)
 
-        def part(indices: range) -> list[np.ndarray]:
-            index = torch.arange(indices.start, indices.stop)
-            batch = RawBatch(torch.from_numpy(pictures.load(indices)), None, index).to(self._world.device)
-            rng = Rng(0, ("encode",), batch.index)
-            made = self._encoder.encode(batch.images, labels=self._told(chosen, indices), rng=rng, settings=self.settings)
-            return [latent.float().cpu().numpy() for latent in made]
+        work = Encoding(self._opened, pictures, chosen, count, self.settings)
 
-        with self._writing(out):
-            levels = zip(*self._shared(count, part), strict=True)
-            latents = Latents(tuple(np.concatenate(level) for level in levels), chosen)
-            if out is not None and self._world.is_main:
-                write_latents(out, latents)
-        return latents
+        def conclude(parts: Iterable[Part]) -> Latents:
+            levels = assembled(parts, count)
+            return Latents(tuple(levels[str(level)] for level in range(len(levels))), chosen)
+
+        return self._done(work, out, kept="encoded", conclude=conclude, write=write_latents)
 
     def directions(
         self,
@@ -115,10 +173,11 @@ class Coder:
             groups = class_groups(pictures, self.spec, count=count)
         else:
             groups = attribute_groups(user_path(attributes), pictures, count=count)
-        with self._writing(out):
+        world, kept = self._opened.world, None if latents_out is None else "encoded"
+        with nullcontext() if out is None else writing(out, world=world, kept=kept):
             latents = self.encode(pictures, count=count, labels=labels, out=latents_out)
             made = directions_of(latents, groups)
-            if out is not None and self._world.is_main:
+            if out is not None and world.is_main:
                 write_directions(out, made)
         return made, latents
 
@@ -142,20 +201,14 @@ class Coder:
                     check_kept(out, given)
         picked = edit.picked(latents if isinstance(latents, Latents) else read_latents(Path(latents)))
         picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
-        if edit.between is not None and self._num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
+        if edit.between is not None and self.model.num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
             found = " and ".join(map(str, picked.labels.tolist()))
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {found}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
-        edit = dataclasses.replace(edit, path=edit.path or self._encoder.interpolation)
+        edit = dataclasses.replace(edit, path=edit.path or require_encoder(self.model).interpolation)
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
-        if out is not None:
-            check_output(out, count=len(made))
-        with self._writing(out):
-            samples = self.decode(made)
-            if out is not None and self._world.is_main:
-                write_samples(out, samples, columns=edit.columns)
-        return samples
+        return self._images(made, self._labels(made, None), out, columns=edit.columns)
 
     def decode(
         self, latents: Latents | str | Path, *, count: int | None = None, labels: Sequence[int | str] | None = None, out: Path | None = None
@@ -171,22 +224,16 @@ class Coder:
         count = len(latents) if count is None else count
         if not 1 <= count <= len(latents):
             raise ConfigError("count", f"got {count}, expected 1 to {len(latents)}, the latents that are there")
-        if out is not None:
-            check_output(out, count=count)
         latents = latents.first(count)
-        chosen = self._labels(latents, labels)
-        with self._writing(out):
-            samples = Samples(nearest_uint8(self._decoded(latents, chosen)).numpy(), chosen)
-            if out is not None and self._world.is_main:
-                write_samples(out, samples)
-        return samples
+        return self._images(latents, self._labels(latents, labels), out)
 
     def error(self, images: str | Path | np.ndarray | Collection, latents: Latents) -> float:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
         levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
         # Not of 8-bit images: rounding would hide errors below half a level.
-        decoded = self._decoded(latents, latents.labels).double()
-        return float(((decoded + 1) * 127.5 - levels).abs().mean())
+        work = Decoding(self._opened, latents, latents.labels, self.settings, kept=lambda images: images)
+        decoded = assembled(in_memory(work, self._opened.world, self._progress), len(latents))["images"]
+        return float(((torch.from_numpy(decoded).double() + 1) * 127.5 - levels).abs().mean())
 
     def open(self, images: str | Path | np.ndarray | Collection, *, classes: ClassesFrom = "auto") -> Collection:
         """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
@@ -194,43 +241,29 @@ class Coder:
             return images
         return open_squares(images, side=self.spec.image_size, channels=self.spec.channels, classes=classes)
 
-    @torch.no_grad()
-    def _decoded(self, latents: Latents, labels: np.ndarray | None) -> Tensor:
-        """The images (n, c, h, w) in [-1, 1], in host memory."""
+    def _images(self, latents: Latents, labels: np.ndarray | None, out: Path | None, *, columns: int | None = None) -> Samples:
+        """The images of latents, in every process; also written to `out`."""
+        if out is not None:
+            check_output(out, count=len(latents))
+        return self._done(
+            Decoding(self._opened, latents, labels, self.settings),
+            out,
+            kept="decoded",
+            conclude=lambda parts: Samples(assembled(parts, len(latents))["images"], labels),
+            write=lambda path, samples: write_samples(path, samples, columns=columns),
+        )
 
-        def part(indices: range) -> Tensor:
-            chosen = [torch.from_numpy(array[indices.start : indices.stop]).to(self._world.device) for array in latents.arrays]
-            return self._encoder.decode(chosen, labels=self._told(labels, indices), settings=self.settings).float().cpu()
-
-        return torch.cat(self._shared(len(latents), part))
+    def _done(
+        self, work: Work, out: Path | None, *, kept: str, conclude: Callable[[Iterable[Part]], T], write: Callable[[Path, T], object]
+    ) -> T:
+        return done(work, out, world=self._opened.world, progress=self._progress, kept=kept, conclude=conclude, write=write)
 
     def _labels(self, latents: Latents, given: Sequence[int | str] | None) -> np.ndarray | None:
         if given is not None:
             return label_list(self.model, self.spec, count=len(latents), given=given)
-        if self._num_classes is not None and latents.labels is None:
-            raise ConfigError("labels", f"the latents have none, but this model needs one for each, from 0 to {self._num_classes - 1}")
+        if self.model.num_classes is not None and latents.labels is None:
+            raise ConfigError("labels", f"the latents have none, but this model needs one for each, from 0 to {self.model.num_classes - 1}")
         return latents.labels
-
-    def _told(self, labels: np.ndarray | None, indices: range) -> Tensor | None:
-        """The labels of some indices, where the model is conditional."""
-        if labels is None or self._num_classes is None:
-            return None
-        return torch.from_numpy(labels[indices.start : indices.stop]).to(self._world.device)
-
-    def _writing(self, out: Path | None) -> AbstractContextManager[None]:
-        """The block in which `out`, where there is one, is this command's."""
-        return nullcontext() if out is None else writing(out, world=self._world)
-
-    def _shared(self, count: int, part: Callable[[range], T]) -> list[T]:
-        """What `part` gives for each batch of `count` images, in order; each process does its share."""
-        own, made = share(count, rank=self._world.rank, world_size=self._world.size), []
-        batch_size = self._opened.batch_size()
-        for start in range(0, len(own), batch_size):
-            indices = own[start : start + batch_size]
-            with autocast(self._opened.loading.precision, device=self._world.device):
-                made.append(part(indices))
-            self._progress(start + len(indices), len(own))
-        return [one for process in self._world.gather(made) for one in process]
 
 
 def require_encoder(model: nn.Module) -> Encoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,15 @@ class Latents:
 
     def __len__(self) -> int:
         return len(self.arrays[0])
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 of the arrays, by which other latents are told from these."""
+        found = hashlib.sha256()
+        for array in self.arrays:
+            found.update(f"{array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
 
     def first(self, count: int) -> Latents:
         """Those of the first `count` images."""
