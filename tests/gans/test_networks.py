@@ -28,7 +28,7 @@ from tests.gans.published import (
 from triptych.core.errors import ConfigError
 from triptych.gans.discriminators import MultiResPatch, PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
 from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
-from triptych.gans.instance_features import FeatureEncoderConfig, averaged_by_instance, cluster_centres, looks_of
+from triptych.gans.instance_features import FeatureEncoderConfig, averaged_by_instance, cluster_centres, instance_features
 from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
@@ -288,7 +288,7 @@ def test_looks_of_more_than_a_sixteenth_of_an_image_count(pixels: int, kept: int
     instances = torch.zeros(256, dtype=torch.long)
     instances[:pixels] = 5
     label = torch.ones(1, 1, 16, 16)
-    assert len(looks_of(noise(1, 3, 16, 16), instances=instances.view(1, 1, 16, 16), label=label).classes) == kept
+    assert len(instance_features(noise(1, 3, 16, 16), instances=instances.view(1, 1, 16, 16), label=label).classes) == kept
 
 
 @float64
@@ -300,7 +300,7 @@ def test_looks_are_kept_and_chosen_by_class() -> None:
     instances[:, :, 0, 0] = 99  # too small to count
     label = F.one_hot((instances[:, 0] == 12).long(), 3).permute(0, 3, 1, 2).to(torch.get_default_dtype())
     features = averaged_by_instance(noise(2, 3, 16, 16), instances)
-    looks = looks_of(features, instances=instances, label=label)
+    looks = instance_features(features, instances=instances, label=label)
     assert sorted(looks.classes.tolist()) == [0, 0, 0, 0, 1, 1]
     encoder.keep(looks)
     assert not encoder.cluster_2.any() and encoder.cluster_1.shape == (2, 3)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.rng import Rng
@@ -34,14 +35,14 @@ class View:
     policy: tuple[Change, ...]
     rng: Rng
 
-    def __call__(self, images: Tensor, *, maps: bool = False) -> Tensor:
-        """The augmented images (b, c, h, w); as they are where there is no policy. `maps`: label maps, which keep their values."""
+    def __call__(self, images: Float[Tensor, "b c h w"], *, maps: bool = False) -> Float[Tensor, "b c h w"]:
+        """The augmented images; as they are where there is no policy. `maps`: label maps, which keep their values."""
         policy: tuple[Change, ...] = tuple(change for change in self.policy if not (maps and change == "color"))
         return augmented(images, self.rng, policy=policy) if policy else images
 
 
-def augmented(images: Tensor, rng: Rng, *, policy: tuple[Change, ...]) -> Tensor:
-    """The images (b, c, h, w), changed at random in the order of `policy`: same shape, in float32 where the precision was lower.
+def augmented(images: Float[Tensor, "b c h w"], rng: Rng, *, policy: tuple[Change, ...]) -> Float[Tensor, "b c h w"]:
+    """The images, changed at random in the order of `policy`, in float32 where the precision was lower.
 
     color: brightness + U(-.5, .5), saturation times U(0, 2), contrast times U(.5, 1.5). translation: by whole pixels, up to an eighth
     of each side. translation_scale: times U(.875, 1.125) and up to a sixteenth of each side. cutout: a grey square of half the side.
@@ -69,23 +70,25 @@ def augmented(images: Tensor, rng: Rng, *, policy: tuple[Change, ...]) -> Tensor
     return images
 
 
-def with_brightness(images: Tensor, amount: Tensor) -> Tensor:
-    """images + amount (b,)."""
+def with_brightness(images: Float[Tensor, "b c h w"], amount: Float[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """images + amount."""
     return images + _per_image(amount)
 
 
-def with_saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """The distances of each pixel's channels from their mean, times factor (b,)."""
+def with_saturation(images: Float[Tensor, "b c h w"], factor: Float[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """The distances of each pixel's channels from their mean, times factor."""
     return _stretched(images, images.mean(1, keepdim=True), factor)
 
 
-def with_contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """The distances of each image's values from their mean, times factor (b,)."""
+def with_contrast(images: Float[Tensor, "b c h w"], factor: Float[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+    """The distances of each image's values from their mean, times factor."""
     return _stretched(images, images.mean((1, 2, 3), keepdim=True), factor)
 
 
-def translated(images: Tensor, *, down: Tensor, right: Tensor, reach: tuple[int, int]) -> Tensor:
-    """The images, each moved by its whole numbers of pixels (b,), at most `reach` of rows and of columns; zeros move in."""
+def translated(
+    images: Float[Tensor, "b c h w"], *, down: Int[Tensor, " b"], right: Int[Tensor, " b"], reach: tuple[int, int]
+) -> Float[Tensor, "b c h w"]:
+    """The images, each moved by its whole numbers of pixels, at most `reach` of rows and of columns; zeros move in."""
     (rows, columns), (height, width) = reach, images.shape[2:]
     device = images.device
     padded = F.pad(images, (columns, columns, rows, rows)).permute(0, 2, 3, 1)
@@ -95,10 +98,10 @@ def translated(images: Tensor, *, down: Tensor, right: Tensor, reach: tuple[int,
     return padded[sample, row, column].permute(0, 3, 1, 2)
 
 
-def scaled(images: Tensor, *, scale: Tensor, shift: Tensor) -> Tensor:
+def scaled(images: Float[Tensor, "b c h w"], *, scale: Float[Tensor, " b"], shift: Float[Tensor, "b 2"]) -> Float[Tensor, "b c h w"]:
     """The pixel at p shows the image at scale * p + shift, bilinear, p in [-1, 1] from border to border; mirrored beyond them.
 
-    `scale` (b,): above 1 makes things smaller. `shift` (b, 2): to the right, down.
+    `scale` above 1 makes things smaller. `shift`: to the right, down.
     """
     linear = torch.eye(2, device=images.device) * _per_image(scale)[:, 0]
     affine = torch.cat((linear, shift[:, :, None]), dim=2).to(images.dtype)
@@ -107,8 +110,10 @@ def scaled(images: Tensor, *, scale: Tensor, shift: Tensor) -> Tensor:
         return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
-def cut_out(images: Tensor, *, row: Tensor, column: Tensor, size: tuple[int, int]) -> Tensor:
-    """The images with zeros in a rectangle of `size` (rows, columns) around (row, column), (b,) each, cut off at the border."""
+def cut_out(
+    images: Float[Tensor, "b c h w"], *, row: Int[Tensor, " b"], column: Int[Tensor, " b"], size: tuple[int, int]
+) -> Float[Tensor, "b c h w"]:
+    """The images with zeros in a rectangle of `size` (rows, columns) around (row, column), cut off at the border."""
     rows, columns = (
         _within(side, first=middle - cut // 2, count=cut) for side, middle, cut in zip(images.shape[2:], (row, column), size, strict=True)
     )

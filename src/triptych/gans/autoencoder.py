@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.gans.layers import PLAIN, BlockOptions, BlockOrder, ConvBlock, LinearBlock, Nonlinearity, ResBlock, Stack, Upsample
@@ -42,8 +43,8 @@ class ContentEncoder(nn.Module):
         blocks = [ResBlock(widths[-1], widths[-1], order=order, options=options) for _ in range(num_res_blocks)]
         self.model = Stack([first, *downs, *blocks])
 
-    def forward(self, images: Tensor) -> Tensor:
-        """The content (b, widths[-1], h / 2^n, w / 2^n) of images (b, c, h, w)."""
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
+        """The content of images: (b, widths[-1], h / 2^n, w / 2^n)."""
         return self.model(images)
 
 
@@ -57,8 +58,8 @@ class StyleEncoder(nn.Module):
         downs = [ConvBlock(ins, outs, 4, stride=2, options=options) for ins, outs in pairwise(widths)]
         self.model = Stack([first, *downs, nn.AdaptiveAvgPool2d(1), nn.Conv2d(widths[-1], style_dims, 1)])
 
-    def forward(self, images: Tensor) -> Tensor:
-        """The style (b, style_dims, 1, 1)."""
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b style_dims 1 1"]:
+        """The style of images."""
         return self.model(images)
 
 
@@ -70,8 +71,8 @@ class StyleLayers(nn.Module):
         relu = replace(PLAIN, nonlinearity="relu")
         self.model = Stack([LinearBlock(ins, outs, options=relu) for ins, outs in pairwise(widths)])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, widths[-1]) of x (b, widths[0]), or with two more axes of one pixel."""
+    def forward(self, x: Float[Tensor, "b c *1"]) -> Float[Tensor, "b d"]:
+        """(b, widths[-1]) of x (b, widths[0]), which may have two more axes, of one pixel."""
         return self.model(x.flatten(1))
 
 
@@ -94,8 +95,8 @@ class Decoder(nn.Module):
             blocks += [Upsample(), ConvBlock(ins, outs, 5, options=options)]
         self.decoder = Stack([*blocks, output_block(widths[-1], image_channels, options=options, output=output)])
 
-    def forward(self, content: Tensor, *style: Tensor) -> Tensor:
-        """The images (b, c, h, w); `style`: the vector (b, d) that the adaptive norms take, where there are any."""
+    def forward(self, content: Float[Tensor, "b d _ _"], *style: Float[Tensor, "b _"]) -> Float[Tensor, "b c h w"]:
+        """The images; `style`: the vector that the adaptive norms take, where there are any."""
         return self.decoder(content, *style)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.config import config
@@ -47,8 +48,8 @@ class COCOFUNITTranslator(FUNITTranslator):
         self.mlp_content = StyleLayers([content, config.mlp_filters, config.style_dims])
         self.mlp_style = StyleLayers([config.style_dims + config.style_bias_dims, config.mlp_filters, config.style_dims])
 
-    def decode(self, content: Tensor, style: Tensor) -> Tensor:
-        """The images of a content in a style (b, style_dims, 1, 1) or (b, style_dims)."""
+    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
+        """The images of a content in a style."""
         style = style.flatten(1)
         joined = torch.cat((style, self.usb.to(style.dtype).expand(len(style), -1)), dim=1)
         return super().decode(content, self.mlp_style(joined) * self.mlp_content(content.mean((2, 3))))

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
@@ -105,8 +106,8 @@ class NLayerPatch(nn.Module):
         last = ConvBlock(widths[-1], 1, 3, padding=padding, options=BlockOptions(weight_norm=config.weight_norm))
         self.add_module(f"layer{config.num_layers + 1}", nn.Sequential(last))
 
-    def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The scores (b, 1, h', w') of x (b, c, h, w), and the features of all layers but the last."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b 1 _ _"], tuple[Float[Tensor, "b _ _ _"], ...]]:
+        """The scores, and the features of all layers but the last."""
         features = []
         for index in range(self.num_layers + 1):
             x = self.get_submodule(f"layer{index}")(x)
@@ -125,8 +126,8 @@ class MultiResPatch(nn.Module):
         else:
             self.discriminators = nn.ModuleList(NLayerPatch(config, in_channels=in_channels) for _ in range(self.scales))
 
-    def forward(self, x: Tensor) -> Scores:
-        """The scores of each scale of x (b, c, h, w)."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Scores:
+        """The scores of each scale."""
         outputs, features = [], []
         for scale in range(self.scales):
             if scale:
@@ -137,8 +138,8 @@ class MultiResPatch(nn.Module):
         return Scores(tuple(outputs), tuple(features))
 
 
-def shrunk(x: Tensor) -> Tensor:
-    """x (b, c, h, w) at half its size, rounded down: bilinear, corner pixels on corner pixels."""
+def shrunk(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:
+    """x at half its size, rounded down: bilinear, corner pixels on corner pixels."""
     with torch.autocast(x.device.type, enabled=False):
         return F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=True, recompute_scale_factor=True)
 
@@ -159,8 +160,8 @@ class ResDiscriminator(nn.Module):
         self.model = Stack(layers)
         self.classifier = Linear(widths[-1], 1)
 
-    def forward(self, images: Tensor) -> Scores:
-        """A score (b, 1) for each of the images (b, c, side, side), side = 4 x 2^num_layers."""
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Scores:
+        """A score (b, 1) for each of the images, whose sides are 4 x 2^num_layers."""
         if tuple(images.shape[2:]) != (self.side, self.side):
             given = f"{images.shape[3]}x{images.shape[2]}"
             raise ValueError(f"got images of {given} pixels, but the residual discriminator takes {self.side}x{self.side}")
@@ -181,6 +182,6 @@ class PairDiscriminator(nn.Module):
 
         self.discriminator_a, self.discriminator_b = network(), network()
 
-    def forward(self, images: Tensor, *, domain: Literal["a", "b"]) -> Scores:
-        """The scores of images (b, c, h, w) as images of a domain."""
+    def forward(self, images: Float[Tensor, "b c h w"], *, domain: Literal["a", "b"]) -> Scores:
+        """The scores of images as images of a domain."""
         return (self.discriminator_a if domain == "a" else self.discriminator_b)(images)

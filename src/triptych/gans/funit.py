@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec, InputSpec
@@ -104,8 +105,8 @@ class FUNITDecoder(nn.Module):
         ups = [UpResBlock(ins, outs, 5, shortcut_nonlinearity=True, options=options) for ins, outs in pairwise(widths)]
         self.decoder = Stack([*blocks, *ups, output_block(widths[-1], image_channels, options=options, output="tanh")])
 
-    def forward(self, content: Tensor, style: Tensor) -> Tensor:
-        """The images (b, c, h, w) in [-1, 1]; `style`: the vector (b, mlp_filters) that the norms take."""
+    def forward(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b mlp_filters"]) -> Float[Tensor, "b c h w"]:
+        """The images in [-1, 1]; `style`: the vector that the norms take."""
         return self.decoder(content, style)
 
 
@@ -139,12 +140,12 @@ class FUNITTranslator(nn.Module):
         )
         self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
 
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The content, and the style (b, style_dims, 1, 1), of images (b, c, h, w)."""
+    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
+        """The content and the style of images."""
         return self.content_encoder(images), self.style_encoder(images)
 
-    def decode(self, content: Tensor, style: Tensor) -> Tensor:
-        """The images of a content in a style (b, style_dims, 1, 1) or (b, style_dims)."""
+    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
+        """The images of a content in a style."""
         return self.decoder(content, self.mlp(style))
 
 
@@ -155,10 +156,12 @@ class FUNITGenerator(nn.Module):
         super().__init__()
         self.generator = config.translator(image_channels=image_channels)
 
-    def forward(self, *, images_content: Tensor, images_style: Tensor, reconstruct: bool = True) -> FUNITOutput:
-        """The content images (b, c, h, w), sides multiples of 2^num_downsamples_content, in the classes of the style images.
+    def forward(
+        self, *, images_content: Float[Tensor, "b c h w"], images_style: Float[Tensor, "b *k c _ _"], reconstruct: bool = True
+    ) -> FUNITOutput:
+        """The content images, sides multiples of 2^num_downsamples_content, in the classes of the style images.
 
-        `images_style`: (b, c, h, w), or (b, k, c, h, w) whose k styles are averaged. `reconstruct`: also in their own style.
+        `images_style`: one, or k whose styles are averaged. `reconstruct`: also in their own style.
         """
         network = self.generator
         content = network.content_encoder(images_content)
@@ -166,8 +169,8 @@ class FUNITGenerator(nn.Module):
         recon = network.decode(content, network.style_encoder(images_content)) if reconstruct else None
         return FUNITOutput(trans, recon)
 
-    def style(self, images: Tensor) -> Tensor:
-        """The style (b, style_dims, 1, 1) of images (b, c, h, w), or the mean of those of (b, k, c, h, w)."""
+    def style(self, images: Float[Tensor, "b *k c h w"]) -> Float[Tensor, "b style_dims 1 1"]:
+        """The style of images, or the mean of the styles of k images each."""
         if images.ndim == 4:
             return self.generator.style_encoder(images)
         return self.generator.style_encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2]).mean(1)
@@ -198,8 +201,8 @@ class FUNITDiscriminator(nn.Module):
         super().__init__()
         self.model = _ClassDiscriminator(config, num_classes=num_classes, image_channels=image_channels)
 
-    def forward(self, images: Tensor, *, labels: Tensor) -> Scores:
-        """The scores (b, 1, h', w') of images (b, c, h, w) as images of the classes `labels` (b,), and their mean features (b, d)."""
+    def forward(self, images: Float[Tensor, "b c h w"], *, labels: Int[Tensor, " b"]) -> Scores:
+        """The scores (b, 1, h', w') of images as images of the classes `labels`, and their mean features (b, d)."""
         return self.model(images, labels)
 
 
@@ -328,7 +331,7 @@ class FUNIT(GAN):
         out = self.generator(images_content=batch.images, images_style=self._style(batch), reconstruct=False)
         return [self._translation(batch, out.images_trans, rng)]
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial: half of the translation as one of the style's class, half of the reconstruction as one of the content's.
 
         feature_matching: between the translation and the first style image. image_recon: of the content image in its own style.
@@ -348,7 +351,7 @@ class FUNIT(GAN):
             terms["image_recon"] = l1(out.images_recon, batch.images)
         return terms
 
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """image_recon alone: held-out classes are unknown to the discriminator."""
         own = self.generator(images_content=batch.images, images_style=batch.images, reconstruct=False).images_trans
         return {"image_recon": l1(own, batch.images)}
@@ -373,7 +376,7 @@ class FUNIT(GAN):
         return Example({IMAGES: batch.images, STYLE: torch.stack([batch.inputs[name] for name in self._names], dim=1)})
 
     @torch.no_grad()
-    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
         """The content images (b, c, h, w) in the class of their k style images (b, k, c, any size), whose styles are averaged.
 
         Raises ConfigError for what is missing or does not fit.

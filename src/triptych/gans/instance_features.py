@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float, Int, Num
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
@@ -59,15 +60,15 @@ class FeatureEncoder(nn.Module):
         for index in range(num_classes):
             self.register_buffer(f"cluster_{index}", torch.zeros(config.num_clusters, config.num_features))
 
-    def forward(self, images: Tensor, *, instances: Tensor) -> Tensor:
-        """The features (b, num_features, h, w) of images (b, c, h, w), averaged over each instance of `instances` (b, 1, h, w)."""
+    def forward(self, images: Float[Tensor, "b c h w"], *, instances: Num[Tensor, "b 1 h w"]) -> Float[Tensor, "b num_features h w"]:
+        """The features of images, averaged over each instance."""
         return averaged_by_instance(self.model(images), instances)
 
-    def keep(self, looks: Looks) -> None:
-        """Keeps the centres of what the instances of each class look like; zeros where there is no instance of it."""
+    def keep(self, found: InstanceFeatures) -> None:
+        """Keeps the centres of the features of each class's instances; zeros where there is no instance of it."""
         for index in range(self.num_classes):
             centres = self.get_buffer(f"cluster_{index}")
-            vectors = looks.features[looks.classes == index]
+            vectors = found.features[found.classes == index]
             centres.copy_(cluster_centres(vectors, count=len(centres)) if len(vectors) else torch.zeros_like(centres))
 
     @property
@@ -75,18 +76,18 @@ class FeatureEncoder(nn.Module):
         """Whether looks were kept."""
         return any(bool(self.get_buffer(f"cluster_{index}").any()) for index in range(self.num_classes))
 
-    def kept(self, label: Tensor, *, choices: Tensor) -> Tensor:
-        """The features (b, num_features, h, w) of one-hot label maps (b, num_classes, h, w), from the centres that were kept.
+    def kept(self, label: Float[Tensor, "b n h w"], *, choices: Int[Tensor, "b n"]) -> Float[Tensor, "b num_features h w"]:
+        """The features of one-hot label maps, from the centres that were kept.
 
-        `choices`: (b, num_classes), which of its centres each class has in each image.
+        `choices`: which of its centres each class has in each image.
         """
         centres = torch.stack([self.get_buffer(f"cluster_{index}") for index in range(self.num_classes)])
         picked = centres[torch.arange(self.num_classes, device=choices.device), choices]
         return torch.einsum("bnhw,bnc->bchw", label, picked.to(label.dtype))
 
 
-def averaged_by_instance(features: Tensor, instances: Tensor) -> Tensor:
-    """Each pixel of (b, c, h, w) as the mean over its instance in its image; `instances` (b, 1, h, w), any numbers."""
+def averaged_by_instance(features: Float[Tensor, "b c h w"], instances: Num[Tensor, "b 1 h w"]) -> Float[Tensor, "b c h w"]:
+    """Each pixel as the mean over its instance in its image; `instances`: any numbers."""
     b, c, h, w = features.shape
     image = torch.arange(b, device=instances.device).reshape(b, 1, 1, 1).expand_as(instances)
     names = torch.stack((image.flatten(), instances.flatten().long()))
@@ -98,17 +99,19 @@ def averaged_by_instance(features: Tensor, instances: Tensor) -> Tensor:
     return (sums / count[:, None])[index].reshape(b, h, w, c).permute(0, 3, 1, 2).to(features.dtype)
 
 
-class Looks(NamedTuple):
-    """Features (n, c) and classes (n,) of n instances."""
+class InstanceFeatures(NamedTuple):
+    """Features and classes of n instances."""
 
-    features: Tensor
-    classes: Tensor
+    features: Float[Tensor, "n c"]
+    classes: Int[Tensor, " n"]
 
 
-def looks_of(features: Tensor, *, instances: Tensor, label: Tensor) -> Looks:
-    """What the instances look like that cover more than `LEAST_SHARE` of their image.
+def instance_features(
+    features: Float[Tensor, "b c h w"], *, instances: Num[Tensor, "b 1 h w"], label: Float[Tensor, "b n h w"]
+) -> InstanceFeatures:
+    """Those of the instances that cover more than `LEAST_SHARE` of their image.
 
-    `features`: (b, c, h, w) as the encoder averages them; `instances`: (b, 1, h, w); `label`: one-hot (b, n, h, w).
+    `features`: as the encoder averages them; `label`: one-hot.
     """
     vectors, classes = [features.new_zeros(0, features.shape[1])], [label.new_zeros(0, dtype=torch.long)]
     for image, names, kinds in zip(features, instances[:, 0], label.argmax(1), strict=True):
@@ -117,11 +120,11 @@ def looks_of(features: Tensor, *, instances: Tensor, label: Tensor) -> Looks:
             if float(where.float().mean()) > LEAST_SHARE:
                 vectors.append(image[:, where].mean(1)[None])
                 classes.append(kinds[where].mode().values[None])
-    return Looks(torch.cat(vectors), torch.cat(classes))
+    return InstanceFeatures(torch.cat(vectors), torch.cat(classes))
 
 
-def cluster_centres(vectors: Tensor, *, count: int) -> Tensor:
-    """The centres (count, c) that k-means finds for vectors (n, c), n > 0; of fewer vectors than centres some are there twice.
+def cluster_centres(vectors: Float[Tensor, "n c"], *, count: int) -> Float[Tensor, "count c"]:
+    """The centres that k-means finds for vectors, n > 0; of fewer vectors than centres some are there twice.
 
     The first centre is the vector nearest to the mean, each next one the vector furthest from those before, so that nothing is drawn.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import STYLE, InputSpec
@@ -34,7 +35,7 @@ class LabelMaps:
         classes, conditions = sum(map(class_channels, self.classes)), sum(spec.channels or 0 for spec in self.conditions)
         return classes + conditions + (self.instances is not None)
 
-    def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b n h w"]:
         """The map (b, channels, h, w) of a batch's inputs, in float32 and laid out channels last."""
         first = inputs[self.inputs[0].name]
         # Filled in place: a one-hot map of 184 classes is large, and would else be there several times.
@@ -74,13 +75,13 @@ class LabelMaps:
                 raise ConfigError(spec.name, f"got {count} of {width}x{height} pixels, expected {first[0]} of {first[2]}x{first[1]}")
             first = count, height, width
 
-    def instance_map(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The object of each pixel: (b, 1, h, w)."""
+    def instance_map(self, inputs: Mapping[str, Tensor]) -> Int[Tensor, "b 1 h w"]:
+        """The object of each pixel."""
         assert self.instances is not None
         return inputs[self.instances.name][:, None]
 
-    def first_classes(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The first class map alone, one-hot: (b, n, h, w)."""
+    def first_classes(self, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b n h w"]:
+        """The first class map alone, one-hot."""
         classes, count = inputs[self.classes[0].name], class_channels(self.classes[0])
         whole = torch.zeros(*classes.shape, count, device=classes.device)
         _write_one_hot(whole, classes, start=0, count=count)

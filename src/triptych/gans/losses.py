@@ -1,6 +1,6 @@
 """The losses of the GANs, one value for each sample.
 
-Every function returns a tensor (b,) whose mean over the batch is the usual loss: where that is a mean over everything, the value of a
+Every function returns a tensor whose mean over the batch is the usual loss: where that is a mean over everything, the value of a
 sample is the mean over that sample alone. Sums over microbatches and processes are then exact. Half precision becomes float32.
 """
 
@@ -11,13 +11,17 @@ from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
 from triptych.core.config import Config, config
 from triptych.nn.precision import widened
 
-Outputs: TypeAlias = Tensor | Sequence[Tensor]
-"""A discriminator's scores of b images: a tensor whose first axis is b, or a list of them, one for each scale."""
+Outputs: TypeAlias = Float[Tensor, "b ..."] | Sequence[Float[Tensor, "b ..."]]
+"""A discriminator's scores of b images; a list of them has one tensor for each scale."""
+
+Features: TypeAlias = Sequence[Sequence[Float[Tensor, "b ..."]]]
+"""The features of each layer of each discriminator."""
 
 _ON_REAL: dict[str, Callable[[Tensor], Tensor]] = {
     "hinge": lambda x: F.relu(1 - x),
@@ -44,8 +48,8 @@ class AdversarialConfig(Config):
     "Score every image relative to its partner in the batch: real - fake and fake - real."
 
 
-def discriminator_losses(real: Outputs, fake: Outputs, *, settings: AdversarialConfig) -> tuple[Tensor, Tensor]:
-    """The discriminator's loss on b real images and on b generated ones: (b,) each, to be added.
+def discriminator_losses(real: Outputs, fake: Outputs, *, settings: AdversarialConfig) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """The discriminator's loss on real images and on generated ones, to be added.
 
     Relativistic: the scores of sample i are replaced by real_i - fake_i and fake_i - real_i ("The relativistic discriminator",
     Jolicoeur-Martineau 2018, https://arxiv.org/abs/1807.00734, without its averages: pairs do not couple the samples of a batch). The
@@ -59,8 +63,8 @@ def discriminator_losses(real: Outputs, fake: Outputs, *, settings: AdversarialC
     return (losses[0] / 2, losses[1] / 2) if settings.relativistic and settings.kind == "non_saturated" else losses
 
 
-def generator_loss(fake: Outputs, *, settings: AdversarialConfig, real: Outputs | None = None) -> Tensor:
-    """The generator's loss on the scores of b generated images: (b,). `real`: those of their partners, exactly when relativistic."""
+def generator_loss(fake: Outputs, *, settings: AdversarialConfig, real: Outputs | None = None) -> Float[Tensor, " b"]:
+    """The generator's loss on the scores of generated images. `real`: those of their partners, exactly when relativistic."""
     if settings.relativistic:
         assert real is not None, "a relativistic loss needs the scores of the real images"
         fake = differences(fake, real)
@@ -68,12 +72,12 @@ def generator_loss(fake: Outputs, *, settings: AdversarialConfig, real: Outputs 
     return score_mean([on_fooled(x) for x in _scales(fake)])
 
 
-def score_mean(scores: Outputs) -> Tensor:
-    """The mean of each sample inside a scale, then over the scales: (b,)."""
+def score_mean(scores: Outputs) -> Float[Tensor, " b"]:
+    """The mean of each sample inside a scale, then over the scales."""
     return torch.stack([sample_mean(scale) for scale in _scales(scores)]).mean(0)
 
 
-def differences(scores: Outputs, other: Outputs) -> list[Tensor]:
+def differences(scores: Outputs, other: Outputs) -> list[Float[Tensor, "b ..."]]:
     """scores - other, scale by scale."""
     return [a - b for a, b in zip(_scales(scores), _scales(other), strict=True)]
 
@@ -82,8 +86,8 @@ def _scales(scores: Outputs) -> list[Tensor]:
     return [widened(scale) for scale in ([scores] if isinstance(scores, Tensor) else scores)]
 
 
-def feature_matching(fake: Sequence[Sequence[Tensor]], real: Sequence[Sequence[Tensor]]) -> Tensor:
-    """L1 between the discriminators' features of generated and of real images: (b,). The real ones get no gradient.
+def feature_matching(fake: Features, real: Features) -> Float[Tensor, " b"]:
+    """L1 between the discriminators' features of generated and of real images. The real ones get no gradient.
 
     `fake[i][j]`: layer j of discriminator i. A sum over both, divided by the number of discriminators ("High-Resolution Image
     Synthesis and Semantic Manipulation with Conditional GANs", Wang et al. 2018, https://arxiv.org/abs/1711.11585, Eq. 4).
@@ -92,8 +96,8 @@ def feature_matching(fake: Sequence[Sequence[Tensor]], real: Sequence[Sequence[T
     return torch.stack(distances).sum(0) / len(fake)
 
 
-def gaussian_kl(mean: Tensor, log_variance: Tensor | None = None) -> Tensor:
-    """KL(N(mean, exp(log_variance)) || N(0, 1)) in nats, summed over the dimensions of each sample: (b,). No variance: it is 1.
+def gaussian_kl(mean: Float[Tensor, " b *d"], log_variance: Float[Tensor, " b *d"] | None = None) -> Float[Tensor, " b"]:
+    """KL(N(mean, exp(log_variance)) || N(0, 1)) in nats, summed over the dimensions of each sample. No variance: it is 1.
 
     The loop takes the mean over the batch. imaginaire sums over it as well, so that its weight stands for one b times larger here.
     """
@@ -105,16 +109,16 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor | None = None) -> Tensor:
     return 0.5 * terms.flatten(1).sum(1)
 
 
-def l1(x: Tensor, target: Tensor) -> Tensor:
-    """The mean of |x - target| over each sample: (b,).
+def l1(x: Float[Tensor, " b *d"], target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+    """The mean of |x - target| over each sample.
 
     For images, styles, contents and what comes back from a cycle. Both get a gradient: detach what should have none.
     """
     return sample_mean((widened(x) - widened(target)).abs())
 
 
-def top_k_weights(scores: Outputs, *, share: float, batch: Tensor | None = None) -> Tensor:
-    """Factors (b,) of the generator's losses that keep the samples with the highest scores: n / k for these k, 0 for the others.
+def top_k_weights(scores: Outputs, *, share: float, batch: Float[Tensor, " n"] | None = None) -> Float[Tensor, " b"]:
+    """Factors of the generator's losses that keep the samples with the highest scores: n / k for these k, 0 for the others.
 
     The mean over all n samples is then that over the kept. k = share * n, rounded; samples that tie with the last one are kept too,
     so that the order of the batch has no say. "Top-k Training of GANs", Sinha et al. 2020, https://arxiv.org/abs/2002.06224.
@@ -129,6 +133,6 @@ def top_k_weights(scores: Outputs, *, share: float, batch: Tensor | None = None)
     return (own >= last).to(own.dtype) * (len(every) / kept.sum())
 
 
-def sample_mean(x: Tensor) -> Tensor:
-    """The mean over all axes but the first: (b,)."""
+def sample_mean(x: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+    """The mean over all axes but the first."""
     return widened(x).reshape(len(x), -1).mean(1)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch
@@ -27,6 +29,8 @@ from triptych.gans.penalties import PenaltyConfig, gradient_penalty
 from triptych.gans.weight_norms import effective_weights, power_iteration, settle_average
 from triptych.nn.batch_norm import batch_norms, frozen_statistics
 from triptych.nn.collectives import gathered
+
+Discriminate: TypeAlias = Callable[[Tensor], Scores]
 
 GENERATOR, DISCRIMINATOR, PENALTY = "generator", "discriminator", "penalty"
 
@@ -87,13 +91,13 @@ class GANConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class Seen:
-    """Images (b, c, h, w), real or generated, and how the discriminator sees them."""
+    """Images, real or generated, and how the discriminator sees them."""
 
-    images: Tensor
+    images: Float[Tensor, "b c h w"]
     "Before augmentation."
     view: View
     "Their augmentation."
-    discriminate: Callable[[Tensor], Scores]
+    discriminate: Discriminate
     "From augmented images to scores; the discriminator's other inputs (label map, class, domain) are bound."
 
     def scores(self) -> Scores:
@@ -119,8 +123,8 @@ class Contest:
 class Verdict:
     """What a contest means for the generator."""
 
-    loss: Tensor
-    "Of its images' scores: (b,)."
+    loss: Float[Tensor, " b"]
+    "Of its images' scores."
     real: Scores
     "Without gradients."
     fake: Scores
@@ -164,18 +168,18 @@ class GAN(Model, Averaged):
         """What the discriminator has to tell apart, each made by `contest`. Called without gradients."""
 
     @abstractmethod
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        """The generator's terms by name, (b,) each, not yet weighted: those whose weight is not 0."""
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """The generator's terms by name, not yet weighted: those whose weight is not 0."""
 
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
-        """In evaluation mode, how far held-out images are from what they should be: (b,) each. The first is the score of a validation.
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """In evaluation mode, how far held-out images are from what they should be. The first is the score of a validation.
 
         A model that has them says so in `validated`.
         """
         raise NotImplementedError
 
-    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
-        """Further terms of the discriminator by name, (b,) each, not yet weighted: `weights` has theirs too."""
+    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """Further terms of the discriminator by name, not yet weighted: `weights` has theirs too."""
         return {}
 
     # The game -----------------------------------------------------------------------------------------------------------
@@ -246,9 +250,15 @@ class GAN(Model, Averaged):
         return Verdict(loss, real, fake)
 
     def contest(
-        self, real: Tensor, fake: Tensor, rng: Rng, *, discriminate: Callable[[View], Callable[[Tensor], Scores]], name: str = ""
+        self,
+        real: Float[Tensor, "b c h w"],
+        fake: Float[Tensor, "b c h w"],
+        rng: Rng,
+        *,
+        discriminate: Callable[[View], Discriminate],
+        name: str = "",
     ) -> Contest:
-        """The contest between real and generated images (b, c, h, w), augmented by draws from `rng`.
+        """The contest between real and generated images, augmented by draws from `rng`.
 
         `discriminate`: for a view, the function from images seen through it to scores. A label map has to be seen through the view too.
         """
@@ -271,11 +281,8 @@ class GAN(Model, Averaged):
 
     def settle(self, average: Mapping[str, Tensor]) -> None:
         """Makes sigma 1 for the averages of such weights."""
-        settle_average(average, self._divided)
-
-    @property
-    def _divided(self) -> list[str]:
-        return [name for name, _ in self.named_parameters() if name.startswith(f"{GENERATOR}.") and name.endswith(".weight_orig")]
+        divided = [name for name, _ in self.generator.named_parameters(GENERATOR) if name.endswith(".weight_orig")]
+        settle_average(average, divided)
 
 
 def _terms(terms: Mapping[str, Tensor], weights: Mapping[str, float], *, first_alone: bool = False) -> LossTerms:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES_B, Batch, DataSpec
@@ -120,15 +121,15 @@ class MUNITAutoEncoder(nn.Module):
         )
         self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
 
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The content, and the style (b, style_dims, 1, 1), of images (b, c, h, w)."""
+    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
+        """The content and the style of images."""
         return self.content_encoder(images), self.style_encoder(images)
 
-    def decode(self, content: Tensor, style: Tensor) -> Tensor:
-        """The images of a content in a style (b, style_dims, 1, 1) or (b, style_dims)."""
+    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
+        """The images of a content in a style."""
         return self.decoder(content, self.mlp(style))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The images, encoded and decoded."""
         return self.decode(*self.encode(images))
 
@@ -145,17 +146,17 @@ class MUNITGenerator(nn.Module):
     def forward(
         self,
         *,
-        images_a: Tensor,
-        images_b: Tensor,
-        random_style_a: Tensor | None = None,
-        random_style_b: Tensor | None = None,
+        images_a: Float[Tensor, "b c h w"],
+        images_b: Float[Tensor, "b c h w"],
+        random_style_a: Float[Tensor, "b style_dims 1 1"] | None = None,
+        random_style_b: Float[Tensor, "b style_dims 1 1"] | None = None,
         encode_translations: bool = True,
         reconstruct: bool = True,
         cycle: bool = True,
     ) -> Translations:
-        """Translations both ways of images (b, c, h, w), whose sides are multiples of 2^num_downsamples_content.
+        """Translations both ways of images whose sides are multiples of 2^num_downsamples_content.
 
-        `random_style_a`, `random_style_b`: styles (b, style_dims, 1, 1) of the translations to a and to b; None: those of the images.
+        `random_style_a`, `random_style_b`: styles of the translations to a and to b; None: those of the images.
         `encode_translations`: also the contents and styles of the translations; `reconstruct`: also each image through its own
         auto-encoder; `cycle`: also the translations back, in their own styles.
         """
@@ -277,7 +278,7 @@ class MUNIT(UnpairedGAN):
         """The weight of each of the generator's terms, and of the discriminators' consistency."""
         return self.config.term_weights() | dict.fromkeys(("consistency_a", "consistency_b"), self.config.consistency_weight)
 
-    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Tensor]:
+    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Of the translations; with `gan_recon` the mean of theirs and the reconstructions'."""
         terms = super().adversarial_terms(batch, out, rng)
         if not self.config.gan_recon:
@@ -286,7 +287,7 @@ class MUNIT(UnpairedGAN):
         others = self.fooled(batch, rng, a=out.images_aa, b=out.images_bb)
         return {name: 0.5 * (loss + others[name]) for name, loss in terms.items()}
 
-    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Tensor]:
+    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """The distances of contents and styles, and the divergence of the images' styles.
 
         Contents of images are fixed targets; so is an image's style within its domain. A style that a translation was given is not: where
@@ -306,7 +307,7 @@ class MUNIT(UnpairedGAN):
         found = {name: term() for name, term in terms.items() if weights[name] > 0}
         return found | self._within_terms(out, weights)
 
-    def _within_terms(self, out: Translations, weights: Mapping[str, float]) -> dict[str, Tensor]:
+    def _within_terms(self, out: Translations, weights: Mapping[str, float]) -> dict[str, Float[Tensor, " b"]]:
         """Of the styles and contents of reconstructions."""
         wanted = [name for name in ("style_recon_within", "content_recon_within") if weights[name] > 0]
         if not wanted:
@@ -320,7 +321,7 @@ class MUNIT(UnpairedGAN):
         }
         return {name: terms[name] for name in wanted}
 
-    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Tensor]:
+    def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """consistency_a and consistency_b: of the features of real images and of the same, mirrored and shifted at random.
 
         "Consistency Regularization for Generative Adversarial Networks", Zhang et al. 2020, https://arxiv.org/abs/1910.12027.
@@ -348,14 +349,14 @@ class MUNIT(UnpairedGAN):
         return target.decode(source.content_encoder(images), code)
 
 
-def moved(images: Tensor, rng: Rng) -> Tensor:
-    """The images (b, c, h, w), a random half of them mirrored, each shifted by up to an eighth of its sides; zeros move in."""
+def moved(images: Float[Tensor, "b c h w"], rng: Rng) -> Float[Tensor, "b c h w"]:
+    """The images, a random half of them mirrored, each shifted by up to an eighth of its sides; zeros move in."""
     mirrored = rng.integers("mirror", 2)[:, None, None, None] == 1
     return augmented(torch.where(mirrored, images.flip(3), images), rng, policy=("translation",))
 
 
-def feature_distance(x: Scores, y: Scores) -> Tensor:
-    """The mean squared difference of two batches' features, over channels, then over all layers of all scales: (b,).
+def feature_distance(x: Scores, y: Scores) -> Float[Tensor, " b"]:
+    """The mean squared difference of two batches' features, over channels, then over all layers of all scales.
 
     Of each channel the mean over its pixels, for what a patch discriminator finds in an image moves with it.
     """

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
@@ -99,8 +100,8 @@ class InstanceNorm2d(nn.InstanceNorm2d):
     PyTorch's own gives wrong gradients, without a word, for one sample whose gradient is laid out channels last on a CPU (2.13).
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The normalised input (b, c, h, w)."""
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """The normalised input."""
         if len(input) == 1:
             return F.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)
         return super().forward(input)
@@ -109,7 +110,7 @@ class InstanceNorm2d(nn.InstanceNorm2d):
 class PixelLayerNorm(nn.LayerNorm):
     """Layer norm over the channels of each pixel of (b, c, h, w), or of each vector (b, c)."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b c *hw"]:
         """The normalised input."""
         return super().forward(input.movedim(1, -1)).movedim(-1, 1)
 
@@ -117,7 +118,7 @@ class PixelLayerNorm(nn.LayerNorm):
 class GroupNorm(nn.GroupNorm):
     """Group norm computed in float32: a CPU's half-precision kernel is coarse for channels_last."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Float[Tensor, "b c *hw"]) -> Float[Tensor, "b c *hw"]:
         """The normalised input, of its own type."""
         with torch.autocast(input.device.type, enabled=False):
             wide = widened(input)
@@ -141,8 +142,8 @@ class AdaptiveNormLayer(ConditionalNorm):
         else:
             self.fc = _named(Linear(norm.cond_channels, 2 * channels, weight_norm=norm.weight_norm))
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """The norm's output for x (b, c, h, w) or (b, c). `condition`: (b, cond_channels), or with two more axes of one pixel."""
+    def forward(self, x: Float[Tensor, "b c *hw"], condition: Float[Tensor, "b cond_channels *1"]) -> Float[Tensor, "b c *hw"]:
+        """The norm's output. `condition`: may have two more axes, of one pixel."""
         condition = condition.flatten(1)
         if self.separate:
             gamma, beta = _inner(self.fc_gamma)(condition), _inner(self.fc_beta)(condition)
@@ -180,8 +181,8 @@ class SpatialNormLayer(ConditionalNorm):
             self.mlps.append(mlp)
         self.norm = build_norm(norm.base, channels) or nn.Identity()
 
-    def forward(self, x: Tensor, *conditions: Tensor) -> Tensor:
-        """The norm's output for x (b, c, h, w). `conditions`: maps (b, cond_channels, any size), resized to x by their nearest pixel."""
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"]) -> Float[Tensor, "b c h w"]:
+        """The norm's output. `conditions`: maps of cond_channels each, resized to x by their nearest pixel."""
         if len(conditions) != len(self.mlps):
             raise ValueError(f"got {len(conditions)} conditional maps, expected {len(self.mlps)}")
         out = self.norm(x)
@@ -198,8 +199,8 @@ class SpatialNormLayer(ConditionalNorm):
         return out
 
 
-def resized_to(maps: Tensor, size: tuple[int, ...] | torch.Size) -> Tensor:
-    """The maps (b, c, h, w) at a size (h, w), each pixel the nearest one."""
+def resized_to(maps: Float[Tensor, "b c _ _"], size: tuple[int, ...] | torch.Size) -> Float[Tensor, "b c h w"]:
+    """The maps at a size (h, w), each pixel the nearest one."""
     if tuple(maps.shape[2:]) == tuple(size):
         return maps
     with torch.autocast(maps.device.type, enabled=False):  # which would make them float32

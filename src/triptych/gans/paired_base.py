@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Literal
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import STYLE, Batch, DataSpec
@@ -99,10 +100,10 @@ class PairedGAN(GAN):
 
     @abstractmethod
     def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
-        """In training, the images of label maps (b, label_channels, h, w), and terms (b,) of the way to them."""
+        """In training, the images (b, c, h, w) of label maps (b, n, h, w), and terms (b,) of the way to them."""
 
     @abstractmethod
-    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
 
     # Training -----------------------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class PairedGAN(GAN):
     def _contest(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> Contest:
         return self.contest(batch.images, fake, rng, discriminate=lambda view: partial(self.discriminator, label=view(label, maps=True)))
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""
         label = self.labels(batch.inputs)
         fake, terms = self.made(batch, label, rng)
@@ -143,7 +144,7 @@ class PairedGAN(GAN):
             terms["l1"] = l1(fake, batch.images)
         return terms
 
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """l1, and perceptual where that has its weights, between real images and those that are `typical` of their label maps."""
         images = self.typical(batch, self.labels(batch.inputs))
         found = {"l1": l1(images, batch.images)}

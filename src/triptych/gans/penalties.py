@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from triptych.core.config import Config, config
@@ -37,8 +38,10 @@ class PenaltyConfig(Config):
         self.require(self.every >= 1, "every", "at least 1")
 
 
-def gradient_penalty(discriminate: Callable[[Tensor], Outputs], images: Tensor, *, gamma: float, every: int = 1) -> Tensor:
-    """every * gamma / 2 * |d D / d image|^2 of each image (b, c, h, w): (b,). R1 for real images, R2 for generated ones.
+def gradient_penalty(
+    discriminate: Callable[[Tensor], Outputs], images: Float[Tensor, "b c h w"], *, gamma: float, every: int = 1
+) -> Float[Tensor, " b"]:
+    """every * gamma / 2 * |d D / d image|^2 of each image. R1 for real images, R2 for generated ones.
 
     D is the mean score of an image, inside each scale and then over the scales, as in the adversarial losses. `discriminate` gives the
     scores of images alone: one that is told more (labels, maps) is handed over as a function that holds them, and they have no part

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
@@ -88,8 +89,8 @@ class PerceptualLoss(nn.Module):
         """Takes the network's weights from the tensors of a file, which messages call `source`; raises CheckpointError."""
         self.network.load(weights, source=source)
 
-    def forward(self, images: Tensor, target: Tensor) -> Tensor:
-        """The distance of each image (b, 1 or 3, h, w) in [-1, 1] from its target, which gets no gradient: (b,).
+    def forward(self, images: Float[Tensor, "b c h w"], target: Float[Tensor, "b c h w"]) -> Float[Tensor, " b"]:
+        """The distance of each image, grey or RGB in [-1, 1], from its target, which gets no gradient.
 
         Layers and scales are summed. Raises ConfigError while there are no weights.
         """

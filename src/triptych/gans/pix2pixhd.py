@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from triptych.core.batch import STYLE, Batch, DataSpec
@@ -28,7 +29,7 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.autoencoder import doubled, output_block
 from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
-from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, Looks, looks_of
+from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, InstanceFeatures, instance_features
 from triptych.gans.label_maps import LabelMaps, class_channels
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample
 from triptych.gans.norms import Norm, NormKind
@@ -88,8 +89,8 @@ class GlobalGenerator(nn.Module):
         layers = global_layers(in_channels, config=config, options=options)
         self.model = Stack([*layers, output_block(config.num_filters, image_channels, options=options, output="tanh")])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The images (b, image_channels, h, w) in [-1, 1] of x (b, in_channels, h, w)."""
+    def forward(self, x: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
+        """The images in [-1, 1] of label maps."""
         return self.model(x)
 
 
@@ -120,11 +121,8 @@ class LocalEnhancer(nn.Module):
             layers.append(output_block(nf, image_channels, options=options, output="tanh"))
         self.model_upsample = Stack(layers)
 
-    def forward(self, x: Tensor, coarse: Tensor) -> Tensor:
-        """Features (b, num_filters, h, w), or images of the last enhancer, of x (b, in_channels, h, w).
-
-        `coarse`: the features (b, 2 num_filters, h / 2, w / 2) of the network before.
-        """
+    def forward(self, x: Float[Tensor, "b n h w"], coarse: Float[Tensor, "b _ h//2 w//2"]) -> Float[Tensor, "b c h w"]:
+        """num_filters features, or images of the last enhancer. `coarse`: the 2 num_filters features of the network before."""
         return self.model_upsample(self.model_downsample(x) + coarse)
 
 
@@ -156,11 +154,12 @@ class Pix2PixHDGenerator(nn.Module):
             classes = label_channels - 1 if num_classes is None else num_classes
             self.encoder = FeatureEncoder(config.encoder, num_classes=classes, image_channels=image_channels, options=options)
 
-    def forward(self, *, label: Tensor, features: Tensor | None = None) -> Tensor:
-        """The images (b, c, h, w) in [-1, 1] of label maps (b, label_channels, h, w), sides multiples of `config.stride`.
+    def forward(
+        self, *, label: Float[Tensor, "b n h w"], features: Float[Tensor, "b num_features h w"] | None = None
+    ) -> Float[Tensor, "b c h w"]:
+        """The images in [-1, 1] of label maps, sides multiples of `config.stride`.
 
-        `label`: as `with_edges` makes it, where there are instances. `features`: (b, num_features, h, w) of the feature encoder,
-        exactly when there is one.
+        `label`: as `with_edges` makes it, where there are instances. `features`: of the feature encoder, exactly when there is one.
         """
         if (features is None) != (self.config.encoder is None):
             raise ValueError("features are needed, exactly when the network has a feature encoder")
@@ -174,8 +173,8 @@ class Pix2PixHDGenerator(nn.Module):
         return out
 
 
-def with_edges(label: Tensor, instances: Tensor) -> Tensor:
-    """The label maps (b, n, h, w) with a channel more: the edges of `instances` (b, 1, h, w)."""
+def with_edges(label: Float[Tensor, "b n h w"], instances: Num[Tensor, "b 1 h w"]) -> Float[Tensor, "b n+1 h w"]:
+    """The label maps with a channel more: the edges of `instances`."""
     return torch.cat((label, instance_edges(instances).to(label.dtype)), dim=1)
 
 
@@ -186,8 +185,8 @@ class Pix2PixHDDiscriminator(nn.Module):
         super().__init__()
         self.model = MultiResPatch(config, in_channels=label_channels + image_channels)
 
-    def forward(self, images: Tensor, *, label: Tensor) -> Scores:
-        """The scores of images (b, c, h, w) with what they were made of (b, label_channels, h, w)."""
+    def forward(self, images: Float[Tensor, "b c h w"], *, label: Float[Tensor, "b n h w"]) -> Scores:
+        """The scores of images with the label maps that they were made of."""
         return self.model(torch.cat((label, images), dim=1))
 
 
@@ -264,7 +263,7 @@ class Pix2PixHD(PairedGAN):
         """The images with the looks of the real ones' instances; no term."""
         return self.typical(batch, label), {}
 
-    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The same."""
         return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_looks else None)
 
@@ -285,14 +284,14 @@ class Pix2PixHD(PairedGAN):
         for batch in batches:
             instances = self.labels.instance_map(batch.inputs)
             features = self._features(batch.images, batch.inputs)
-            found.append(looks_of(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
+            found.append(instance_features(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
         features, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
         everywhere = gathered(widened(features).flatten()).view(-1, features.shape[1])
-        self.generator.encoder.keep(Looks(everywhere, gathered(classes)))
+        self.generator.encoder.keep(InstanceFeatures(everywhere, gathered(classes)))
 
     @torch.no_grad()
-    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
-        """An image (b, c, h, w) in [-1, 1] of each label map.
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
+        """An image in [-1, 1] of each label map.
 
         With a feature encoder its instances have the mean of the looks that k style images have in their place, which should show the same
         layout, or each class one of its kept looks, by `rng`. `settings` is a Pix2PixHDTranslationConfig. Raises ConfigError for what is

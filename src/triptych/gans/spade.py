@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec
@@ -109,7 +110,7 @@ class SPADEOutput(NamedTuple):
     logvar: Tensor | None = None
 
 
-class StyleEncoder(nn.Module):
+class SPADEStyleEncoder(nn.Module):
     """Images to the mean and log variance of a style: keys layer1 to layer6, fc_mu, fc_var."""
 
     def __init__(self, config: SPADEGeneratorConfig, *, image_channels: int) -> None:
@@ -125,8 +126,8 @@ class StyleEncoder(nn.Module):
         self.fc_mu = LinearBlock(features, config.style_dims)
         self.fc_var = LinearBlock(features, config.style_dims)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log variance, both (b, style_dims), of images (b, c, any size)."""
+    def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]]:
+        """Mean and log variance of the style of images of any size."""
         x = images
         if tuple(x.shape[2:]) != (self.size, self.size):
             with torch.autocast(x.device.type, enabled=False):
@@ -195,10 +196,10 @@ class SPADEDecoder(nn.Module):
         name = f"{'conv' if config.style_dims is None else 'cbn'}_{name}"
         self.add_module(name, ConvBlock(ins, outs, config.kernel_size, order="NAC", options=options))
 
-    def forward(self, label: Tensor, style: Tensor | None = None) -> Tensor:
-        """The images (b, c, h, w) in [-1, 1] of label maps (b, label_channels, h, w), sides rounded down to multiples of the stride.
+    def forward(self, label: Float[Tensor, "b n h w"], style: Float[Tensor, "b style_dims"] | None = None) -> Float[Tensor, "b c _ _"]:
+        """The images in [-1, 1] of label maps, sides rounded down to multiples of the stride.
 
-        `style`: (b, style_dims), exactly when the network has a style code.
+        `style`: exactly when the network has a style code.
         """
         if (style is None) != (self.config.style_dims is None):
             raise ValueError("a style code is needed, exactly when the network has one")
@@ -245,13 +246,19 @@ class SPADEGenerator(nn.Module):
         self.config = config
         self.spade_generator = SPADEDecoder(config, label_channels=label_channels, image_channels=image_channels)
         if config.style_dims is not None:
-            self.style_encoder = StyleEncoder(config, image_channels=image_channels)
+            self.style_encoder = SPADEStyleEncoder(config, image_channels=image_channels)
 
-    def forward(self, *, label: Tensor, images: Tensor | None = None, noise: Tensor | None = None, z: Tensor | None = None) -> SPADEOutput:
-        """Images of label maps (b, label_channels, h, w), with the style z (b, style_dims) or that of `images`.
+    def forward(
+        self,
+        *,
+        label: Float[Tensor, "b n h w"],
+        images: Float[Tensor, "b c _ _"] | None = None,
+        noise: Float[Tensor, "b style_dims"] | None = None,
+        z: Float[Tensor, "b style_dims"] | None = None,
+    ) -> SPADEOutput:
+        """Images of label maps, with the style z or that of `images`, which is mu + exp(logvar / 2) noise, `noise` from N(0, I).
 
-        The style of images (b, c, any size) is mu + exp(logvar / 2) noise, `noise` (b, style_dims) from N(0, I). A network without
-        a style code takes the label maps alone.
+        A network without a style code takes the label maps alone.
         """
         if images is None:
             return SPADEOutput(self.spade_generator(label, z))
@@ -260,8 +267,8 @@ class SPADEGenerator(nn.Module):
         mu, logvar = self.encode(images)
         return SPADEOutput(self.spade_generator(label, mu + torch.exp(0.5 * logvar) * noise), mu, logvar)
 
-    def encode(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log variance (b, style_dims) of the style of images (b, c, any size), in float32."""
+    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]]:
+        """Mean and log variance of the style of images of any size, in float32."""
         mu, logvar = self.style_encoder(images)
         return widened(mu), widened(logvar)
 
@@ -293,8 +300,8 @@ class FPSEDiscriminator(nn.Module):
         self.seg = ConvBlock(2 * nf, 2 * nf, 1)
         self.embedding = ConvBlock(label_channels, 2 * nf, 1)
 
-    def forward(self, images: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images (b, c, h, w) with label maps (b, label_channels, h, w)."""
+    def forward(self, images: Float[Tensor, "b c h w"], label: Float[Tensor, "b n h w"]) -> tuple[Float[Tensor, "b 1 _ _"], ...]:
+        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images with label maps."""
         part, encoded, x = self.get_submodule, {}, images
         for index in range(1, 6):
             encoded[index] = x = part(f"enc{index}")(x)
@@ -303,8 +310,7 @@ class FPSEDiscriminator(nn.Module):
             side = part(f"lat{index}")(encoded[index])
             with torch.autocast(x.device.type, enabled=False):
                 tops[index] = F.interpolate(tops[index + 1], size=side.shape[2:], mode="bilinear", align_corners=False) + side
-        first, second, third = (self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
-        return first, second, third
+        return tuple(self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
 
     def _scores(self, features: Tensor, label: Tensor) -> Tensor:
         # The embedding is linear, so that the label map may be averaged before it, which costs less.
@@ -326,8 +332,8 @@ class SPADEDiscriminator(MultiResPatch):
                 weight_norm=config.patch.weight_norm,
             )
 
-    def forward(self, images: Tensor, *, label: Tensor) -> Scores:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The scores of images (b, c, h, w) with label maps (b, label_channels, h, w): three of the pyramid, one of each scale of patches.
+    def forward(self, images: Float[Tensor, "b c h w"], *, label: Float[Tensor, "b n h w"]) -> Scores:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The scores of images with label maps: three of the pyramid, one of each scale of patches.
 
         The features are those of the patch discriminators alone.
         """
@@ -408,13 +414,13 @@ class SPADE(PairedGAN):
         assert out.mu is not None
         return out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {}
 
-    def typical(self, batch: Batch, label: Tensor) -> Tensor:
+    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""
         return self.generator(label=label, z=None if self.style_dims is None else label.new_zeros(len(label), self.style_dims)).fake_images
 
     @torch.no_grad()
-    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
-        """An image (b, c, h, w) in [-1, 1] of each label map, in the mean of the styles that k images have, or in a random one.
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
+        """An image in [-1, 1] of each label map, in the mean of the styles that k images have, or in a random one.
 
         `settings` is a SPADETranslationConfig. Raises ConfigError for what is missing or does not fit.
         """

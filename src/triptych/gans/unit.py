@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES_B, Batch, DataSpec
@@ -81,15 +82,15 @@ class UNITAutoEncoder(nn.Module):
         ascending = halved(widths[-1], steps=config.num_downsamples)
         self.decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
 
-    def encode(self, images: Tensor) -> Tensor:
-        """The content of images (b, c, h, w)."""
+    def encode(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
+        """The content of images."""
         return self.content_encoder(images)
 
-    def decode(self, content: Tensor) -> Tensor:
+    def decode(self, content: Float[Tensor, "b d _ _"]) -> Float[Tensor, "b c h w"]:
         """The images of a content."""
         return self.decoder(content)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The images, encoded and decoded."""
         return self.decode(self.encode(images))
 
@@ -102,8 +103,10 @@ class UNITGenerator(nn.Module):
         self.autoencoder_a = UNITAutoEncoder(config, image_channels=image_channels)
         self.autoencoder_b = UNITAutoEncoder(config, image_channels=image_channels)
 
-    def forward(self, *, images_a: Tensor, images_b: Tensor, reconstruct: bool = True, cycle: bool = True) -> Translations:
-        """Translations both ways of images (b, c, h, w), whose sides are multiples of 2^num_downsamples.
+    def forward(
+        self, *, images_a: Float[Tensor, "b c h w"], images_b: Float[Tensor, "b c h w"], reconstruct: bool = True, cycle: bool = True
+    ) -> Translations:
+        """Translations both ways of images whose sides are multiples of 2^num_downsamples.
 
         `reconstruct`: also each image through its own auto-encoder; `cycle`: also the translations' contents, and their way back.
         """

@@ -12,6 +12,7 @@ from functools import partial
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES, IMAGES_B, STYLE, Batch, DataSpec, InputSpec
@@ -166,7 +167,7 @@ class UnpairedGAN(GAN):
     def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
         """Translations both ways. `reconstruct`, `cycle`: as the generator has it; `latents`: also what all further terms need."""
 
-    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Tensor]:
+    def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """The terms of contents and styles."""
         return {}
 
@@ -180,7 +181,7 @@ class UnpairedGAN(GAN):
         out = self.run(batch, rng)
         return self._contests(batch, rng, a=out.images_ba, b=out.images_ab)
 
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial_a and adversarial_b; of each other term the sum over both domains."""
         weights = self.weights
         out = self.run(batch, rng, reconstruct=weights["image_recon"] > 0, cycle=weights["cycle_recon"] > 0, latents=True)
@@ -194,11 +195,11 @@ class UnpairedGAN(GAN):
             terms["perceptual"] = to_b + to_a
         return terms | self.latent_terms(out, rng)
 
-    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Tensor]:
+    def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Of the translations: adversarial_a of those to a, adversarial_b of those to b."""
         return self.fooled(batch, rng, a=out.images_ba, b=out.images_ab)
 
-    def fooled(self, batch: Batch, rng: Rng, *, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+    def fooled(self, batch: Batch, rng: Rng, *, a: Float[Tensor, "b c h w"], b: Float[Tensor, "b c h w"]) -> dict[str, Float[Tensor, " b"]]:
         """The same of any images that were made for each domain."""
         return {contest.term("adversarial"): self.verdict(contest).loss for contest in self._contests(batch, rng, a=a, b=b)}
 
@@ -208,7 +209,7 @@ class UnpairedGAN(GAN):
 
         return [contest("a", batch.images, a), contest("b", batch.inputs[IMAGES_B], b)]
 
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Tensor]:
+    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """reconstruction: of images from their own auto-encoder and from the way back, summed; then each of the two."""
         out = self.run(batch, rng, reconstruct=True, cycle=True)
         images, cycle = _image_recon(batch, out), _cycle_recon(batch, out)
@@ -218,14 +219,14 @@ class UnpairedGAN(GAN):
 
     @abstractmethod
     def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
-        """The translations of images that were checked; `style`: the style images, where there are some."""
+        """The translations of checked images (b, c, h, w); `style`: the style images (b, k, c, any size), where there are some."""
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The images of the domain that the direction starts from; there is no ground truth for them."""
         return Example({IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
 
     @torch.no_grad()
-    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
+    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
         """The images (b, c, h, w) in the other domain, clipped to [-1, 1]; `settings` are such as `translation`.
 
         A model with styles takes the mean style of k images of that domain, (b, k, c, any size), or draws it from `rng`. Raises ConfigError
@@ -261,8 +262,8 @@ class UnpairedGAN(GAN):
         return images
 
 
-def distance(found: Tensor | None, target: Tensor) -> Tensor:
-    """L1 between something that the generator was asked for and its target: (b,)."""
+def distance(found: Float[Tensor, " b *d"] | None, target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+    """L1 between something that the generator was asked for and its target."""
     assert found is not None, "the generator was not asked for it"
     return l1(found, target)
 

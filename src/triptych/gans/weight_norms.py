@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 WeightNorm = Literal["none", "spectral", "weight"]
@@ -43,8 +44,8 @@ class Conv2d(nn.Conv2d):
         super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias, padding_mode=padding_mode)
         _reparametrize(self, weight_norm)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The convolution of (b, c, h, w)."""
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
+        """The convolution."""
         weight = normalised_weight(self)
         if self.padding_mode == "zeros":
             return F.conv2d(input, weight, self.bias, self.stride, self.padding)
@@ -60,8 +61,8 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features, bias=bias)
         _reparametrize(self, weight_norm)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The layer's output for (b, in_features)."""
+    def forward(self, input: Float[Tensor, "b in_features"]) -> Float[Tensor, "b out_features"]:
+        """The layer's output."""
         return F.linear(input, normalised_weight(self), self.bias)
 
 
@@ -80,7 +81,7 @@ def _reparametrize(layer: nn.Conv2d | nn.Linear, weight_norm: WeightNorm) -> Non
     layer.register_buffer("weight_v", v)
 
 
-def normalised_weight(layer: nn.Conv2d | nn.Linear) -> Tensor:
+def normalised_weight(layer: nn.Conv2d | nn.Linear) -> Float[Tensor, "out ..."]:
     """The weight that the layer applies; differentiable in its parameters, u and v of spectral norm taken as constants."""
     if "weight" in layer._parameters:
         return layer.weight
@@ -135,7 +136,7 @@ def _leading_vectors(weight: Tensor) -> tuple[Tensor, Tensor]:
     return u[:, 0].clone(), v[:, 0].clone()
 
 
-def effective_weights(module: nn.Module, prefix: str) -> dict[str, Tensor]:
+def effective_weights(module: nn.Module, prefix: str) -> dict[str, Float[Tensor, ...]]:
     """The weights that the layers with spectral norm apply, under the names of their weight_orig: for `Model.effective`.
 
     `prefix`: the module's name in the model, and a dot.

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
@@ -53,7 +54,9 @@ def trace(
     return shapes, tuple(found)
 
 
-def run_network(network: NetworkName, layers: Collection[str] | None, x: Tensor, take: Take) -> dict[str, Tensor]:
+def run_network(
+    network: NetworkName, layers: Collection[str] | None, x: Float[Tensor, "b 3 h w"], take: Take
+) -> dict[str, Float[Tensor, "b _ _ _"]]:
     """The features of `layers` (None: of all), by name; what comes after the last of them is not computed."""
     found: dict[str, Tensor] = {}
     for name, feature in NETWORKS[network].run(_Operations(take), x):
@@ -303,13 +306,13 @@ class FeatureNetwork(nn.Module):
             self.register_buffer(_buffer(name), copy, persistent=False)
         self.loaded = True
 
-    def prepared(self, images: Tensor) -> Tensor:
-        """Images (b, 1 or 3, h, w) in [-1, 1] as the network takes them: (b, 3, h, w)."""
+    def prepared(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
+        """Images, grey or RGB in [-1, 1], as the network takes them."""
         x = widened(images).expand(-1, 3, -1, -1)
         x = x.flip(1) if self.preprocessing == "caffe" else x
         return x * self.get_buffer("scale") + self.get_buffer("shift")
 
-    def forward(self, x: Tensor) -> list[Tensor]:
+    def forward(self, x: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
         """The features of the layers, in the order of `layers`, of images that `prepared` has made."""
         assert self.loaded, "`load` comes before the first call"
         found = run_network(self.name, self.layers, x, lambda name, _: self.get_buffer(_buffer(name)))
