@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -43,10 +42,6 @@ class Unconditional(GAN):
 
     def __init__(self, config: GANConfig) -> None:
         super().__init__(config, nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Softplus(), nn.Conv2d(4, 3, 3, padding=1)), Critic())
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        return {"adversarial": 1.0}
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         fake = self.generator(rng.normal("z", 3, SIZE, SIZE))

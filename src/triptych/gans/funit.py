@@ -238,6 +238,7 @@ class FUNITConfig(GANConfig):
     """FUNIT, or with its generator COCO-FUNIT."""
 
     kind_name: ClassVar = "funit"
+    terms: ClassVar = GANConfig.terms | {"feature_matching": "feature_matching_weight", "image_recon": "image_recon_weight"}
 
     generator: FUNITGeneratorConfig = FUNITGeneratorConfig()
     "The generator."
@@ -251,13 +252,8 @@ class FUNITConfig(GANConfig):
     "Settings of `triptych translate`."
 
     def validate(self) -> None:
-        for name in ("feature_matching_weight", "image_recon_weight"):
-            self.require(0 <= getattr(self, name) < float("inf"), name, "0 or a positive number")
-        self.require(
-            self.adversarial_weight + self.feature_matching_weight + self.image_recon_weight > 0,
-            "adversarial_weight",
-            "a positive number where feature_matching_weight and image_recon_weight are 0",
-        )
+        wanted = "a positive number where feature_matching_weight and image_recon_weight are 0"
+        self.require(any(self.weights.values()), "adversarial_weight", wanted)
 
     def build(self, spec: DataSpec) -> FUNIT:
         """The model with fresh weights; raises ConfigError for data without style images or classes, and for sizes that do not fit."""
@@ -312,16 +308,6 @@ class FUNIT(GAN):
         self._names = _style_names(spec)
 
     # Training -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms."""
-        config = self.config
-        return {
-            "adversarial": config.adversarial_weight,
-            "feature_matching": config.feature_matching_weight,
-            "image_recon": config.image_recon_weight,
-        }
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """The first style image and the translation, both as images of the style's class.

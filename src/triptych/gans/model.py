@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -60,6 +60,9 @@ class TopKConfig(Config):
 class GANConfig(ModelConfig):
     """The game of a generator and a discriminator."""
 
+    terms: ClassVar[dict[str, str]] = {"adversarial": "adversarial_weight"}
+    "The generator's terms, and the setting that weighs each."
+
     adversarial: AdversarialConfig = AdversarialConfig()
     "The loss on the discriminator's scores."
     adversarial_weight: float = 1.0
@@ -82,11 +85,17 @@ class GANConfig(ModelConfig):
     "Initial weights of both networks."
 
     def validate(self) -> None:
-        self.require(0 <= self.adversarial_weight < float("inf"), "adversarial_weight", "0 or a positive number")
+        for setting in self.terms.values():
+            self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
         self.require(self.discriminator_steps >= 1, "discriminator_steps", "at least 1")
         self.require(self.generator_steps >= 1, "generator_steps", "at least 1")
         self.require(0 < self.discriminator_rate < float("inf"), "discriminator_rate", "a positive number")
         self.require(len(set(self.augment)) == len(self.augment), "augment", "names that differ")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each of the generator's terms."""
+        return {term: getattr(self, setting) for term, setting in self.terms.items()}
 
 
 @dataclass(frozen=True)
@@ -159,9 +168,9 @@ class GAN(Model, Averaged):
     # What a model says --------------------------------------------------------------------------------------------------
 
     @property
-    @abstractmethod
     def weights(self) -> Mapping[str, float]:
         """The weight of each of the generator's terms, and of `discriminator_extras`."""
+        return self.config.weights
 
     @abstractmethod
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:

@@ -191,6 +191,9 @@ class MUNITConfig(UnpairedConfig):
     """MUNIT."""
 
     kind_name: ClassVar = "munit"
+    terms: ClassVar = UnpairedConfig.terms | {
+        term: f"{term}_weight" for term in ("content_recon", "style_recon", "kl", "style_recon_within", "content_recon_within")
+    }
 
     generator: MUNITGeneratorConfig = MUNITGeneratorConfig()
     "The two auto-encoders."
@@ -216,15 +219,10 @@ class MUNITConfig(UnpairedConfig):
     def validate(self) -> None:
         self.require(0 <= self.consistency_weight < float("inf"), "consistency_weight", "0 or a positive number")
 
-    def term_settings(self) -> dict[str, str]:
-        """The generator's terms, and the setting that weighs each."""
-        further = ("content_recon", "style_recon", "kl", "style_recon_within", "content_recon_within")
-        return UnpairedConfig.term_settings(self) | {term: f"{term}_weight" for term in further}
-
     @property
     def partial(self) -> bool:
         """Whether some of the generator's parameters have no part in its loss: those of the style encoders, or all others."""
-        used = {term for term, weight in self.term_weights().items() if weight > 0}
+        used = {term for term, weight in self.weights.items() if weight > 0}
         of_styles = {"image_recon", "cycle_recon", "style_recon", "kl", "style_recon_within", "content_recon_within"}
         if self.gan_recon or not self.random_style:
             of_styles |= {"adversarial_a"}
@@ -276,7 +274,7 @@ class MUNIT(UnpairedGAN):
     @property
     def weights(self) -> Mapping[str, float]:
         """The weight of each of the generator's terms, and of the discriminators' consistency."""
-        return self.config.term_weights() | dict.fromkeys(("consistency_a", "consistency_b"), self.config.consistency_weight)
+        return self.config.weights | dict.fromkeys(("consistency_a", "consistency_b"), self.config.consistency_weight)
 
     def adversarial_terms(self, batch: Batch, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Of the translations; with `gan_recon` the mean of theirs and the reconstructions'."""

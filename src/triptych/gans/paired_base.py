@@ -10,11 +10,10 @@ L1 distance that of pix2pix (Isola et al. 2017, arXiv 1611.07004, Eq. 3).
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -36,6 +35,8 @@ _PERCEPTUAL = "perceptual"
 class PairedGANConfig(GANConfig):
     """A GAN that learns from pairs."""
 
+    terms: ClassVar = GANConfig.terms | {"feature_matching": "feature_matching_weight", _PERCEPTUAL: "perceptual_weight", "l1": "l1_weight"}
+
     feature_matching_weight: float = 10.0
     "Weight of the distance between the discriminator's features of generated and real images."
     perceptual_weight: float = 10.0
@@ -48,8 +49,6 @@ class PairedGANConfig(GANConfig):
     "Condition images have values from 0 to 1 for the networks, not from -1 to 1."
 
     def validate(self) -> None:
-        for name in ("feature_matching_weight", "perceptual_weight", "l1_weight"):
-            self.require(0 <= getattr(self, name) < math.inf, name, "0 or a positive number")
         total = self.adversarial_weight + self.feature_matching_weight + self.perceptual_weight + self.l1_weight
         self.require(total > 0, "adversarial_weight", "a positive number where all other weights are 0")
 
@@ -107,17 +106,6 @@ class PairedGAN(GAN):
         """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
 
     # Training -----------------------------------------------------------------------------------------------------------
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms."""
-        config = self.config
-        return {
-            "adversarial": config.adversarial_weight,
-            "feature_matching": config.feature_matching_weight,
-            _PERCEPTUAL: config.perceptual_weight,
-            "l1": config.l1_weight,
-        }
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """One: real and generated images, each with the label map, which is augmented as its image is."""

@@ -167,13 +167,12 @@ class SPADEDecoder(nn.Module):
             self.add_module(f"{name}a", block(ins * nf, mid * nf))
             self._add_global(f"{name}a", mid * nf, mid * nf)
             self.add_module(f"{name}b", block(mid * nf, outs * nf))
-        to_image = replace(plain, norm=NO_NORM)
-        self.conv_img256 = ConvBlock(2 * nf, image_channels, 5, order="AC", options=to_image)
+        self.conv_img256 = ConvBlock(2 * nf, image_channels, 5, order="AC", options=plain)
         for name, size, ins, outs in (("up_3", 512, 2 * nf, nf), ("up_4", 1024, nf, nf // 2)):
             if config.resolution >= size:
                 self.add_module(f"{name}a", block(ins, outs))
                 self.add_module(f"{name}b", block(outs, outs))
-                self.add_module(f"conv_img{size}", ConvBlock(outs, image_channels, 5, order="AC", options=to_image))
+                self.add_module(f"conv_img{size}", ConvBlock(outs, image_channels, 5, order="AC", options=plain))
 
     def _add_style_layers(self, config: SPADEGeneratorConfig) -> None:
         if config.style_dims is None:
@@ -358,6 +357,7 @@ class SPADEConfig(PairedGANConfig):
     """SPADE."""
 
     kind_name: ClassVar = "spade"
+    terms: ClassVar = PairedGANConfig.terms | {"kl": "kl_weight"}
     changeable: ClassVar = frozenset(("translation",))
 
     generator: SPADEGeneratorConfig = SPADEGeneratorConfig()
@@ -368,9 +368,6 @@ class SPADEConfig(PairedGANConfig):
     "Weight of the divergence of the encoded styles from N(0, 1), where there is a style code."
     translation: SPADETranslationConfig = SPADETranslationConfig()
     "Settings of `triptych translate`, and of the grids during training."
-
-    def validate(self) -> None:
-        self.require(0 <= self.kl_weight < math.inf, "kl_weight", "0 or a positive number")
 
     def build(self, spec: DataSpec) -> SPADE:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
@@ -400,11 +397,6 @@ class SPADE(PairedGAN):
         self.style_dims = config.generator.style_dims
         if self.style_dims is not None:
             self.styles, self.random_styles = "optional", True
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """Those of all that learn from pairs, and the divergence's."""
-        return {**super().weights, "kl": self.config.kl_weight}
 
     def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images in the style of the real ones, drawn from what their encoder says; kl, of that and N(0, I)."""

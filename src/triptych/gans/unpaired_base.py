@@ -78,6 +78,13 @@ class UnpairedConfig(GANConfig):
     """A GAN of two domains."""
 
     changeable: ClassVar = frozenset(("translation",))
+    terms: ClassVar = {
+        "adversarial_a": "adversarial_weight",
+        "adversarial_b": "adversarial_weight",
+        "image_recon": "image_recon_weight",
+        "cycle_recon": "cycle_weight",
+        "perceptual": "perceptual_weight",
+    }
 
     generator: AutoEncodersConfig
     "The two auto-encoders."
@@ -95,19 +102,8 @@ class UnpairedConfig(GANConfig):
     "Default settings of `triptych translate`; the grids during training go both ways."
 
     def validate(self) -> None:
-        for setting in self.term_settings().values():
-            self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
         wanted = "a positive number where the weights of all other terms are 0"
-        self.require(any(weight > 0 for weight in self.term_weights().values()), "adversarial_weight", wanted)
-
-    def term_settings(self) -> dict[str, str]:
-        """The generator's terms, and the setting that weighs each."""
-        settings = {"adversarial_a": "adversarial_weight", "adversarial_b": "adversarial_weight"}
-        return settings | {"image_recon": "image_recon_weight", "cycle_recon": "cycle_weight", "perceptual": "perceptual_weight"}
-
-    def term_weights(self) -> dict[str, float]:
-        """The weight of each of the generator's terms."""
-        return {term: getattr(self, setting) for term, setting in self.term_settings().items()}
+        self.require(any(self.weights.values()), "adversarial_weight", wanted)
 
     def check(self, spec: DataSpec, *, steps: str) -> None:
         """Raises ConfigError for data without a second domain, and for sizes that do not fit; `steps`: the setting of the stride."""
@@ -170,11 +166,6 @@ class UnpairedGAN(GAN):
     def latent_terms(self, out: Translations, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """The terms of contents and styles."""
         return {}
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms."""
-        return self.config.term_weights()
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """a: the images of a, and those of b as a; b: the other way round."""
