@@ -93,6 +93,15 @@ class Config:
         return _build(type(self), _without_kind(type(self), values), current)
 
 
+def settings_like(default: C, settings: Config | None) -> C:
+    """The settings of a call, `default` for None. Raises TypeError for those of something else."""
+    if settings is None:
+        return default
+    if not isinstance(settings, type(default)):
+        raise TypeError(f"{type(settings).__name__} are not the settings wanted here, {type(default).__name__}")
+    return settings
+
+
 @functools.cache
 def field_types(cls: type[Config]) -> dict[str, Any]:
     """The resolved annotation of every field."""

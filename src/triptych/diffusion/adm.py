@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
@@ -112,10 +112,8 @@ class ADM(DiffusionModel):
         return last_sample(ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x)), count=process.steps)
 
     def _both_ways(self, labels: Tensor | None, count: int, settings: Config | None) -> tuple[GaussianDiffusion, Predictor]:
-        settings = settings or self.encoding
-        if not isinstance(settings, EncodingConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of DDIM's two ways")
-        steps = min(_ENCODING_STEPS, self.diffusion.steps) if settings.steps is None else settings.steps
+        steps = settings_like(self.encoding, settings).steps
+        steps = min(_ENCODING_STEPS, self.diffusion.steps) if steps is None else steps
         process = self.diffusion.respaced(respaced_timesteps(steps, total=self.diffusion.steps))
         return process, self.predictor(self.checked_labels(labels, count))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
 from triptych.diffusion.pooling import Pool, make_head
-from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
+from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import Encoder, EncoderConfig
 
 TOP = 5
@@ -47,7 +47,7 @@ class ClassifierConfig(ModelConfig):
     "Train on noised images at sampled timesteps; false: on clean ones, at timestep 0."
     noise: NoiseConfig = dataclasses.field(default_factory=NoiseConfig)
     "How images become noise: as in the diffusion model that is to be guided."
-    timestep_sampler: Literal["uniform", "loss-second-moment"] = "uniform"
+    timestep_sampler: TimestepSamplerName = "uniform"
     "Timesteps in training: all alike, or those with larger losses more often."
 
     def validate(self) -> None:
@@ -100,8 +100,7 @@ class NoisyClassifier(Model):
             )
         except ConfigError as error:
             raise error.inside("network") from None
-        loss_aware = config.timestep_sampler == "loss-second-moment"
-        self.timesteps = LossSecondMoment(config.noise.steps) if loss_aware else UniformTimesteps(config.noise.steps)
+        self.timesteps = make_timestep_sampler(config.timestep_sampler, config.noise.steps)
 
     @property
     def noise(self) -> NoiseConfig:
@@ -119,29 +118,27 @@ class NoisyClassifier(Model):
         share of the images seen that were right, from 0 to 1 in every quartile.
         """
         assert batch.labels is not None, "the data of a classifier is labelled"
-        sampler = self.timesteps if self.training else UniformTimesteps(self.process.steps)
-        t, weight, x = self._noised(sampler, batch.images, rng)
+        t, weight, x = self._noised(batch.images, rng)
         logits = self.network(x, self.process.at(t).times(x), rng)
         entropy = F.cross_entropy(logits, batch.labels, reduction="none")
         return LossTerms(
             loss=weight * entropy,
             logged=accuracies(logits.detach(), batch.labels),
             group=NUM_GROUPS * t // self.process.steps if self.config.noised else None,
-            observed={"t": t, "loss": entropy.detach()} if isinstance(sampler, LossSecondMoment) else {},
+            observed=self.timesteps.observed(t, entropy),
         )
 
-    def _noised(self, sampler: LossSecondMoment | UniformTimesteps, images: Tensor, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
+    def _noised(self, images: Tensor, rng: Rng) -> tuple[Tensor, Tensor, Tensor]:
         """The timesteps (b,), their weights (b,) and the images there."""
         if not self.config.noised:
             count = len(images)
             return torch.zeros(count, dtype=torch.int64, device=images.device), torch.ones(count, device=images.device), images
-        t, weight = sampler.draw(rng)
+        t, weight = self.timesteps.draw(rng)
         return t, weight, self.process.noised(images, rng.normal("noise", *self.image_shape), self.process.at(t))
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Records the losses for loss-aware timestep sampling."""
-        if isinstance(self.timesteps, LossSecondMoment) and terms:
-            self.timesteps.record(terms["t"], terms["loss"])
+        self.timesteps.observe(terms)
 
 
 def accuracies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

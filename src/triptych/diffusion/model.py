@@ -12,13 +12,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
-from triptych.core.config import Config, config, spelled
+from triptych.core.config import Config, config, settings_like, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
@@ -29,7 +29,7 @@ from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
-from triptych.diffusion.timestep_sampling import LossSecondMoment, UniformTimesteps
+from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
 
 Conditions = tuple[Tensor | None, ...]
@@ -95,7 +95,7 @@ class DiffusionConfig(ModelConfig):
     "The U-Net."
     diffusion: GaussianConfig = dataclasses.field(default_factory=GaussianConfig)
     "The diffusion and the loss."
-    timestep_sampler: Literal["uniform", "loss-second-moment"] = "uniform"
+    timestep_sampler: TimestepSamplerName = "uniform"
     "Timesteps in training: all alike, or those with larger losses more often (for the kl losses)."
     class_conditional: bool = False
     "Learn the images given their class."
@@ -145,8 +145,7 @@ class DiffusionModel(Model):
             self.network = self.make_network(spec, out_channels=out_channels)
         except ConfigError as error:
             raise error.inside("network") from None
-        loss_aware = config.timestep_sampler == "loss-second-moment"
-        self.timesteps = LossSecondMoment(config.diffusion.steps) if loss_aware else UniformTimesteps(config.diffusion.steps)
+        self.timesteps = make_timestep_sampler(config.timestep_sampler, config.diffusion.steps)
 
     @property
     def noise(self) -> GaussianConfig:
@@ -163,19 +162,17 @@ class DiffusionModel(Model):
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """The denoising loss of each sample at a timestep of its own; in evaluation mode at uniform timesteps and without dropout."""
-        sampler = self.timesteps if self.training else UniformTimesteps(self.diffusion.steps)
-        t, weight = sampler.draw(rng)
+        t, weight = self.timesteps.draw(rng)
         x0, noise = batch.images, rng.normal("noise", *self.image_shape)
         c = self.diffusion.at(t)
         x_t = self.diffusion.noised(x0, noise, c)
         output = self.network(x_t, c.times(x_t), *self._told(self.conditions(batch), rng), rng)
         terms = losses(self.diffusion, output, x0=x0, x_t=x_t, noise=noise, t=t)
-        observed = {"t": t, "loss": terms["loss"].detach()} if isinstance(sampler, LossSecondMoment) else {}
         return LossTerms(
             loss=weight * terms["loss"],
             logged={name: weight * term.detach() for name, term in terms.items()},
             group=NUM_GROUPS * t // self.diffusion.steps,
-            observed=observed,
+            observed=self.timesteps.observed(t, terms["loss"]),
         )
 
     def _told(self, conditions: Conditions, rng: Rng) -> Conditions:
@@ -188,8 +185,7 @@ class DiffusionModel(Model):
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Records the losses for loss-aware timestep sampling."""
-        if isinstance(self.timesteps, LossSecondMoment) and terms:
-            self.timesteps.record(terms["t"], terms["loss"])
+        self.timesteps.observe(terms)
 
     def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> Bound:
         """The variational bound of the batch's images on the timesteps `steps` (see SamplingConfig), in bits per dimension."""
@@ -206,9 +202,7 @@ class DiffusionModel(Model):
 
         `settings` is a FlowODEConfig. Raises ConfigError where the network predicts previous_x, which has no meaning between timesteps.
         """
-        settings = settings or self.likelihood
-        if not isinstance(settings, FlowODEConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of a probability-flow ODE")
+        settings = settings_like(self.likelihood, settings)
         if self.config.diffusion.mean == "previous_x":
             raise ConfigError("likelihood", "got ode, but this model predicts previous_x, which has no flow between timesteps; use bound")
         return log_prob(self.diffusion, self.denoiser(self.conditions(batch)), batch.images, rng, settings=settings)
@@ -225,8 +219,7 @@ class DiffusionModel(Model):
         `settings` is a SamplingConfig; `hook` changes the x_0 that each step predicts, before it is clipped. The model must be in
         evaluation mode. Raises ConfigError for a sampler or steps that do not fit, and for guidance that there is nothing for.
         """
-        if not isinstance(settings, SamplingConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of a diffusion sampler")
+        settings = settings_like(self.config.sampling, settings)
         settings.check(self.config.diffusion)
         process = self.diffusion
         if settings.sampler not in SOLVERS:

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
@@ -188,9 +188,7 @@ class Glow(Model):
 
         Of the image reduced to `bits` bits, where these are fewer than 8. `settings` is a GlowLikelihoodConfig.
         """
-        settings = settings or self.likelihood
-        if not isinstance(settings, GlowLikelihoodConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's likelihood")
+        settings = settings_like(self.likelihood, settings)
         labels = None if self.num_classes is None else batch.labels
         total = torch.zeros(len(batch), dtype=torch.float64, device=batch.images.device)
         for draw in range(settings.draws):
@@ -218,8 +216,7 @@ class Glow(Model):
     @torch.no_grad()
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """One image in [-1, 1] for each index of `rng`, of 8-bit values as `decode` gives them. `settings` is a GlowSamplingConfig."""
-        if not isinstance(settings, GlowSamplingConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's sampler")
+        settings = settings_like(self.sampling, settings)
         labels = self._labels(labels, len(rng))
         temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]
         noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
@@ -241,9 +238,7 @@ class Glow(Model):
         `noise`: where in its level each value lies, as in `bits_per_dim`; None: as `settings` say, `rng` drawing what is random.
         Always in full precision: `decode` gives exactly the same 8-bit images (of `bits` bits). Raises ConfigError where an rng is missing.
         """
-        settings = settings or self.encoding
-        if not isinstance(settings, GlowEncodingConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of Glow's encoder")
+        settings = settings_like(self.encoding, settings)
         labels = self._labels(labels, len(images))
         u: Tensor | float = 0.5 if noise is None else noise
         if noise is None and settings.dequantization == "uniform":

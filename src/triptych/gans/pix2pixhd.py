@@ -23,7 +23,7 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from triptych.core.batch import STYLE, Batch, DataSpec
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
@@ -297,8 +297,7 @@ class Pix2PixHD(PairedGAN):
         layout, or each class one of its kept looks, by `rng`. `settings` is a Pix2PixHDTranslationConfig. Raises ConfigError for what is
         missing or does not fit.
         """
-        if not isinstance(settings, Pix2PixHDTranslationConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of pix2pixHD's translation")
+        settings = settings_like(self.translation, settings)
         label = self._label(inputs)
         images, features = self._style(inputs, count=len(label)), None
         if images is not None:

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch, DataSpec
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
 from triptych.gans.label_maps import LabelMaps
@@ -416,8 +416,7 @@ class SPADE(PairedGAN):
 
         `settings` is a SPADETranslationConfig. Raises ConfigError for what is missing or does not fit.
         """
-        if not isinstance(settings, SPADETranslationConfig):
-            raise TypeError(f"{type(settings).__name__} are not the settings of SPADE's translation")
+        settings = settings_like(self.config.translation, settings)
         label = self._label(inputs)
         images, z = self._style(inputs, count=len(label)), None
         if images is not None:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import IMAGES, IMAGES_B, STYLE, Batch, DataSpec, InputSpec
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
@@ -214,7 +214,9 @@ class UnpairedGAN(GAN):
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The images of the domain that the direction starts from; there is no ground truth for them."""
-        return Example({IMAGES: batch.images if self._checked(settings).direction == "a-to-b" else batch.inputs[IMAGES_B]})
+        return Example(
+            {IMAGES: batch.images if settings_like(self.translation, settings).direction == "a-to-b" else batch.inputs[IMAGES_B]}
+        )
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
@@ -234,12 +236,7 @@ class UnpairedGAN(GAN):
             style = self._checked_images(style, STYLE, first=("b", "k"))
             if len(style) != len(images):
                 raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
-        return self.translated(images, style, rng, settings=self._checked(settings)).clamp(-1, 1)
-
-    def _checked(self, settings: Config) -> DirectionConfig:
-        if not isinstance(settings, type(self.translation)):
-            raise TypeError(f"{type(settings).__name__} are not the settings of this model's translations")
-        return settings
+        return self.translated(images, style, rng, settings=settings_like(self.translation, settings)).clamp(-1, 1)
 
     def _checked_images(self, images: Tensor | None, name: str, *, first: tuple[str, ...]) -> Tensor:
         wanted = f"({', '.join(first)}, {self.output_channels}, h, w)"
