@@ -24,6 +24,10 @@ import tests.shapes  # noqa: F401  (the hook names it)
 install_import_hook(("triptych.nn", "triptych.flows", "triptych.gans", "triptych.diffusion"), "tests.shapes.checked")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-state-names", action="store_true", help="note the names of all tensors of all models")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out the tests that lack a GPU, a peer or real data; asked for by `-m`, they are skipped and say what they lack."""
     lacking = {item: lack for item in items if (lack := lack_of(item)) is not None}

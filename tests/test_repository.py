@@ -1,27 +1,19 @@
-"""Rules of the repository itself: versions, packages, imports, and the worked example of adding a model."""
+"""Rules of the repository itself: versions, packages, imports."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-import math
 import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
-import torch
 
 import triptych
 from tests.conftest import lack_of
-from triptych.core.batch import Batch, DataSpec
-from triptych.core.model import Sampler, seeded_build
-from triptych.core.rng import Rng
-from triptych.recipes.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -116,61 +108,6 @@ def test_modules_name_what_they_are() -> None:
         if path.stat().st_size:
             assert ast.get_docstring(ast.parse(path.read_text("utf-8"))), f"{path} has no docstring"
         assert path.stem not in ("utils", "helpers", "misc", "common"), path
-
-
-@pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module in docs/adding-a-model.md, under the name that the page gives it; its recipe is `example.recipe`."""
-    model, recipe = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/adding-a-model.md").read_text("utf-8"), flags=re.M | re.S)
-    name = "triptych.flows.pixel_gaussian"
-    path = tmp_path / "pixel_gaussian.py"
-    path.write_text(model)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    scope: dict[str, object] = {}
-    exec(recipe, scope)
-    module.recipe = scope["pixel_gaussian_digits"]  # type: ignore[attr-defined]
-    return module
-
-
-def test_the_example_of_adding_a_model_is_right(example: ModuleType) -> None:
-    config = example.recipe()
-    assert RunConfig.from_dict(config.to_dict()) == config
-    model = seeded_build(config.model, DataSpec(image_size=4, channels=1), seed=0)
-    assert isinstance(model, Sampler)
-    with torch.no_grad():
-        model.density.mean.fill_(0.25)
-        model.density.log_std.fill_(-0.5)
-    images = torch.rand(6, 1, 4, 4) * 2 - 1
-    (phase,) = model.phases
-    terms = model.loss(phase, Batch(images, None, torch.arange(6)), Rng(0, ("loss",), torch.arange(6)))
-    expected = torch.distributions.Normal(0.25, math.exp(-0.5)).log_prob(images).sum((1, 2, 3))
-    torch.testing.assert_close(terms.loss, -expected)
-    rng = Rng(0, ("sample",), torch.arange(6))
-    drawn = model.sample(rng, labels=None, settings=model.sampling)
-    torch.testing.assert_close(model.sample(rng[2:5], labels=None, settings=model.sampling), drawn[2:5], rtol=0, atol=0)
-    assert torch.equal(
-        model.sample(rng, labels=None, settings=example.PixelGaussianSampling(temperature=0.0)), torch.full_like(drawn, 0.25)
-    )
-
-
-def test_the_example_trains(example: ModuleType, tmp_path: Path) -> None:
-    from dataclasses import replace
-
-    from triptych.runs import open_run, train
-
-    recipe = example.recipe()
-    train(
-        replace(recipe, train=replace(recipe.train, total_images=6400), data=replace(recipe.data, workers=0)),
-        tmp_path / "run",
-        device="cpu",
-    )
-    samples = open_run(tmp_path / "run").sample(100, device="cpu").images
-    assert samples.shape == (100, 16, 16, 1)
-    assert samples[:, 0, 0].mean() < 60 < samples[:, 8, 8].mean(), "digits are bright in the middle and dark in the corner"
 
 
 @pytest.mark.xdist_group("group")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import pkgutil
+import shutil
+from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 
+import triptych.recipes
 from triptych.cli.main import main
 from triptych.cli.recipes import describe, table
 from triptych.core.errors import ConfigError
-from triptych.recipes.catalogue import FAMILIES, Recipe, find_recipe, load_recipe, read_recipes, recipes
+from triptych.recipes import catalogue
+from triptych.recipes.catalogue import Recipe, find_recipe, load_recipe, read_recipes, recipes
 from triptych.recipes.config import RunConfig
 
 SOURCE = '''
@@ -49,19 +55,30 @@ def test_every_recipe_can_be_loaded_and_is_described() -> None:
 
 
 def test_reading_the_source_finds_what_importing_finds() -> None:
-    for family in FAMILIES:
-        listed = {name.replace("-", "_") for name, recipe in recipes().items() if recipe.family == family}
-        try:
-            module = importlib.import_module(f"triptych.recipes.{family}")
-        except ModuleNotFoundError:
-            assert not listed
-            continue
-        defined = {
-            name
-            for name, function in inspect.getmembers(module, inspect.isfunction)
-            if function.__module__ == module.__name__ and not name.startswith("_") and not inspect.signature(function).parameters
-        }
-        assert listed == defined
+    """In every module of the folder, so that a new one needs no registration."""
+    for found in pkgutil.iter_modules(triptych.recipes.__path__):
+        module = importlib.import_module(f"triptych.recipes.{found.name}")
+        listed = {name.replace("-", "_") for name, recipe in recipes().items() if recipe.family == found.name}
+        defined = {name for name, function in inspect.getmembers(module, inspect.isfunction) if is_recipe(module, function)}
+        assert listed == {name for name in defined if not name.startswith("_")}
+
+
+def is_recipe(module: ModuleType, function: FunctionType) -> bool:
+    signature = inspect.signature(function)
+    return function.__module__ == module.__name__ and not signature.parameters and signature.return_annotation == "RunConfig"
+
+
+def test_recipes_of_a_new_module_are_found_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(Path(catalogue.__file__).parent, tmp_path / "recipes")
+    (tmp_path / "recipes/energy_models.py").write_text(SOURCE)
+    monkeypatch.setattr(catalogue, "__file__", str(tmp_path / "recipes/catalogue.py"))
+    recipes.cache_clear()
+    try:
+        shown = table(columns=80).splitlines()
+    finally:
+        recipes.cache_clear()
+    place = shown.index("energy models")
+    assert shown.index("diffusion, super-resolution") < place and shown[place + 1].split() == ["adm-toy", "A", "toy."]
 
 
 def test_an_unknown_recipe_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

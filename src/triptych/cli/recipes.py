@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from triptych.cli.output import show_page
 from triptych.core.errors import ConfigError
-from triptych.recipes.catalogue import FAMILIES, find_recipe, recipes
+from triptych.recipes.catalogue import find_recipe, recipes
 
 USAGE = """usage: triptych recipes [RECIPE]
 
@@ -31,10 +31,10 @@ def table(*, columns: int) -> str:
     known = recipes()
     width = max((len(name) for name in known), default=0) + 4
     lines = []
-    for family in dict.fromkeys(recipe.family for recipe in known.values()):
-        lines.append(FAMILIES[family])
+    for heading in dict.fromkeys(recipe.heading for recipe in known.values()):
+        lines.append(heading)
         for recipe in known.values():
-            if recipe.family == family:
+            if recipe.heading == heading:
                 start = f"  {recipe.name}".ljust(width)
                 wrapped = textwrap.wrap(
                     recipe.summary, max(columns, width + 30), initial_indent=start, subsequent_indent=" " * width, break_on_hyphens=False
@@ -48,4 +48,4 @@ def table(*, columns: int) -> str:
 def describe(name: str) -> str:
     """What a recipe is, and how to train it."""
     recipe = find_recipe(name)
-    return f"{recipe.name} ({FAMILIES[recipe.family]})\n\n{recipe.description}\n\ntriptych train {recipe.name} --run runs/{recipe.name}"
+    return f"{recipe.name} ({recipe.heading})\n\n{recipe.description}\n\ntriptych train {recipe.name} --run runs/{recipe.name}"

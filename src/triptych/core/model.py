@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,10 @@ class ModelConfig(Config):
     def build(self, spec: DataSpec) -> Model:
         """The model with fresh weights from PyTorch's global generator; raises ConfigError when the data lacks what it needs."""
         raise TypeError(f"{type(self).__name__} has no build method")
+
+    def shrunk(self) -> Self:
+        """The same kind of model with the smallest networks, for tests: its norms, dropout, losses and sampler stay as they are."""
+        return self
 
     @classmethod
     def verbs(cls) -> frozenset[str]:

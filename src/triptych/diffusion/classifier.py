@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +52,9 @@ class ClassifierConfig(ModelConfig):
 
     def validate(self) -> None:
         self.require(self.noised or self.timestep_sampler == "uniform", "timestep_sampler", "'uniform' where noised is false")
+
+    def shrunk(self) -> Self:
+        return dataclasses.replace(self, network=self.network.shrunk())
 
     def build(self, spec: DataSpec) -> NoisyClassifier:
         """The classifier of the images of `spec`; raises ConfigError without classes, or for a size that the network cannot take."""

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -115,6 +115,9 @@ class DiffusionConfig(ModelConfig):
             )
         except ConfigError as error:
             raise error.inside("sampling") from None
+
+    def shrunk(self) -> Self:
+        return dataclasses.replace(self, network=self.network.shrunk(), sampling=dataclasses.replace(self.sampling, steps="4"))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ DDIM are there as in every model of the family.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,9 @@ class SuperResolutionConfig(DiffusionConfig):
 
     def validate(self) -> None:
         self.require(self.small_size >= 1, "small_size", "at least 1")
+
+    def shrunk(self) -> Self:
+        return replace(self, network=self.network.shrunk(), sampling=replace(self.sampling, steps="4"), small_size=4)
 
     def build(self, spec: DataSpec) -> SuperResolution:
         """The model for the large images of `spec`; raises ConfigError when they are unlabelled, or of a size that does not fit."""

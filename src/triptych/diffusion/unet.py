@@ -8,8 +8,8 @@ are a function of the sample and the layer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,11 @@ class EncoderConfig(Config):
         self.require(self.num_heads >= 1, "num_heads", "at least 1")
         self.require(self.num_head_channels is None or self.num_head_channels >= 1, "num_head_channels", "at least 1, or nothing")
         self.require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
+
+    def shrunk(self) -> Self:
+        """A network of two levels for images of 8 pixels: groups of two channels, for a bias before a norm of one has no effect."""
+        heads = {"num_head_channels": 16} if self.num_head_channels else {"num_heads": 2}
+        return replace(self, num_channels=64, num_res_blocks=1, channel_mult=(1, 1), attention_resolutions=(4,), **heads)
 
 
 @config

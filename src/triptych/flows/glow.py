@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -109,6 +109,9 @@ class GlowConfig(ModelConfig):
         self.require(0 <= self.class_weight < math.inf, "class_weight", "0 or more")
         self.require(all(0 <= value < math.inf for value in self.grid_temperatures), "grid_temperatures", "0 or more")
         self.require(self.class_weight == 0 or self.class_conditional, "class_weight", "0 where class_conditional is false")
+
+    def shrunk(self) -> Self:
+        return dataclasses.replace(self, levels=2, depth=2, width=16, init_images=32)
 
     def build(self, spec: DataSpec) -> Glow:
         """The model with fresh weights; raises ConfigError for image sizes that the levels do not divide, and for missing labels."""

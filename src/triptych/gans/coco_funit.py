@@ -10,7 +10,8 @@ Loss and discriminator are those of FUNIT.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
@@ -32,6 +33,9 @@ class COCOFUNITGeneratorConfig(FUNITGeneratorConfig):
 
     def validate(self) -> None:
         self.require(self.style_bias_dims >= 1, "style_bias_dims", "a positive whole number")
+
+    def shrunk(self) -> Self:
+        return replace(super(COCOFUNITGeneratorConfig, self).shrunk(), style_bias_dims=4)  # noqa: UP008 (no bare super() in slotted classes)
 
     def translator(self, *, image_channels: int) -> FUNITTranslator:
         """The network with fresh weights."""

@@ -7,8 +7,9 @@ with the projection of Miyato and Koyama 2018 (arXiv 1802.05637).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +59,10 @@ class PatchDiscriminatorConfig(Config):
         for name in ("num_discriminators", "kernel_size", "num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 
+    def shrunk(self) -> Self:
+        """Two narrow discriminators of two layers, for tests."""
+        return replace(self, num_discriminators=2, num_filters=4, max_num_filters=8, num_layers=2)
+
 
 @config
 class ResidualDiscriminatorConfig(Config):
@@ -79,6 +84,10 @@ class ResidualDiscriminatorConfig(Config):
     def validate(self) -> None:
         for name in ("num_filters", "max_num_filters", "num_layers"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+    def shrunk(self) -> Self:
+        """A narrow network for images of 32 pixels, for tests."""
+        return replace(self, num_filters=4, max_num_filters=8, num_layers=3)
 
 
 def least_side(config: PatchDiscriminatorConfig) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -70,6 +70,11 @@ class FUNITGeneratorConfig(Config):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
+
+    def shrunk(self) -> Self:
+        """Narrow networks that halve the size of a content once, for tests."""
+        depths = {"num_res_blocks": 1, "num_downsamples_content": 1, "num_downsamples_style": 2}
+        return replace(self, num_filters=4, style_dims=8, mlp_filters=16, **depths)
 
     @property
     def stride(self) -> int:
@@ -254,6 +259,10 @@ class FUNITConfig(GANConfig):
     def validate(self) -> None:
         wanted = "a positive number where feature_matching_weight and image_recon_weight are 0"
         self.require(any(self.weights.values()), "adversarial_weight", wanted)
+
+    def shrunk(self) -> Self:
+        discriminator = replace(self.discriminator, num_filters=4, max_num_filters=8, num_layers=2)
+        return replace(self, generator=self.generator.shrunk(), discriminator=discriminator)
 
     def build(self, spec: DataSpec) -> FUNIT:
         """The model with fresh weights; raises ConfigError for data without style images or classes, and for sizes that do not fit."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
@@ -74,6 +74,10 @@ class MUNITGeneratorConfig(AutoEncodersConfig):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
+
+    def shrunk(self) -> Self:
+        depths = {"num_res_blocks": 1, "num_downsamples_content": 1, "num_downsamples_style": 2}
+        return replace(self, num_filters=4, max_num_filters=8, style_dims=8, mlp_filters=16, **depths)
 
     @property
     def stride(self) -> int:

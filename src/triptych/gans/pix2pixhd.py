@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -208,6 +208,10 @@ class Pix2PixHDConfig(PairedGANConfig):
     "The discriminator."
     translation: Pix2PixHDTranslationConfig = Pix2PixHDTranslationConfig()
     "Settings of `triptych translate`."
+
+    def shrunk(self) -> Self:
+        generator = replace(self.generator, num_filters=4, num_downsamples=1, num_res_blocks=1, num_enhancer_res_blocks=1)
+        return replace(self, generator=generator, discriminator=self.discriminator.shrunk())
 
     def build(self, spec: DataSpec) -> Pix2PixHD:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""

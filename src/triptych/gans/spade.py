@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -368,6 +368,11 @@ class SPADEConfig(PairedGANConfig):
     "Weight of the divergence of the encoded styles from N(0, 1), where there is a style code."
     translation: SPADETranslationConfig = SPADETranslationConfig()
     "Settings of `triptych translate`, and of the grids during training."
+
+    def shrunk(self) -> Self:
+        sizes = {"resolution": 256, "num_filters": 4, "style_dims": 8, "spade_filters": 4, "encoder_filters": 4, "encoder_size": 64}
+        discriminator = replace(self.discriminator, patch=self.discriminator.patch.shrunk())
+        return replace(self, generator=replace(self.generator, **sizes), discriminator=discriminator)
 
     def build(self, spec: DataSpec) -> SPADE:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""

@@ -11,7 +11,7 @@ with P a distance in the features of a frozen network. The paper's variational t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -56,6 +56,9 @@ class UNITGeneratorConfig(AutoEncodersConfig):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
+
+    def shrunk(self) -> Self:
+        return replace(self, num_filters=4, max_num_filters=8, num_res_blocks=1, num_downsamples=1)
 
     @property
     def stride(self) -> int:

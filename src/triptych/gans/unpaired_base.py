@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
@@ -72,6 +72,10 @@ class AutoEncodersConfig(Config):
     def least_size(self) -> int:
         """The fewest pixels along a side."""
 
+    @abstractmethod
+    def shrunk(self) -> Self:
+        """Narrow networks that halve the size once, for tests."""
+
 
 @config
 class UnpairedConfig(GANConfig):
@@ -104,6 +108,9 @@ class UnpairedConfig(GANConfig):
     def validate(self) -> None:
         wanted = "a positive number where the weights of all other terms are 0"
         self.require(any(self.weights.values()), "adversarial_weight", wanted)
+
+    def shrunk(self) -> Self:
+        return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
 
     def check(self, spec: DataSpec, *, steps: str) -> None:
         """Raises ConfigError for data without a second domain, and for sizes that do not fit; `steps`: the setting of the stride."""

@@ -1,7 +1,7 @@
 """The names and descriptions of all recipes, read from their source without importing it (or PyTorch).
 
-A recipe is a function without arguments at the top of one of the modules FAMILIES that is annotated
-`-> RunConfig`; `adm_digits` is the recipe "adm-digits", and its docstring is its description.
+A recipe is a function without arguments at the top of a module of this folder that is annotated `-> RunConfig`; `adm_digits` is the
+recipe "adm-digits", and its docstring is its description.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from triptych.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
-FAMILIES = {
+HEADINGS = {
     "flows": "flows",
     "paired": "GANs, on pairs of images",
     "unpaired": "GANs, on two domains of images",
@@ -27,7 +27,7 @@ FAMILIES = {
     "classifiers": "diffusion, classifiers",
     "upsamplers": "diffusion, super-resolution",
 }
-"""Modules of recipes, and what their recipes are listed under."""
+"""What the recipes of a module are listed under, in this order; other modules follow, under their names."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Recipe:
 
     name: str
     family: str
+    "The module that it is in."
     description: str
 
     @property
@@ -43,14 +44,19 @@ class Recipe:
         """The first line of its description."""
         return self.description.partition("\n")[0]
 
+    @property
+    def heading(self) -> str:
+        """What it is listed under."""
+        return HEADINGS.get(self.family, self.family.replace("_", " "))
+
 
 @functools.cache
 def recipes() -> dict[str, Recipe]:
     """Every recipe by name, family by family in the order of their source."""
     folder = Path(__file__).parent
-    sources = {family: folder / f"{family}.py" for family in FAMILIES}
-    found = [recipe for family, path in sources.items() if path.exists() for recipe in read_recipes(path.read_text("utf-8"), family=family)]
-    return {recipe.name: recipe for recipe in found}
+    families = dict.fromkeys([*HEADINGS, *sorted(path.stem for path in folder.glob("*.py"))])
+    sources = {family: (folder / f"{family}.py").read_text("utf-8") for family in families}
+    return {recipe.name: recipe for family, source in sources.items() for recipe in read_recipes(source, family=family)}
 
 
 def read_recipes(source: str, *, family: str) -> list[Recipe]:
