@@ -19,6 +19,8 @@ from triptych.runs.stored import build
 def moved_model(config: RunConfig) -> Model:
     """The model with every parameter moved off its initial value, so that no gradient is zero by construction."""
     model = build(config, config.data.open().spec)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters < 2e6, f"{parameters:,} parameters are too many for these tests: override shrunk in {type(config.model).__name__}"
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
