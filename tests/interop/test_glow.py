@@ -15,8 +15,8 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow.published import published
-from triptych.interop.glow.weights import averages, described, from_variables, shape_flags, variable_name
+from triptych.interop.glow.published import published_checkpoint
+from triptych.interop.glow.weights import averages, complete_flags, from_variables, structure_flags, variable_name
 from triptych.recipes.catalogue import load_recipe
 
 ARRAYS, FLAGS = recorded.load("glow")
@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_named(change, message) -> None:
 
 
 def told(model: Glow) -> dict[str, Any]:
-    return shape_flags(variables(model))
+    return structure_flags(variables(model))
 
 
 @pytest.mark.parametrize(
@@ -170,15 +170,15 @@ def test_names_and_shapes_tell_the_flags(settings, flags) -> None:
 
 def test_no_permutation_is_the_reversed_order() -> None:
     model = model_of(permutation="reverse")
-    assert shape_flags({name: array for name, array in variables(model).items() if "shuffle" not in name})["flow_permutation"] == 0
+    assert structure_flags({name: array for name, array in variables(model).items() if "shuffle" not in name})["flow_permutation"] == 0
 
 
 def test_all_flags_of_a_checkpoint() -> None:
-    found = described(variables(model_of()), {"n_bits_x": 5, "image_size": 8})
+    found = complete_flags(variables(model_of()), {"n_bits_x": 5, "image_size": 8})
     assert (found["n_bits_x"], found["image_size"], found["depth"], found["weight_y"]) == (5, 8, 2, 0.0)
     classed = variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5))
-    assert (described(classed, {})["weight_y"], described(classed, {"weight_y": 0.5})["weight_y"]) == (0.01, 0.5)
-    assert (described(classed, {})["image_size"], described(classed, {"problem": "celeba"})["image_size"]) == (32, 256)
+    assert (complete_flags(classed, {})["weight_y"], complete_flags(classed, {"weight_y": 0.5})["weight_y"]) == (0.01, 0.5)
+    assert (complete_flags(classed, {})["image_size"], complete_flags(classed, {"problem": "celeba"})["image_size"]) == (32, 256)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_all_flags_of_a_checkpoint() -> None:
 )
 def test_flags_that_the_shapes_contradict(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        described(variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5)), given)
+        complete_flags(variables(model_of(num_classes=3, class_conditional=True, class_weight=0.5)), given)
     assert message in str(raised.value)
 
 
@@ -204,7 +204,7 @@ def test_the_default_size_has_to_fit_the_levels() -> None:
         f"model/{level}/0/{name}": np.zeros((1, 1, 1, 4)) for level in range(6) for name in ("actnorm_center/b", "f1/l_1/W", "f1/l_last/W")
     }
     with pytest.raises(ConfigError, match="--image_size: missing; 32, its default, does not do, for the checkpoint has 6 levels"):
-        described(deep, {})
+        complete_flags(deep, {})
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_the_default_size_has_to_fit_the_levels() -> None:
 )
 def test_variables_of_another_program(change, message: str) -> None:
     with pytest.raises(CheckpointError) as raised:
-        described(change(variables(model_of())), {})
+        complete_flags(change(variables(model_of())), {})
     assert str(raised.value) == message
 
 
@@ -264,7 +264,7 @@ def test_published_checkpoints_are_known_by_a_name_in_their_path() -> None:
         ("/data/abl-reverse-add/model_best_loss.ckpt.index", "abl-reverse-add", "glow-cifar10"),
         ("lsun-rnvp-crh", "lsun-rnvp-crh", "glow-lsun-church"),
     ):
-        found = published(path)
+        found = published_checkpoint(path)
         assert found is not None and (found.name, found.recipe) == (name, recipe)
         assert load_recipe(found.recipe).data.image_size == found.flags["image_size"]
-    assert published("logs/model_best_loss.ckpt") is None
+    assert published_checkpoint("logs/model_best_loss.ckpt") is None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from triptych.cli.originals import Commands, imported, nearest_recipe, note, run_script, weights_to_begin
+from triptych.cli.originals import Commands, import_commands, nearest_recipe, note, run_script, weights_to_begin
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
 from triptych.interop.glow.flags import FLAGS, TrainFlags, read_flags, words
@@ -73,7 +73,7 @@ def _inference(flags: TrainFlags) -> Commands:
         raise ConfigError("--n_test", f"got {flags['n_test']}, expected at least 1 with --inference, or -1 for the number of the problem")
     logdir = Path(flags["logdir"])
     if flags["restore_path"]:
-        run, before = imported("glow", flags["restore_path"], words=_model_words(flags), setting="--restore_path")
+        run, before = import_commands("glow", flags["restore_path"], words=_model_words(flags), setting="--restore_path")
         yield from before
     elif (logdir / "config.json").is_file():
         run = logdir

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.originals import Commands, flag_list, imported, nearest_recipe, note, run_all, weights_to_begin, without_python
+from triptych.cli.originals import Commands, flag_list, import_commands, nearest_recipe, note, run_all, weights_to_begin, without_python
 from triptych.cli.output import show_page
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
@@ -146,7 +146,7 @@ def _sampler(flags: ScriptFlags, kind: Kind, *, most: float = math.inf) -> list[
 
 
 def _imported(flags: ScriptFlags, kind: Kind, *, name: str = "model_path") -> tuple[Path, Commands]:
-    return imported("guided-diffusion", flags[name], words=flags.words(kind), setting=f"--{name}")
+    return import_commands("guided-diffusion", flags[name], words=flags.words(kind), setting=f"--{name}")
 
 
 _COMMANDS = {

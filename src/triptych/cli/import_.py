@@ -11,7 +11,6 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
-from triptych.interop.guided_diffusion.scripts import OF_SCRIPTS
 from triptych.interop.importing import SOURCES, expected_program
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
@@ -74,7 +73,8 @@ def main(arguments: Sequence[str]) -> int:
             report=print,
         )
     except ConfigError as error:
-        raise _named_as_given(error, options) from None
+        own = error.setting in ("ema", "ema_rate", "flags", "data", "processes")  # options of this command
+        raise ConfigError(f"--{error.setting.replace('_', '-')}" if own else error.setting, error.reason) from None
     height, width = run.spec.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
@@ -83,15 +83,6 @@ def main(arguments: Sequence[str]) -> int:
     if line is not None:
         show(line)
     return 0
-
-
-def _named_as_given(error: ConfigError, options: ImportOptions) -> ConfigError:
-    """The error, about an option of this command by its name; one about a flag of the original's scripts says what such flags are."""
-    if error.setting in ("ema", "ema_rate", "flags", "data", "processes"):
-        return ConfigError(f"--{error.setting.replace('_', '-')}", error.reason)
-    if options.program in ("glow", "imaginaire") or error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
-        return error
-    return ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out")
 
 
 def configure(arguments: Sequence[str]) -> ImportOptions:

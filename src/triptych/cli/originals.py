@@ -13,7 +13,7 @@ from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, num_processes
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import Flag, FlagValues
+from triptych.interop.flags import FlagValues, OriginalFlag
 
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
@@ -29,7 +29,7 @@ def run_script(
     arguments: Sequence[str],
     *,
     usage: str,
-    flags: dict[str, Flag],
+    flags: dict[str, OriginalFlag],
     several: str,
     read: Callable[[Sequence[str]], Values],
     commands: Callable[[Values], Commands],
@@ -106,17 +106,17 @@ def without_python(arguments: Sequence[str], *, begin: str, several: str) -> Seq
     return arguments[1:]
 
 
-def flag_list(flags: dict[str, Flag]) -> str:
+def flag_list(flags: dict[str, OriginalFlag]) -> str:
     """A page of help: the flags with their defaults."""
     width = max(map(len, flags)) + 4
     lines = (f"  {'--' + flag.name:{width}}{'' if flag.switch else flag.default}".rstrip() for flag in flags.values())
     return "flags of the original, with its defaults:\n" + "\n".join(lines)
 
 
-def imported(program: str, path: str, *, words: str, setting: str) -> tuple[Path, Commands]:
-    """The run that holds the weights of a file, and the command that imports them, unless that was done before.
+def import_commands(program: str, path: str, *, words: str, setting: str) -> tuple[Path, Commands]:
+    """The run of the weights in a file, and the command that makes it; no command where the run is there already.
 
-    `path` may be a run itself. `words`: the flags that say what the model is. `setting`: the flag that names the file.
+    `path` may be a run itself. `words`: the flags that describe the model. `setting`: the flag that names the file.
     """
     if not path:
         raise ConfigError(setting, "missing: the file of the weights, or a run directory")
@@ -130,13 +130,13 @@ def imported(program: str, path: str, *, words: str, setting: str) -> tuple[Path
 
 
 def weights_to_begin(program: str, flags: FlagValues, name: str, *, words: str) -> Generator[list[str], None, list[str]]:
-    """Yields the import of the weights that a flag of a training names; returns what `triptych train` has to be told of them.
+    """Yields the import of the weights that a flag of a training names; returns the options by which `triptych train` begins with them.
 
-    `words`: as in `imported`.
+    `words`: as in `import_commands`.
     """
     if not flags[name]:
         return []
-    run, commands = imported(program, flags[name], words=words, setting=f"--{name}")
+    run, commands = import_commands(program, flags[name], words=words, setting=f"--{name}")
     yield from commands
     note(f"--{name} gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
     return ["--init-from", str(run)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from triptych.core.errors import ConfigError, nearest
+from triptych.interop.importing import folder_of
 
 if TYPE_CHECKING:
     from triptych.core.batch import DataSpec
@@ -47,4 +48,4 @@ def exported(to: Target, request: ExportRequest) -> Exported:
     """Writes the files of a program. Raises ConfigError for what it cannot express, OSError and SafetensorError where the disk refuses."""
     if to not in TARGETS:
         raise ConfigError("to", f"got {to!r}, expected one of {', '.join(TARGETS)}{nearest(str(to), TARGETS)}")
-    return importlib.import_module(f"triptych.interop.{to.replace('-', '_')}.exporter").exported(request)
+    return importlib.import_module(f"triptych.interop.{folder_of(to)}.exporter").exported(request)

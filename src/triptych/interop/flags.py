@@ -15,7 +15,7 @@ YES, NO = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
 @dataclass(frozen=True)
-class Flag:
+class OriginalFlag:
     """A flag of the original; the type of its values is that of its default."""
 
     name: str
@@ -44,13 +44,17 @@ class FlagValues:
         return self.values[name]
 
     @classmethod
-    def read(cls, words: str | Sequence[str], known: Mapping[str, Flag]) -> Self:
+    def complete(cls, values: Mapping[str, Any], table: Mapping[str, OriginalFlag]) -> Self:
+        """The values, with defaults for the other flags of the table."""
+        return cls({name: flag.default for name, flag in table.items()} | dict(values), frozenset(values))
+
+    @classmethod
+    def read(cls, words: str | Sequence[str], table: Mapping[str, OriginalFlag]) -> Self:
         """The flags of a command line, with defaults for the others; raises as `parse_flags` does."""
-        values = parse_flags(words, known)
-        return cls({name: flag.default for name, flag in known.items()} | values, frozenset(values))
+        return cls.complete(parse_flags(words, table), table)
 
 
-def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[str, Value]:
+def parse_flags(words: str | Sequence[str], table: Mapping[str, OriginalFlag]) -> dict[str, Value]:
     """The values in a command line of the original, by flag; the last one counts where a flag is repeated.
 
     As there, the beginning of a name that no other flag shares stands for it. Several flags may be in one word, as shells that do not
@@ -62,7 +66,7 @@ def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[s
         if not word.startswith("--"):
             raise ConfigError("flags", f"unexpected {word!r}; flags are given as --name value")
         name, equals, text = word.removeprefix("--").partition("=")
-        flag = _begun(name, known)
+        flag = _begun(name, table)
         if flag.switch:
             if equals:
                 raise ConfigError(f"--{name}", f"got {text!r}, but this flag takes no value")
@@ -75,14 +79,14 @@ def parse_flags(words: str | Sequence[str], known: Mapping[str, Flag]) -> dict[s
     return values
 
 
-def checked_flags(values: Mapping[str, Any], known: Mapping[str, Flag]) -> dict[str, Value]:
+def checked_flags(values: Mapping[str, Any], table: Mapping[str, OriginalFlag]) -> dict[str, Value]:
     """Python values by flag, each of its flag's type; a list of numbers may stand for the text of one ("1,2,2").
 
     Raises ConfigError for an unknown flag and for a value of the wrong type.
     """
     checked: dict[str, Value] = {}
     for name, value in values.items():
-        flag = _known(name, known)
+        flag = _named(name, table)
         if flag.listed:
             if isinstance(value, list | tuple):
                 value = ",".join(map(str, value))
@@ -133,23 +137,23 @@ def _several(words: Iterable[str]) -> Iterator[str]:
         yield from _split(word) if name.startswith("--") and len(name.split()) > 1 else [word]
 
 
-def _begun(name: str, known: Mapping[str, Flag]) -> Flag:
+def _begun(name: str, table: Mapping[str, OriginalFlag]) -> OriginalFlag:
     """The flag of that name, or the only one that begins with it."""
-    if name in known:
-        return known[name]
-    begun = [flag for flag in known if name and flag.startswith(name)]
+    if name in table:
+        return table[name]
+    begun = [flag for flag in table if name and flag.startswith(name)]
     if len(begun) > 1:
         raise ConfigError(f"--{name}", f"several flags begin so: {listed(begun)}")
-    return _known(begun[0] if begun else name, known)
+    return _named(begun[0] if begun else name, table)
 
 
-def _known(name: str, known: Mapping[str, Flag]) -> Flag:
-    if name not in known:
-        raise ConfigError(f"--{name}", f"unknown flag{nearest(f'--{name}', (f'--{flag}' for flag in known))}")
-    return known[name]
+def _named(name: str, table: Mapping[str, OriginalFlag]) -> OriginalFlag:
+    if name not in table:
+        raise ConfigError(f"--{name}", f"unknown flag{nearest(f'--{name}', (f'--{flag}' for flag in table))}")
+    return table[name]
 
 
-def _parsed(text: str, flag: Flag) -> Value:
+def _parsed(text: str, flag: OriginalFlag) -> Value:
     """The value that a text means, of the flag's type."""
     try:
         if flag.type is bool:
@@ -164,7 +168,7 @@ def _parsed(text: str, flag: Flag) -> Value:
         raise ConfigError(f"--{flag.name}", f"got {text!r}, expected {_expected(flag)}") from None
 
 
-def _expected(flag: Flag) -> str:
+def _expected(flag: OriginalFlag) -> str:
     if "numbers" in flag.listed:
         return f"positive {flag.listed}, separated by commas"
     return {bool: f"one of {', '.join(YES)} or of {', '.join(NO)}", int: "a whole number", float: "a number", str: "text"}[flag.type]

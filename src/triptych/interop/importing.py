@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
 """Whose weights are imported."""
 SOURCES: tuple[Source, ...] = get_args(Source)
-_FOLDERS = {"improved-diffusion": "guided_diffusion"}
-"""Of the programs whose importer lies in the folder of another one."""
 
 
 @dataclass(frozen=True)
@@ -41,28 +39,32 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """What an importer found."""
+    """What an importer makes of the files."""
 
     config: RunConfig
     spec: DataSpec
     recipe: str | None
-    "The recipe whose settings of training the run has; None: of none."
+    "The recipe whose settings of training the run has, if any."
     files: dict[str, dict[str, Tensor]]
-    "Of the run's checkpoint: model, and ema-RATE; none where there are no weights but settings alone."
+    "The run's checkpoint: model, and ema-RATE. Empty where there are settings alone."
     flags: str
-    "All flags of the original that say what the model is, the defaults included."
+    "The original's flags that describe the model, defaults included."
     published: str | None
     "Name of the published file that it is."
     sources: tuple[Path, ...]
-    "The files that were read, the one that was named first."
+    "The files that were read; that of the request first."
 
 
 def imported(request: ImportRequest) -> ImportedRun:
     """What the file of a request is. Raises ConfigError for flags and the other settings, CheckpointError for files."""
     if request.program not in SOURCES:
         raise ConfigError("program", f"got {request.program!r}, expected {expected_program(str(request.program))}")
-    folder = _FOLDERS.get(request.program, request.program).replace("-", "_")
-    return importlib.import_module(f"triptych.interop.{folder}.importer").imported(request)
+    return importlib.import_module(f"triptych.interop.{folder_of(request.program)}.importer").imported(request)
+
+
+def folder_of(program: str) -> str:
+    """The folder of interop that a program's files lie in."""
+    return {"improved-diffusion": "guided_diffusion"}.get(program, program).replace("-", "_")
 
 
 def expected_program(name: str) -> str:

@@ -71,14 +71,14 @@ def read_bundle(path: str | Path, *, wanted: Callable[[str], bool] | None = None
     shards = {shard: _Shard(prefix, shard, num_shards) for shard in sorted({entry.shard for entry in chosen.values()})}
     by_place = sorted(chosen, key=lambda name: (chosen[name].shard, chosen[name].offset))
     end = dict.fromkeys(shards, 0)
-    for name in by_place:  # before anything is read: a small file may say that it holds the same bytes a million times
+    for name in by_place:  # before anything is read: a small file may claim to hold the same bytes a million times
         entry = chosen[name]
         if entry.offset < end[entry.shard]:
             _refuse(index, f"{name} lies where another variable does")
         end[entry.shard] = entry.offset + entry.size
         shards[entry.shard].check(name, entry)
-    found = {name: shards[chosen[name].shard].read(name, chosen[name]) for name in by_place}
-    return {name: found[name] for name in chosen}
+    variables = {name: shards[chosen[name].shard].read(name, chosen[name]) for name in by_place}
+    return {name: variables[name] for name in chosen}
 
 
 def bundle_files(path: str | Path) -> list[Path]:
@@ -99,11 +99,11 @@ def find_bundle(path: str | Path) -> Path:
     """
     path = Path(path)
     if path.is_dir():
-        found = sorted(path.glob("*.index")) or sorted(path.glob("*/*.index"))
-        if len(found) != 1:
-            what = f"several checkpoints, {found[0].stem} and {found[1].stem} among them: name one" if found else "no checkpoint (*.index)"
-            raise CheckpointError(f"{path} holds {what}")
-        return found[0].with_suffix("")
+        indices = sorted(path.glob("*.index")) or sorted(path.glob("*/*.index"))
+        if len(indices) != 1:
+            several = indices and f"several checkpoints, {indices[0].stem} and {indices[1].stem} among them: name one"
+            raise CheckpointError(f"{path} holds {several or 'no checkpoint (*.index)'}")
+        return indices[0].with_suffix("")
     if path.suffix == ".pb":
         raise CheckpointError(f"{path} is a frozen graph, not variables; give a checkpoint: PREFIX.index with PREFIX.data-00000-of-00001")
     if re.search(r"\.(tar|tgz|zip|tar\.gz)$", path.name):

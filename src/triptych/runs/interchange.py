@@ -43,9 +43,9 @@ def import_run(
     """A new run with another program's weights; ready to sample, evaluate and train.
 
     `file`: weights of guided-diffusion or improved-diffusion, or a checkpoint of glow (see `read_variables`). `flags`: the original's, as
-    its command line or by name; None: the file is a published one, known by its name or its shapes, or one of glow's, whose shapes tell
+    its command line or by name; None: the file is a published one, which its name or its shapes show, or one of glow's, whose shapes show
     nearly all. `ema`: the average of the weights, a file ema_RATE_STEPS.pt beside model*.pt. `ema_rate`: the rate of the averages in a
-    checkpoint of glow; None: that of its flags. `report` is told what was recognised.
+    checkpoint of glow; None: that of its flags. `report` gets a line for what was recognised.
 
     imaginaire's `file` is a YAML file, and `checkpoint` the weights that go with it; None: the run has settings alone, and is to be
     trained. `data`: the folder of its data, in place of that in the file; `processes` of a training, each of which has the file's batch.

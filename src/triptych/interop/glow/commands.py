@@ -41,7 +41,7 @@ Note = Callable[[str], None]
 
 
 def training(flags: TrainFlags, note: Note) -> RunConfig:
-    """What the flags train. `note` is told what is not as in the original.
+    """What the flags train. `note` hears of what differs from the original.
 
     Raises ConfigError, about the original's flag where a setting has one.
     """
@@ -98,7 +98,7 @@ def data_config(flags: TrainFlags, note: Note) -> DataConfig:
 
 
 def images_folder(flags: TrainFlags) -> str:
-    """The folder of the images; that of TFRecord files is told by the data from one of plain images."""
+    """The folder of the images. Whether they are TFRecord files or plain ones shows when it is opened."""
     if not flags["data_dir"]:
         known = {"mnist": "MNIST's four idx files", "cifar10": "CIFAR-10's .bin files"}
         what = known.get(flags["problem"], "the original's TFRecord files, or of images")

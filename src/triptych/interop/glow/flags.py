@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import Flag, FlagValues, Value
+from triptych.interop.flags import FlagValues, OriginalFlag, Value
 
 _MODEL: dict[str, Value] = {
     "problem": "cifar10",
@@ -51,7 +51,7 @@ _OPTIMIZER: dict[str, Value] = {
 _GROUPS = {"model": _MODEL, "run": _RUN, "data": _DATA, "batch": _BATCH, "optimizer": _OPTIMIZER}
 
 FLAGS = {
-    name: Flag(name, default, group, switch=isinstance(default, bool))
+    name: OriginalFlag(name, default, group, switch=isinstance(default, bool))
     for group, flags in _GROUPS.items()
     for name, default in flags.items()
 }

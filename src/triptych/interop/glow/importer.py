@@ -14,8 +14,7 @@ from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop.flags import checked_flags, parse_flags
 from triptych.interop.glow import weights
 from triptych.interop.glow.flags import FLAGS, TrainFlags, check_positive, words
-from triptych.interop.glow.published import PublishedGlow as Published
-from triptych.interop.glow.published import published as published_checkpoint
+from triptych.interop.glow.published import PublishedCheckpoint, published_checkpoint
 from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
 from triptych.interop.tensor_bundle import bundle_files, read_variables
 from triptych.recipes.catalogue import load_recipe, recipes
@@ -36,7 +35,7 @@ def imported(request: ImportRequest) -> ImportedRun:
     check_positive(given)
     variables = read_variables(request.file, wanted=weights.is_of_model)
     with about_file(request.file):
-        described, published = _described(variables, given, request)
+        described, published = _model_flags(variables, given, request)
         model = weights.from_variables(variables, described)
         config = _run_config(model, published)
         files = {"model": dict(model.state_dict())}
@@ -44,11 +43,8 @@ def imported(request: ImportRequest) -> ImportedRun:
         if averages is None and request.ema_rate is not None:
             raise ConfigError("ema_rate", "the checkpoint has no moving averages of all its weights: leave it out")
         if averages is not None:
-            rate = (
-                TrainFlags({name: flag.default for name, flag in FLAGS.items()} | given, frozenset(), _PROCESSES).second_rate
-                if request.ema_rate is None
-                else request.ema_rate
-            )
+            trained = replace(TrainFlags.complete(given, FLAGS), processes=_PROCESSES)
+            rate = trained.second_rate if request.ema_rate is None else request.ema_rate
             config = replace(config, train=replace(config.train, ema_rates=(rate,)))
             average = averaged_state(weights.from_variables(averages, described))
             files[f"ema-{rate}"] = {name: tensor.detach() for name, tensor in average.items()}
@@ -70,16 +66,18 @@ def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
     return checked_flags({name: value for name, value in flags.items() if name not in others}, FLAGS) | others
 
 
-def _described(variables: weights.Variables, given: Mapping[str, Any], request: ImportRequest) -> tuple[dict[str, Any], Published | None]:
-    """All flags of the model, and the published checkpoint that it is."""
+def _model_flags(
+    variables: weights.Variables, given: Mapping[str, Any], request: ImportRequest
+) -> tuple[dict[str, Any], PublishedCheckpoint | None]:
+    """All flags of the model, and the published checkpoint that it is; None: it is another one."""
     published = published_checkpoint(request.file)
     if published is None:
-        return weights.described(variables, given), None
+        return weights.complete_flags(variables, given), None
     try:
-        described = weights.described(variables, {**published.flags, **given})
+        described = weights.complete_flags(variables, {**published.flags, **given})
     except ConfigError:
         request.report(f"{request.file} has the name of the published {published.name}, but another model")
-        return weights.described(variables, given), None
+        return weights.complete_flags(variables, given), None
     request.report(f"{request.file} is the published {published.name}")
     return described, published
 
@@ -89,20 +87,23 @@ def _spec(model: Glow) -> DataSpec:
     return DataSpec(image_size=image_size, channels=channels, num_classes=model.num_classes)
 
 
-def _run_config(model: Glow, published: Published | None) -> RunConfig:
-    """The model with the training, the data and the settings without a trace in the weights of its recipe, or of the one most like it."""
+def _run_config(model: Glow, published: PublishedCheckpoint | None) -> RunConfig:
+    """The model, with the training and the data of its recipe, or else of the recipe most like it.
+
+    The settings of the model that leave no trace in the weights are the recipe's too.
+    """
     spec = _spec(model)
     recipe = _most_like(model.config, spec) if published is None else load_recipe(published.recipe)
     assert isinstance(recipe.model, GlowConfig)
-    untold = {name: getattr(recipe.model, name) for name in ("memory", "init_images", "sampling")}
+    traceless = {name: getattr(recipe.model, name) for name in ("memory", "init_images", "sampling")}
     labels = "none" if spec.num_classes is None else "auto"
     # From wherever the images are: the recipe that is most like it may be one of another data set.
     data = replace(recipe.data, source="auto", image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, labels=labels)
-    return replace(recipe, model=replace(model.config, **untold), data=data)
+    return replace(recipe, model=replace(model.config, **traceless), data=data)
 
 
 def _most_like(model: GlowConfig, spec: DataSpec) -> RunConfig:
-    """The recipe of Glow with the nearest image size, then that has classes where this model has, then with the most of its settings."""
+    """The recipe of Glow that is nearest: by image size, then by whether it has classes, then by the number of settings that differ."""
 
     def differences(recipe: RunConfig) -> tuple[float, bool, int]:
         size = abs(math.log2(recipe.data.image_size / spec.image_size))
@@ -110,6 +111,7 @@ def _most_like(model: GlowConfig, spec: DataSpec) -> RunConfig:
         other = [name for name in names if getattr(recipe.model, name) != getattr(model, name)]
         return size, (recipe.data.labels == "none") != (spec.num_classes is None), len(other)
 
-    found = [load_recipe(name) for name, recipe in recipes().items() if recipe.family == "flows"]
-    # The built-in digits are no one's data: a run of theirs would train without being told on what.
-    return min((recipe for recipe in found if isinstance(recipe.model, GlowConfig) and recipe.data.source != "digits"), key=differences)
+    loaded = (load_recipe(name) for name, recipe in recipes().items() if recipe.family == "flows")
+    glows = [recipe for recipe in loaded if isinstance(recipe.model, GlowConfig)]
+    # Not one of the built-in digits: a run with those would train on them, though nobody asked for digits.
+    return min((recipe for recipe in glows if recipe.data.source != "digits"), key=differences)

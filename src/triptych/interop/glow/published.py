@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class PublishedGlow:
+class PublishedCheckpoint:
     """A published checkpoint: the name of its archive, the flags that its shapes do not tell or have to bear out, and its recipe."""
 
     name: str
@@ -23,15 +23,15 @@ _COUPLINGS = {"add": 0, "aff": 1}
 _CATEGORIES = {"bdr": "bedroom", "crh": "church", "twr": "tower"}
 
 
-def published(path: str | Path) -> PublishedGlow | None:
+def published_checkpoint(path: str | Path) -> PublishedCheckpoint | None:
     """The published checkpoint that a path speaks of: a folder of it, or the file itself, is called like the archive; None: none."""
     for part in reversed(Path(path).absolute().parts):
         ablation = re.search(r"abl-(reverse|shuffle|1x1)-(add|aff)", part)
         if ablation:
             flags = {"flow_permutation": _PERMUTATIONS[ablation[1]], "flow_coupling": _COUPLINGS[ablation[2]]}
-            return PublishedGlow(ablation[0], {"problem": "cifar10", "image_size": 32, "n_bits_x": 8} | flags, "glow-cifar10")
+            return PublishedCheckpoint(ablation[0], {"problem": "cifar10", "image_size": 32, "n_bits_x": 8} | flags, "glow-cifar10")
         lsun = re.search(r"lsun-rnvp-(bdr|crh|twr)", part)
         if lsun:
             flags = {"problem": "lsun_realnvp", "image_size": 64, "n_bits_x": 8, "flow_permutation": 2, "flow_coupling": 1}
-            return PublishedGlow(lsun[0], flags, f"glow-lsun-{_CATEGORIES[lsun[1]]}")
+            return PublishedCheckpoint(lsun[0], flags, f"glow-lsun-{_CATEGORIES[lsun[1]]}")
     return None

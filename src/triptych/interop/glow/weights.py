@@ -1,7 +1,7 @@
 """Weights of openai/glow: https://github.com/openai/glow.
 
 Its variables are named "model/LEVEL/STEP/..."; kernels are (h, w, in, out), a 1x1 convolution is y = x W, and a vector has the shape
-(1, 1, 1, c) or (1, c). Layers and numbers are otherwise the same, so nothing is converted but the layout.
+(1, 1, 1, c) or (1, c). Layers are otherwise the same: only the layout of the numbers changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items() i
 """The flags of the original's train.py that say what the model is, and n_y, its number of classes (None: as the weights have it)."""
 
 CLASS_WEIGHT = 0.01
-"""--weight_y of the original's README; a classifier in a checkpoint tells that there was a weight, not which."""
+"""--weight_y of the original's README; a classifier in a checkpoint shows that there was a weight, not its value."""
 _STRUCTURE = "learntop, ycond, weight_y, depth, n_levels, flow_permutation"
 _LABELS = "model/prior/y_emb/W"
 _AVERAGE = "/ExponentialMovingAverage"
@@ -75,22 +75,22 @@ def averages(variables: Variables) -> dict[str, np.ndarray | Tensor] | None:
     return {name: variables[name] for name in own} | {name: variables[name + _AVERAGE] for name in trained}
 
 
-def described(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All flags of the model of a checkpoint: those that names and shapes tell, the given ones, and defaults for the rest.
+def complete_flags(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All flags of a checkpoint's model: those that its names and shapes show, those given, and defaults for the others.
 
-    The shapes tell all but problem, image_size, n_bits_x and the value of weight_y. Raises ConfigError that names the given flags that they
-    contradict, CheckpointError for variables that are not the original's.
+    The shapes show all but problem, image_size, n_bits_x and the value of weight_y. Raises ConfigError that names the given flags that
+    they contradict, CheckpointError for variables that are not the original's.
     """
-    told = shape_flags(variables)
-    classifier = told.pop("weight_y")
-    if not told["ycond"]:
-        del told["n_y"]  # the number of classes of its data set, of which it knows nothing
-    wrong = [f"--{name}: the checkpoint has {value}, got {given[name]}" for name, value in told.items() if given.get(name, value) != value]
-    if "weight_y" in given and told["ycond"] and (given["weight_y"] > 0) != classifier:
+    shown = structure_flags(variables)
+    classifier = shown.pop("weight_y")
+    if not shown["ycond"]:
+        del shown["n_y"]  # the number of classes of its data set, which the model never saw
+    wrong = [f"--{name}: the checkpoint has {value}, got {given[name]}" for name, value in shown.items() if given.get(name, value) != value]
+    if "weight_y" in given and shown["ycond"] and (given["weight_y"] > 0) != classifier:
         wrong.append(f"--weight_y: the checkpoint has {'a' if classifier else 'no'} classifier, got {given['weight_y']}")
     if wrong:
         raise ConfigError("", "; ".join(wrong))
-    values = DEFAULTS | dict(given) | told
+    values = DEFAULTS | dict(given) | shown
     if "weight_y" not in given and classifier:
         values["weight_y"] = CLASS_WEIGHT
     check_choices(values)
@@ -108,8 +108,8 @@ def described(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def shape_flags(variables: Variables) -> dict[str, Any]:
-    """The flags that names and shapes tell, n_y among them; weight_y is whether there is a classifier."""
+def structure_flags(variables: Variables) -> dict[str, Any]:
+    """The flags that names and shapes show, with n_y. weight_y is only whether there is a classifier."""
     steps = {(int(match[1]), int(match[2])) for match in map(_STEP.match, variables) if match}
     if not steps:
         raise CheckpointError("these are not the variables of openai/glow: none is called model/LEVEL/STEP/...")
@@ -169,10 +169,9 @@ def _spec(values: Mapping[str, Any], variables: Variables) -> DataSpec:
     channels = _found(variables, "model/0/0/actnorm_center/b").size // 4
     num_classes = values["n_y"]
     if values["ycond"]:
-        found = _num_classes(variables)
-        if num_classes not in (None, found):
-            raise ConfigError("n_y", f"got {num_classes}, but the weights have {found} classes")
-        num_classes = found
+        if num_classes not in (None, _num_classes(variables)):
+            raise ConfigError("n_y", f"got {num_classes}, but the weights have {_num_classes(variables)} classes")
+        num_classes = _num_classes(variables)
     return DataSpec(image_size=values["image_size"], channels=channels, num_classes=num_classes or None)
 
 

@@ -24,7 +24,7 @@ _TRAINING_FLAG_OF = {
 
 
 def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None]) -> RunConfig:
-    """What the flags of a training script train on so many processes. `note` is told what is not as in the original.
+    """What the flags of a training script train on so many processes. `note` hears of what differs from the original.
 
     Raises ConfigError, about the original's flag where a setting has one.
     """

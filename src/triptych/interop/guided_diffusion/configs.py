@@ -123,8 +123,8 @@ def configuration(
 def reached(text: str, size: int, levels: int) -> list[int]:
     """The level of each resolution of the flag that the network reaches; the original overlooks the others."""
     factors = {2**level: level for level in range(levels)}
-    found = [factors.get(size // int(resolution)) for resolution in numbers(text)]
-    return [level for level in dict.fromkeys(found) if level is not None]
+    levels_of = [factors.get(size // int(resolution)) for resolution in numbers(text)]
+    return [level for level in dict.fromkeys(levels_of) if level is not None]
 
 
 def _reached_sizes(text: str, size: int, mult: tuple[float, ...]) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import Flag, Value
+from triptych.interop.flags import OriginalFlag, Value
 
 Program = Literal["guided-diffusion", "improved-diffusion"]
 """Whose flags are meant."""
@@ -28,8 +28,8 @@ _LISTS = {
 }
 
 
-def _flags(group: str, **defaults: Value) -> tuple[Flag, ...]:
-    return tuple(Flag(name, default, group, listed=_LISTS.get(name, "")) for name, default in defaults.items())  # type: ignore[arg-type]
+def _flags(group: str, **defaults: Value) -> tuple[OriginalFlag, ...]:
+    return tuple(OriginalFlag(name, default, group, listed=_LISTS.get(name, "")) for name, default in defaults.items())  # type: ignore[arg-type]
 
 
 DIFFUSION = _flags(
@@ -80,7 +80,7 @@ _IMPROVED_DEFAULTS: dict[str, Value] = {"rescale_timesteps": True, "rescale_lear
 
 
 @functools.cache
-def flag_table(kind: Kind, program: Program = "guided-diffusion") -> dict[str, Flag]:
+def flag_table(kind: Kind, program: Program = "guided-diffusion") -> dict[str, OriginalFlag]:
     """The flags by name that describe a network of that kind and its diffusion.
 
     Raises ConfigError for a program that has no such networks.
@@ -97,11 +97,11 @@ def flag_table(kind: Kind, program: Program = "guided-diffusion") -> dict[str, F
     if program == "improved-diffusion":
         flags = {name: replace(flag, default=_IMPROVED_DEFAULTS.get(name, flag.default)) for name, flag in flags.items()}
         flags = {name: flag for name, flag in flags.items() if name not in _NOT_IN_IMPROVED}
-        flags["sigma_small"] = Flag("sigma_small", False, "diffusion")
+        flags["sigma_small"] = OriginalFlag("sigma_small", False, "diffusion")
     return flags
 
 
-def all_flags(program: Program = "guided-diffusion") -> dict[str, Flag]:
+def all_flags(program: Program = "guided-diffusion") -> dict[str, OriginalFlag]:
     """The flags of all kinds of networks, by name."""
     kinds = get_args(Kind) if program != "improved-diffusion" else ("diffusion", "super-resolution")
     return {name: flag for kind in kinds for name, flag in flag_table(kind, program).items()}

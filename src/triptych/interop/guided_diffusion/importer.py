@@ -17,6 +17,7 @@ from triptych.engine.ema import averaged_state
 from triptych.interop.flags import command_line, parse_flags
 from triptych.interop.guided_diffusion.flags import PROGRAMS, Program, all_flags
 from triptych.interop.guided_diffusion.published import Published, recognise
+from triptych.interop.guided_diffusion.scripts import OF_SCRIPTS
 from triptych.interop.guided_diffusion.shapes import shape_flags
 from triptych.interop.guided_diffusion.weights import DescribedNetwork, describe, filled_model
 from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
@@ -58,8 +59,10 @@ def imported(request: ImportRequest) -> ImportedRun:
 
 def _flags(weights: Mapping[str, Tensor], request: ImportRequest, program: Program) -> tuple[Mapping[str, Any], Published | None]:
     """The flags that were given; without any those of the published file that it is, and that file."""
+    if isinstance(request.flags, str):
+        return _parsed(request.flags, program), None
     if request.flags is not None:
-        return parse_flags(request.flags, all_flags(program)) if isinstance(request.flags, str) else request.flags, None
+        return request.flags, None
     recognised = recognise(weights, request.file.name)
     if recognised is None:
         raise ConfigError(
@@ -69,6 +72,15 @@ def _flags(weights: Mapping[str, Tensor], request: ImportRequest, program: Progr
         )
     request.report(f"{request.file} is {recognised.line}")
     return recognised.published.flags, recognised.published
+
+
+def _parsed(words: str, program: Program) -> Mapping[str, Any]:
+    try:
+        return parse_flags(words, all_flags(program))
+    except ConfigError as error:
+        if error.setting.removeprefix("--") in OF_SCRIPTS - all_flags().keys():
+            raise ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out") from None
+        raise
 
 
 def _run_config(described: DescribedNetwork, recipe: str | None) -> RunConfig:

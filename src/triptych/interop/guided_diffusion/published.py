@@ -1,8 +1,8 @@
 """The files of weights that OpenAI published, each with the flags that it needs: 15 of guided-diffusion, 8 of improved-diffusion.
 
 https://github.com/openai/guided-diffusion and https://github.com/openai/improved-diffusion (READMEs and model card: the weights are for
-research). A file is known by its name, or by the shapes of its tensors when it was renamed; files of the same shapes differ in their
-training alone, and sample by the same flags.
+research). A file is recognised by its name, or, when it was renamed, by the shapes of its tensors. Files of the same shapes differ only in
+their training, and sample by the same flags.
 """
 
 from __future__ import annotations
@@ -127,14 +127,14 @@ def recognise(weights: Mapping[str, Tensor], name: str | None = None) -> Recogni
     """
     shapes = {depth: read_shape(weights, depth=depth) for depth in (2, 4)}  # a classifier's depth may not be certain
     fitting = [published for published in PUBLISHED if any(_fits(published, shape) for shape in shapes.values())]
-    known = next((published for published in PUBLISHED if published.name == Path(name or "").name), None)
-    if known in fitting and known is not None:
-        return Recognised(known, True, ())
+    namesake = next((published for published in PUBLISHED if published.name == Path(name or "").name), None)
+    if namesake in fitting and namesake is not None:
+        return Recognised(namesake, True, ())
     if fitting:
         return Recognised(fitting[0], False, tuple(published.name for published in fitting[1:]))
-    if known is not None:
+    if namesake is not None:
         shape = shapes[2]
-        wrong = disagreements(shape, known.flags, known.program) if shape.kind == known.kind else [f"it is a {shape.kind} network"]
+        wrong = disagreements(shape, namesake.flags, namesake.program) if shape.kind == namesake.kind else [f"it is a {shape.kind} network"]
         reason = "; ".join(wrong) or f"it is of {shape.num_classes} classes"
         raise CheckpointError(f"{name} has the name of a published file, but not its network ({reason}); give its flags")
     return None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import Flag, FlagValues, Value, command_line
+from triptych.interop.flags import FlagValues, OriginalFlag, Value, command_line
 from triptych.interop.guided_diffusion.flags import Kind, flag_table
 
 _TRAINING: dict[str, Value] = {
@@ -59,10 +59,10 @@ class Script:
     place: str
     "The flag of ours that says where the result goes."
 
-    def flags(self) -> dict[str, Flag]:
+    def flags(self) -> dict[str, OriginalFlag]:
         """All its flags by name."""
         flags = {name: flag for kind in self.kinds for name, flag in flag_table(kind).items()}
-        return flags | {name: Flag(name, default, "script") for name, default in {**self.own, self.place: ""}.items()}
+        return flags | {name: OriginalFlag(name, default, "script") for name, default in {**self.own, self.place: ""}.items()}
 
 
 SCRIPTS = {

@@ -1,4 +1,4 @@
-"""What the names and shapes of a file's tensors say of its network, in the words of guided-diffusion's flags.
+"""The structure of a network, read from the names and shapes of its tensors, in the terms of guided-diffusion's flags.
 
 The encoder has n (R + 1) blocks, n levels of R residual blocks and a change of resolution (or the first convolution); the decoder as
 many, and an upsampling in the last block of each level but the last. Heads, the order of attention, the image size of a network
@@ -25,7 +25,7 @@ _FEWEST_AXES = {"time_embed.0.weight": 2, "input_blocks.0.0.weight": 2, "out.2.p
 
 @dataclass(frozen=True)
 class Shape:
-    """A network as far as the shapes of its weights tell."""
+    """What the shapes of its weights show of a network."""
 
     kind: Kind
     channels: int

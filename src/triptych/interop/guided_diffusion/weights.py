@@ -3,10 +3,10 @@
     model = from_state_dict(torch.load("256x256_diffusion.pt", weights_only=True), {"image_size": 256, "class_cond": True, ...})
     model.network(x, t, y)
 
-The names and shapes of our networks' parameters are the originals', so that weights go over as they are. What the files do not say
-comes from the flags, which are held against the shapes. Not to be seen in any shape, and so taken at their word: num_heads,
-num_heads_upsample, num_head_channels, use_new_attention_order, dropout, the image size of a network without attention pooling (as far
-as the levels fit), and all flags of the diffusion but learn_sigma.
+The parameters of our networks have the originals' names and shapes, so weights are loaded as they are. The flags say the rest, and are
+compared with the shapes. Some flags leave no trace in any shape and are believed: num_heads, num_heads_upsample, num_head_channels,
+use_new_attention_order, dropout, all flags of the diffusion but learn_sigma, and, without attention pooling, the image size (if it has
+as many levels).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def from_state_dict(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, 
     Raises ConfigError for flags that are unknown, wrong or missing as the shapes show, CheckpointError for weights of another network.
     """
     weights = checked_weights(weights, name="the dictionary")
-    found = describe(weights, flags, program=program)
-    return filled_model(found.config, found.spec, weights)
+    network = describe(weights, flags, program=program)
+    return filled_model(network.config, network.spec, weights)
 
 
 def filled_model(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -> Model:
@@ -113,7 +113,7 @@ def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program
 
 
 def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dict[str, Value]:
-    """The given flags that describe this kind of network; those of the diffusion model that a classifier is for may stand beside its own.
+    """The given flags that describe this kind of network. A classifier's may stand beside those of the diffusion model that it guides.
 
     Raises ConfigError for flags of another kind.
     """
@@ -141,7 +141,7 @@ def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dic
 
 
 def _is_of_changed_program(name: str, given: Mapping[str, Value], shape: Shape) -> bool:
-    """Whether a flag, which the original's networks of that kind lack, says how the file's own differs from them."""
+    """Whether a flag that such networks lack in the original describes a network of a changed program."""
     if shape.kind == "super-resolution":
         return name in ("channel_mult", "use_new_attention_order") and given[name] != ""
     fits = name == "channel_mult" and _widths(numbers(str(given[name])), shape) == shape.widths

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import Flag, FlagValues, Value
+from triptych.interop.flags import FlagValues, OriginalFlag, Value
 
 _DEFAULTS: dict[str, Value] = {"config": "", "logdir": "", "checkpoint": "", "seed": 2, "local_rank": 0, "wandb_name": "default"}
 _DEFAULTS |= dict.fromkeys(("wandb_id", "resume", "num_workers"), "")
 _DEFAULTS |= dict.fromkeys(("randomized_seed", "single_gpu", "debug", "use_jit", "profile", "wandb"), False)
-FLAGS = {name: Flag(name, default, "run", switch=default is False) for name, default in _DEFAULTS.items()}
+FLAGS = {name: OriginalFlag(name, default, "run", switch=default is False) for name, default in _DEFAULTS.items()}
 """All of them by name; an empty text stands for one that is not given."""
 
 _SEEDS = 10_001

@@ -1,0 +1,45 @@
+"""The tables of programs and the folders of interop name one another, and no folder is heavy to import."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triptych import interop
+from triptych.core.errors import ConfigError
+from triptych.interop.exporting import TARGETS, exported
+from triptych.interop.importing import SOURCES, ImportRequest, folder_of, imported
+
+FOLDERS = {path.parent.name for path in Path(interop.__file__).parent.glob("*/__init__.py")}
+
+
+def test_every_folder_is_of_a_program() -> None:
+    assert {folder_of(name) for name in (*SOURCES, *TARGETS)} == FOLDERS
+
+
+@pytest.mark.parametrize("program", SOURCES)
+def test_importers(program: str) -> None:
+    assert callable(importlib.import_module(f"triptych.interop.{folder_of(program)}.importer").imported)
+
+
+@pytest.mark.parametrize("program", TARGETS)
+def test_exporters(program: str) -> None:
+    assert callable(importlib.import_module(f"triptych.interop.{folder_of(program)}.exporter").exported)
+
+
+def test_other_programs() -> None:
+    with pytest.raises(ConfigError, match="program: got 'glo', expected guided-diffusion, .*; did you mean \"glow\""):
+        imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers"):
+        exported("glow", None)  # type: ignore[arg-type]
+
+
+def test_the_flags_of_all_programs_come_without_pytorch() -> None:
+    folders = ", ".join(f"triptych.interop.{folder}" for folder in sorted(FOLDERS))
+    flags = ", ".join(f"triptych.interop.{folder}.flags" for folder in sorted(FOLDERS - {"diffusers"}))
+    words = f"import sys, triptych.interop.importing, triptych.interop.exporting, {folders}, {flags}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words]).returncode == 0
