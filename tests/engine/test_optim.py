@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -233,3 +234,10 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
 def test_settings_out_of_range(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_which_settings_a_run_may_go_on_with():
+    """All of training but the seed, all of the optimizer but its kind."""
+    for settings, fixed in ((TrainConfig, {"seed", "randomized_seed"}), (OptimConfig, {"name"})):
+        names = {field.name for field in dataclasses.fields(settings)}
+        assert {name for name in names if not settings.may_change(name)} == fixed

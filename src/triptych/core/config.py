@@ -50,6 +50,8 @@ class Config:
     "What files call this class where one of several may stand; it never changes. Each such class has its own."
     changeable: ClassVar[frozenset[str]] = frozenset()
     "Names of the settings that may change when a run goes on; the others are refused."
+    fixed: ClassVar[frozenset[str] | None] = None
+    "Of a class whose settings may change but for a few: the names of these; None: `changeable` counts."
     unwritten: ClassVar[frozenset[str]] = frozenset()
     "Names of the settings that a dictionary leaves out where they have their default: it then reads as before they were there."
 
@@ -64,6 +66,11 @@ class Config:
 
     def validate(self) -> None:
         """Raises ConfigError for a value out of range. The `validate` of every base class runs by itself, the base's first."""
+
+    @classmethod
+    def may_change(cls, setting: str) -> bool:
+        """Whether a run may go on with another value of the setting."""
+        return setting in cls.changeable if cls.fixed is None else setting not in cls.fixed
 
     def require(self, condition: bool, setting: str, allowed: str) -> None:
         """Raises ConfigError unless `condition` holds: names the setting, what was given and what is `allowed`."""

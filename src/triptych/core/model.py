@@ -206,6 +206,8 @@ class Sampler(Protocol):
 
     sampling: Config
     "The default settings of its sampler; `triptych sample` takes them as flags."
+    num_classes: int | None
+    "Classes of the labels that it takes; None: it takes none."
 
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """One image in [-1, 1] for each index of `rng`: (b, c, h, w). `labels`: (b,), exactly when the model is conditional.

@@ -61,33 +61,7 @@ class AverageConfig(Config):
 class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
 
-    changeable: ClassVar = frozenset(
-        (
-            "total_images",
-            "batch_size",
-            "microbatch",
-            "precision",
-            "loss_scale",
-            "loss_scale_growth",
-            "loss_scale_floor",
-            "compile",
-            "ema_rates",
-            "ema_warmup",
-            "ema_start",
-            "averages",
-            "statistics_batches",
-            "checkpoint_every",
-            "checkpoint_minutes",
-            "keep_last",
-            "keep_every",
-            "sample_every",
-            "sample_count",
-            "validate_every",
-            "validate_images",
-            "profile_steps",
-            "timeout_minutes",
-        )
-    )
+    fixed: ClassVar = frozenset(("seed", "randomized_seed"))
 
     total_images: int
     "Images seen when the run ends (every repetition counts)."
@@ -195,25 +169,7 @@ class PhaseOptimConfig(Config):
 class OptimConfig(Config):
     """The optimizer and its learning rate."""
 
-    changeable: ClassVar = frozenset(
-        (
-            "learning_rate",
-            "betas",
-            "eps",
-            "weight_decay",
-            "schedule",
-            "decay_start",
-            "decay_end",
-            "decay_to",
-            "decay_every",
-            "decay_factor",
-            "decay_unit",
-            "warmup_images",
-            "warmup_share",
-            "clip_norm",
-            "phases",
-        )
-    )
+    fixed: ClassVar = frozenset(("name",))
 
     name: Literal["adamw", "adam", "adamax", "adamax-glow"] = "adamw"
     "Decoupled weight decay (Loshchilov and Hutter 2019); Adam or Adamax (Kingma and Ba 2015); or openai/glow's Adamax."
@@ -281,7 +237,7 @@ class OptimConfig(Config):
 class LogConfig(Config):
     """Where measurements go besides metrics.jsonl, log.txt and the terminal."""
 
-    changeable: ClassVar = frozenset(("every", "tensorboard", "wandb", "wandb_project"))
+    fixed: ClassVar = frozenset()
 
     every: int = 5_000
     "Images between lines of metrics."

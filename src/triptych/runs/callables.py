@@ -87,7 +87,7 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
     if isinstance(model, Upsampler):
         request, write = upsampled_grid(model, data, count=count, precision=train.precision)
         return {"": functools.partial(_draw_grid, model, request, write, size, world)}
-    request = Request(count, 0, label_list(model, data.spec, count=count, given=None), model.sampling, train.precision)
+    request = Request(count, 0, label_list(model.num_classes, data.spec, count=count, given=None), model.sampling, train.precision)
     write = functools.partial(_write_samples, labels=request.labels)
     further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
     return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}

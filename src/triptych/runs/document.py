@@ -85,7 +85,7 @@ def differences(old: Config, new: Config, prefix: str = "") -> Iterator[tuple[st
         return
     for field in dataclasses.fields(old):
         before, after = getattr(old, field.name), getattr(new, field.name)
-        free = field.name in old.changeable
+        free = old.may_change(field.name)
         if isinstance(before, Config) and isinstance(after, Config) and not free:
             yield from differences(before, after, f"{prefix}{field.name}.")
         elif before != after:

@@ -260,7 +260,7 @@ class Coder:
 
     def _labels(self, latents: Latents, given: Sequence[int | str] | None) -> np.ndarray | None:
         if given is not None:
-            return label_list(self.model, self.spec, count=len(latents), given=given)
+            return label_list(self.model.num_classes, self.spec, count=len(latents), given=given)
         if self.model.num_classes is not None and latents.labels is None:
             raise ConfigError("labels", f"the latents have none, but this model needs one for each, from 0 to {self.model.num_classes - 1}")
         return latents.labels

@@ -56,7 +56,8 @@ def sample(
     opened = run.open(Loading(**loading))
     chosen = settings or require_sampler(opened.model).sampling
     sampler = led(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
-    request = Request(count, seed, label_list(sampler.model, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
+    num_classes = require_sampler(sampler.model).num_classes
+    request = Request(count, seed, label_list(num_classes, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
     return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)
 
 
@@ -90,17 +91,16 @@ class Request:
         return None if self.labels is None else torch.from_numpy(self.labels[part.start : part.stop]).to(device)
 
 
-def label_list(model: nn.Module, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
-    """A label for each of `count` images: `given` taken in turn (numbers or class names); None: all classes in turn.
+def label_list(num_classes: int | None, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
+    """A label for each of `count` images of a model with so many classes: `given` in turn (numbers or names); None: all classes in turn.
 
     Raises ConfigError for labels of an unlabelled model and for unknown classes.
     """
-    conditional = getattr(model, "num_classes", None)
-    if conditional is None:
+    if num_classes is None:
         if given is not None:
             raise ConfigError("labels", "this run's model was trained without labels; leave them out")
         return None
-    chosen = range(conditional) if given is None else [_label(value, spec, conditional) for value in given]
+    chosen = range(num_classes) if given is None else [_label(value, spec, num_classes) for value in given]
     if not chosen:
         raise ConfigError("labels", "got an empty list, expected at least one label")
     return np.resize(np.asarray(list(chosen), dtype=np.int64), count)

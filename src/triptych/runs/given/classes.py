@@ -19,7 +19,7 @@ def labels_of(collection: Collection, model: Model, spec: DataSpec, *, count: in
     Raises ConfigError or DataError where a conditional model gets none, or others than it knows.
     """
     if chosen is not None:
-        return label_list(model, spec, count=count, given=chosen)
+        return label_list(model.num_classes, spec, count=count, given=chosen)
     num_classes = model.num_classes
     labels = None if collection.labels is None else collection.labels[:count]
     if num_classes is None:

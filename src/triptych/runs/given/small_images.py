@@ -55,7 +55,7 @@ def _drawn(
 ) -> tuple[Load, np.ndarray | None, Any]:
     base, origin = run.loaded("latest", None, upsampler.world)
     sampling, name, num_classes = require_sampler(base).sampling, str(run.directory), upsampler.model.num_classes
-    own = label_list(base, run.spec, count=count, given=None if base.num_classes is None else labels)
+    own = label_list(base.num_classes, run.spec, count=count, given=None if base.num_classes is None else labels)
     request = Request(count, seed, own, sampling, upsampler.loading.precision)
 
     def load(part: range) -> np.ndarray:
@@ -66,5 +66,5 @@ def _drawn(
     elif labels is None and num_classes is not None:
         raise ConfigError("labels", f"{name} draws images without labels, but this model needs them; give some")
     else:
-        kept = label_list(upsampler.model, upsampler.spec, count=count, given=labels)
+        kept = label_list(num_classes, upsampler.spec, count=count, given=labels)
     return load, kept, origin | {"settings": sampling.to_dict(), "labels": None if own is None else own.tolist()}
