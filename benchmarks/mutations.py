@@ -58,6 +58,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/pairs.py": _tests("data", "pairs maps"),
     "data/settings.py": _tests("data", "sources"),
     "data/source.py": _tests("data", "sources tfrecord"),
+    "data/stored.py": _tests("data", "sources pairs maps") + _tests("runs", "collection translation_inputs"),
     "data/tfrecord.py": _tests("data", "tfrecord"),
     "data/transforms.py": _tests("data", "transforms augmentation maps"),
     "nn/batch_norm.py": _tests("nn", "batch_norm"),

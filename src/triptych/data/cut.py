@@ -63,6 +63,11 @@ class Cut:
             raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
         return plan((across, down), self.image_size, crop, resize=self.resize, scale=self.scale, width=self.width)
 
+    def checked(self, size: Size, where: str = "") -> Cut:
+        """This cut, for an image of a width and height. Raises TooSmall."""
+        self.plan(size)
+        return self
+
     def image(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
         """Of an image: uint8 (h, w, channels). Raises TooSmall, and of encoded images whatever Pillow raises."""
         if isinstance(value, bytes):

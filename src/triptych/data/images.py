@@ -6,22 +6,18 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import DataError
 from triptych.core.rng import key_of
 from triptych.data.augmentation import move
-from triptych.data.cut import Cut, TooSmall, Value, size_of
-from triptych.data.decode import reason
+from triptych.data.cut import Cut
 from triptych.data.settings import ImageSettings
+from triptych.data.stored import PROBED, Stored, evenly_spaced, measure, named
 from triptych.data.transforms import Draws, draw, mirror, padded, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
-PROBED = 256
-"""Images whose headers are read before any is used."""
 _PREPARED_BYTES = 2**26
 
 
@@ -103,18 +99,6 @@ class SquareImages(ImageSet):
         return Loaded(squares, None if self.labels is None else self.labels[items])
 
 
-class Stored(Protocol):
-    """Images or maps as they are stored, by number: a data set's files, or the records of files."""
-
-    def read(self, k: int) -> Value:
-        """The k-th, encoded or as pixels. Raises DataError or OSError."""
-        ...
-
-    def describe(self, k: int) -> str:
-        """Where it is, for messages."""
-        ...
-
-
 class FileImages(SquareImages):
     """Images in files, archives or records, read and decoded when they are asked for."""
 
@@ -128,18 +112,14 @@ class FileImages(SquareImages):
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
         for item in evenly_spaced(len(self), PROBED):
-            try:
-                self._cut.plan(size_of(self._stored.read(int(self._items[item]))))
-            except Exception as error:
-                raise failure(self.key(item), error) from error
+            measure(self._stored, int(self._items[item]), self._cut.checked)
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         squares = np.empty((len(items), *self._cut.height_and_width, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
-            try:
-                squares[k] = self._cut.image(self._stored.read(int(self._items[item])), self.channels, None if crop is None else crop[k])
-            except Exception as error:
-                raise failure(self.key(item), error) from error
+            number = int(self._items[item])
+            with named(self._stored, number):
+                squares[k] = self._cut.image(self._stored.read(number), self.channels, None if crop is None else crop[k])
         return squares
 
 
@@ -187,19 +167,6 @@ def prepared(pixels: np.ndarray, config: ImageSettings) -> np.ndarray:
     if config.crop != "center" or config.resize is not None or _is_cut(pixels, config):
         return pixels
     return resized(pixels, config) if len(pixels) * config.image_size**2 * pixels.shape[-1] <= _PREPARED_BYTES else pixels
-
-
-def failure(name: str, error: Exception) -> DataError:
-    """What is said of a file that cannot be read; Pillow's decoders raise errors of many types, and any of them means that."""
-    if isinstance(error, DataError):
-        return error
-    advice = "" if isinstance(error, TooSmall) else "; repair or remove the file"
-    return DataError(f"{name}: {reason(error)}{advice}")
-
-
-def evenly_spaced(count: int, most: int) -> np.ndarray:
-    """At most so many of `count` items, the first and the last among them: int64."""
-    return np.unique(np.linspace(0, count - 1, most).astype(np.int64)) if count else np.arange(0)
 
 
 def seed_beside(seed: int, name: str) -> int:

@@ -7,7 +7,6 @@ images by halvings and a bicubic resize, the maps by one resize to the nearest p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -17,17 +16,19 @@ from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import config
 from triptych.core.errors import DataError, nearest
 from triptych.data.config import DataConfig
-from triptych.data.cut import Cut, size_of
+from triptych.data.cut import Cut
 from triptych.data.database import is_database, open_database
-from triptych.data.decode import header_channels, number_map
+from triptych.data.decode import header_channels
 from triptych.data.files import KINDS, Files, is_image, listed, open_folder
-from triptych.data.images import Data, ImageSet, Loaded, evenly_spaced, failure
+from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.naming import TRAINING, held_out, held_out_folder
 from triptych.data.source import existing_path
-from triptych.data.transforms import Size, mirror, recolour
+from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, read
+from triptych.data.transforms import mirror, recolour
 
-_HEADERS, _MAPS = 256, 16
-"""Pairs whose headers, and whose maps, are read before training begins."""
+_MAPS = 16
+"""Pairs whose maps are read before training begins."""
+_REMEDY = "raise data.num_classes, or set data.dont_care to true"
 
 
 @config
@@ -74,27 +75,6 @@ def _is_name(name: str) -> bool:
     return name not in ("", ".", "..") and "/" not in name
 
 
-@dataclass(frozen=True)
-class Member:
-    """One type of data: what it is, and its file for each pair."""
-
-    spec: InputSpec
-    files: Files
-    numbers: np.ndarray
-    "Of its files, int64 (pairs,)."
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def read(self, k: int) -> bytes:
-        """The bytes of its file."""
-        return self.files.read(int(self.numbers[k]))
-
-    def describe(self, k: int) -> str:
-        """The path of its file, for messages."""
-        return self.files.describe(int(self.numbers[k]))
-
-
 class PairedImages(ImageSet):
     """Pairs, decoded when they are asked for; the first member is the images to be made."""
 
@@ -121,13 +101,9 @@ class PairedImages(ImageSet):
 
     def probe(self) -> None:
         """Reads the headers of some pairs, and the maps of a few, so that what is wrong shows before training. Raises DataError."""
-        for item in evenly_spaced(len(self), _HEADERS):
-            pair, size = int(self._items[item]), None
-            for member in self._members:
-                try:
-                    size = self._checked_size(member, pair, size_of(member.read(pair)), size)
-                except Exception as error:
-                    raise failure(member.describe(pair), error) from error
+        for item in evenly_spaced(len(self), PROBED):
+            pair = int(self._items[item])
+            of_one_size(self._members, pair, [measure(member, pair, self._cut.checked) for member in self._members])
         maps = [member for member in self._members if member.spec.kind != "image"]
         self._load(evenly_spaced(len(self), _MAPS), None, maps)
 
@@ -136,31 +112,11 @@ class PairedImages(ImageSet):
         shape = (len(items), *self._cut.height_and_width)
         cut = {member.spec.name: _empty(member.spec, shape) for member in members}
         for k, item in enumerate(items):
-            pair, size, drawn = int(self._items[item]), None, None if crop is None else crop[k]
-            for member in members:
-                try:
-                    data = member.read(pair)
-                    size = self._checked_size(member, pair, size_of(data), size)
-                    cut[member.spec.name][k] = self._pixels(data, member.spec, member.describe(pair), drawn)
-                except Exception as error:
-                    raise failure(member.describe(pair), error) from error
+            pair, drawn = int(self._items[item]), None if crop is None else crop[k]
+            found = [read(member, pair, member.spec, self._cut.checked, drawn, remedy=_REMEDY) for member in members]
+            for member, values in zip(members, of_one_size(members, pair, found), strict=True):
+                cut[member.spec.name][k] = values
         return cut
-
-    def _checked_size(self, member: Member, pair: int, found: Size, expected: Size | None) -> Size:
-        """The size of a member that those before it have too. Raises DataError or TooSmall."""
-        if expected not in (None, found):
-            first = self._members[0].describe(pair)
-            raise DataError(
-                f"{member.describe(pair)}: {found[0]}x{found[1]} pixels, but {first} has {expected[0]}x{expected[1]}; make them one size"
-            )
-        self._cut.plan(found)
-        return found
-
-    def _pixels(self, data: bytes, spec: InputSpec, where: str, crop: np.ndarray | None) -> np.ndarray:
-        if spec.kind == "image":
-            return self._cut.image(data, spec.channels or 3, crop)
-        values = number_map(data)
-        return self._cut.numbers(values if spec.num_classes is None else class_map(values, spec, where), crop)
 
 
 def _is_coloured(spec: InputSpec, target: InputSpec) -> bool:
@@ -170,19 +126,6 @@ def _is_coloured(spec: InputSpec, target: InputSpec) -> bool:
 
 def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
-
-
-def class_map(
-    values: np.ndarray, spec: InputSpec, where: str, *, remedy: str = "raise data.num_classes, or set data.dont_care to true"
-) -> np.ndarray:
-    """The map with `num_classes` in the place of what is no class. Raises DataError where there is such and `spec` has no such pixels."""
-    assert spec.num_classes is not None
-    outside = (values < 0) | (values >= spec.num_classes)
-    if not outside.any():
-        return values
-    if not spec.dont_care:
-        raise DataError(f"{where}: holds class {values[outside][0]}, expected 0 to {spec.num_classes - 1}: {remedy}")
-    return np.where(outside, spec.num_classes, values)
 
 
 # Opening
@@ -285,10 +228,8 @@ def _specs(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mappin
 
 def _channels(files: Files, numbers: np.ndarray) -> int:
     """3 where some of these images are in colour, else 1."""
-    for k in numbers[evenly_spaced(len(numbers), _HEADERS)]:
-        try:
-            if header_channels(files.read(int(k))) == 3:
+    for k in map(int, numbers[evenly_spaced(len(numbers), PROBED)]):
+        with named(files, k):
+            if header_channels(files.read(k)) == 3:
                 return 3
-        except Exception as error:
-            raise failure(files.describe(int(k)), error) from error
     return 1

@@ -17,7 +17,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import write_text
 from triptych.core.images import save_picture
 from triptych.core.reading import is_inside, parsed_json
-from triptych.data.images import failure
+from triptych.data.stored import failure
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them."""

@@ -13,7 +13,7 @@ import numpy as np
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
-from triptych.data.pairs import Member
+from triptych.data.stored import Member
 from triptych.runs.directions import check_group
 from triptych.runs.given.collection import Collection
 

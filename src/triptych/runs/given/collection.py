@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +17,11 @@ from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import is_inside, user_path
 from triptych.data.cut import Cut, size_of
-from triptych.data.decode import number_map
 from triptych.data.files import KINDS, Folder, is_image, walked
-from triptych.data.images import PROBED, evenly_spaced, failure
 from triptych.data.naming import LABELS, ClassesFrom, classes_of, divided, parsed
-from triptych.data.pairs import Member, class_map, stems
+from triptych.data.pairs import stems
 from triptych.data.source import FILES, open_files, open_pixels, recognised
+from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
 from triptych.runs.given.sizes import Sizing, squares
@@ -95,22 +93,11 @@ class Collection:
 
     def measure(self, k: int) -> tuple[Size, Cut]:
         """Width and height of the k-th item, from its header alone, and how it is cut."""
-        with self._naming(k):
-            size = size_of(self.items.read(k))
-            return size, self.sizing.cut(size, self.items.describe(k))
+        return measure(self.items, k, self.sizing.cut)
 
     def read(self, k: int) -> tuple[Size, np.ndarray]:
         """The width and height that the k-th item had, and itself, cut: uint8 (h, w, c) or int64 (h, w)."""
-        with self._naming(k):
-            value, where = self.items.read(k), self.items.describe(k)
-            size = size_of(value)
-            cut = self.sizing.cut(size, where)
-            if self.spec.kind == "image":
-                return size, cut.image(value, self.spec.channels or 3)
-            numbers = number_map(value) if isinstance(value, bytes) else value.astype(np.int64)
-            if self.spec.kind == "classes":
-                numbers = class_map(numbers, self.spec, where, remedy="the model knows no others; change the map")
-            return size, cut.numbers(numbers)
+        return read(self.items, k, self.spec, self.sizing.cut, remedy="the model knows no others; change the map")
 
     def load(self, items: Sequence[int]) -> np.ndarray:
         """Some items, cut to one size: uint8 (b, h, w, c) or int64 (b, h, w)."""
@@ -120,13 +107,6 @@ class Collection:
         """Reads the headers of some items."""
         for k in evenly_spaced(len(self), PROBED):
             self.measure(int(k))
-
-    @contextmanager
-    def _naming(self, k: int) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise failure(self.items.describe(k), error) from error
 
 
 # Opening

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,16 +17,14 @@ from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import listed
-from triptych.data.images import PROBED, ImageSet, evenly_spaced
-from triptych.data.pairs import Member, PairedDataConfig, matched
-from triptych.data.transforms import Size
+from triptych.data.images import ImageSet
+from triptych.data.pairs import PairedDataConfig, matched
+from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.runs.given.collection import Collection, open_collection, stamp
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
 InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
 """A path, or an image (h, w, c) or map (h, w) for each sample, by the names of the model's sources where there are several."""
-
-T = TypeVar("T")
 
 
 # Inputs -----------------------------------------------------------------------------------------------------------------
@@ -42,6 +40,7 @@ class GivenInputs:
         self.origin = origin
         "Changes when they change; JSON can hold it."
         self._sources, self._members = tuple(sources), (*sources, *(() if truth is None else (truth,)))
+        self._stored = [member.items for member in self._members]
         for item in evenly_spaced(len(names), PROBED):
             self._measure(int(item))
 
@@ -53,27 +52,18 @@ class GivenInputs:
         return self._sources[0].sizing.fixed or self._measure(item)
 
     def _measure(self, item: int) -> tuple[int, int]:
-        return self._of_one_size(item, [member.measure(item) for member in self._members])[-1].height_and_width
+        return of_one_size(self._stored, item, [member.measure(item) for member in self._members])[-1].height_and_width
 
     def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
         """What the model takes of some samples of one size; with the `truth`, where there is one. Raises DataError naming a file."""
         members = self._members if truth else self._sources
-        samples = (self._of_one_size(item, [member.read(item) for member in members]) for item in items)
+        samples = (of_one_size(self._stored, item, [member.read(item) for member in members]) for item in items)
         columns = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
         inputs = {source.spec.name: column for source, column in zip(self._sources, columns, strict=False)}
         known = len(members) > len(self._sources)
         images = columns[-1] if known else torch.empty(len(items), 0, 0, 3, dtype=torch.uint8)
         batch = RawBatch(images, None, torch.as_tensor(items), inputs).to(device)
         return Example(batch.inputs, batch.images if known else None)
-
-    def _of_one_size(self, item: int, found: Sequence[tuple[Size, T]]) -> list[T]:
-        """What was found of each member, all of which have to have one size."""
-        (width, height), _ = found[0]
-        for member, (size, _) in zip(self._members, found, strict=False):
-            if size != (width, height):
-                first, where = (one.items.describe(item) for one in (self._sources[0], member))
-                raise DataError(f"{where}: {size[0]}x{size[1]} pixels, but {first} has {width}x{height}; make them one size")
-        return [one for _, one in found]
 
 
 class HeldOut:
