@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -31,6 +31,7 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.autoencoder import ContentEncoder, StyleEncoder, StyleLayers, doubled, halved, output_block
 from triptych.gans.discriminators import Scores
+from triptych.gans.image_inputs import Styles, content_and_style
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, UpResBlock
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
@@ -299,7 +300,7 @@ class FUNIT(GAN):
     generator: FUNITGenerator
     discriminator: FUNITDiscriminator
     validated = (GENERATOR,)
-    styles: Literal["none", "optional", "required"] = "required"
+    styles: Styles = "required"
     random_styles = False
 
     def __init__(self, config: FUNITConfig, spec: DataSpec) -> None:
@@ -376,25 +377,11 @@ class FUNIT(GAN):
 
         Raises ConfigError for what is missing or does not fit.
         """
-        images, style = (self._checked(inputs, name) for name in (IMAGES, STYLE))
-        height, width = images.shape[2:]
-        if height % self.stride or width % self.stride:
-            raise ConfigError(IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
-        if len(style) != len(images):
-            raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
+        images, style = content_and_style(
+            inputs, channels=self.output_channels, stride=self.stride, least_size=self.least_size, styles=self.styles
+        )
+        assert style is not None
         return self.generator(images_content=images, images_style=style, reconstruct=False).images_trans
-
-    def _checked(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
-        given, wanted = inputs.get(name), f"(b, {'k, ' if name == STYLE else ''}{self.output_channels}, h, w)"
-        if given is None:
-            raise ConfigError(name, f"missing, this model needs images of shape {wanted}")
-        axes = 5 if name == STYLE else 4
-        if given.ndim != axes or given.shape[-3] != self.output_channels or 0 in given.shape[1:]:
-            raise ConfigError(name, f"got images of shape {tuple(given.shape)}, expected {wanted}")
-        if min(given.shape[-2:]) < self.least_size:
-            height, width = given.shape[-2:]
-            raise ConfigError(name, f"got {width}x{height} pixels, expected at least {self.least_size} along a side")
-        return given
 
 
 def _style_names(spec: DataSpec) -> tuple[str, ...]:

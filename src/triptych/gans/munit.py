@@ -25,6 +25,7 @@ from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
 from triptych.gans.autoencoder import ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
 from triptych.gans.discriminators import Scores
+from triptych.gans.image_inputs import Styles
 from triptych.gans.layers import BlockOptions, BlockOrder
 from triptych.gans.losses import gaussian_kl, sample_mean
 from triptych.gans.model import Contest
@@ -245,7 +246,7 @@ class MUNIT(UnpairedGAN):
 
     config: MUNITConfig
     generator: MUNITGenerator
-    styles: Literal["none", "optional", "required"] = "optional"
+    styles: Styles = "optional"
     random_styles = True
 
     def __init__(self, config: MUNITConfig, spec: DataSpec) -> None:

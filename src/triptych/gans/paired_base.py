@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.gans.image_inputs import Styles
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
@@ -80,7 +81,7 @@ class PairedGAN(GAN):
     config: PairedGANConfig
     translation: Config
     validated = (GENERATOR,)
-    styles: Literal["none", "optional", "required"] = "none"
+    styles: Styles = "none"
     random_styles = False
 
     def __init__(
@@ -98,11 +99,11 @@ class PairedGAN(GAN):
     least_size: int
 
     @abstractmethod
-    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """In training, the images (b, c, h, w) of label maps (b, n, h, w), and terms (b,) of the way to them."""
 
     @abstractmethod
-    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
+    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """In evaluation mode, the images of label maps with nothing drawn, to be compared with the real ones."""
 
     # Training -----------------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class PairedGAN(GAN):
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """One: real and generated images, each with the label map, which is augmented as its image is."""
         label = self.labels(batch.inputs)
-        return [self._contest(batch, label, self.made(batch, label, rng)[0], rng)]
+        return [self._contest(batch, label, self.generated(batch, label, rng)[0], rng)]
 
     def _contest(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> Contest:
         return self.contest(batch.images, fake, rng, discriminate=lambda view: partial(self.discriminator, label=view(label, maps=True)))
@@ -118,7 +119,7 @@ class PairedGAN(GAN):
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""
         label = self.labels(batch.inputs)
-        fake, terms = self.made(batch, label, rng)
+        fake, terms = self.generated(batch, label, rng)
         fooled, matched = self.config.adversarial_weight > 0, self.config.feature_matching_weight > 0
         if fooled or matched:
             verdict = self.verdict(self._contest(batch, label, fake, rng), compare=matched)
@@ -133,8 +134,8 @@ class PairedGAN(GAN):
         return terms
 
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """l1, and perceptual where that has its weights, between real images and those that are `typical` of their label maps."""
-        images = self.typical(batch, self.labels(batch.inputs))
+        """l1, and perceptual where that has its weights, between real images and those that `deterministic` makes of their label maps."""
+        images = self.deterministic(batch, self.labels(batch.inputs))
         found = {"l1": l1(images, batch.images)}
         if self.perceptual is not None and self.perceptual.network.loaded:
             found[_PERCEPTUAL] = self.perceptual(images, batch.images)

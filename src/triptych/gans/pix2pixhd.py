@@ -251,8 +251,8 @@ class Pix2PixHD(PairedGAN):
         super().__init__(config, spec, labels=labels, generator=generator, discriminator=discriminator)
         self.translation = config.translation
         self.stride, self.least_size = config.generator.stride, config.generator.least_size
-        self.num_looks = 0 if config.generator.encoder is None else config.generator.encoder.num_clusters
-        if self.num_looks:
+        self.num_clusters = 0 if config.generator.encoder is None else config.generator.encoder.num_clusters
+        if self.num_clusters:
             self.styles, self.random_styles, self.collects = "optional", True, True
 
     def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -263,18 +263,18 @@ class Pix2PixHD(PairedGAN):
         alone, here = "generator.global_model.model.", "generator.global_model."
         return {here + name.removeprefix(alone) if name.startswith(alone) else name: tensor for name, tensor in tensors.items()}
 
-    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images with the looks of the real ones' instances; no term."""
-        return self.typical(batch, label), {}
+        return self.deterministic(batch, label), {}
 
-    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
+    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The same."""
-        return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_looks else None)
+        return self.generator(label=label, features=self._features(batch.images, batch.inputs) if self.num_clusters else None)
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The label maps and what belongs to them, and the real images; these as style images too where no looks were kept."""
         example = super().example(batch, settings=settings)
-        if not self.num_looks or self.generator.encoder.kept_any:
+        if not self.num_clusters or self.generator.encoder.kept_any:
             return example
         return replace(example, inputs={**example.inputs, STYLE: batch.images[:, None]})
 
@@ -306,11 +306,11 @@ class Pix2PixHD(PairedGAN):
         images, features = self._style(inputs, count=len(label)), None
         if images is not None:
             features = self._features_of_styles(images, inputs, size=label.shape[2:])
-        elif self.num_looks:
+        elif self.num_clusters:
             if not self.generator.encoder.kept_any:
                 raise ConfigError(STYLE, "missing: these weights have kept no looks of instances (only averages do); give style images")
             classes = self.labels.first_classes(inputs)
-            choices = rng.integers("look", self.num_looks, classes.shape[1])
+            choices = rng.integers("look", self.num_clusters, classes.shape[1])
             features = self.generator.encoder.kept(classes, choices=choices)
         return widened(self.generator(label=label, features=features))
 

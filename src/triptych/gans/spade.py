@@ -403,7 +403,7 @@ class SPADE(PairedGAN):
         if self.style_dims is not None:
             self.styles, self.random_styles = "optional", True
 
-    def made(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images in the style of the real ones, drawn from what their encoder says; kl, of that and N(0, I)."""
         if self.style_dims is None:
             return self.generator(label=label).fake_images, {}
@@ -411,7 +411,7 @@ class SPADE(PairedGAN):
         assert out.mu is not None
         return out.fake_images, {"kl": gaussian_kl(out.mu, out.logvar)} if self.config.kl_weight > 0 else {}
 
-    def typical(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
+    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
         """The images in the style z = 0, the mean of N(0, I): the encoder would be shown the answer."""
         return self.generator(label=label, z=None if self.style_dims is None else label.new_zeros(len(label), self.style_dims)).fake_images
 

@@ -15,12 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.core.batch import IMAGES, IMAGES_B, STYLE, Batch, DataSpec, InputSpec
+from triptych.core.batch import IMAGES, IMAGES_B, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
+from triptych.gans.image_inputs import Styles, content_and_style
 from triptych.gans.losses import l1
 from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
@@ -148,7 +149,7 @@ class UnpairedGAN(GAN):
     config: UnpairedConfig
     discriminator: PairDiscriminator
     validated = (GENERATOR,)
-    styles: Literal["none", "optional", "required"] = "none"
+    styles: Styles = "none"
     random_styles = False
 
     def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: nn.Module, *, partial: bool = False) -> None:
@@ -232,29 +233,10 @@ class UnpairedGAN(GAN):
         A model with styles takes the mean style of k images of that domain, (b, k, c, any size), or draws it from `rng`. Raises ConfigError
         for images that do not fit.
         """
-        images = self._checked_images(inputs.get(IMAGES), IMAGES, first=("b",))
-        height, width = images.shape[2:]
-        if height % self.stride or width % self.stride:
-            raise ConfigError(IMAGES, f"got {width}x{height} pixels, expected sides that are multiples of {self.stride}")
-        style = inputs.get(STYLE)
-        if style is not None:
-            if self.styles == "none":
-                raise ConfigError(STYLE, "this model takes no style images; leave them out")
-            style = self._checked_images(style, STYLE, first=("b", "k"))
-            if len(style) != len(images):
-                raise ConfigError(STYLE, f"got style images for {len(style)} images, expected them for {len(images)}")
+        images, style = content_and_style(
+            inputs, channels=self.output_channels, stride=self.stride, least_size=self.least_size, styles=self.styles
+        )
         return self.translated(images, style, rng, settings=settings_like(self.translation, settings)).clamp(-1, 1)
-
-    def _checked_images(self, images: Tensor | None, name: str, *, first: tuple[str, ...]) -> Tensor:
-        wanted = f"({', '.join(first)}, {self.output_channels}, h, w)"
-        if images is None:
-            raise ConfigError(name, f"missing, this model needs images of shape {wanted}")
-        if images.ndim != len(first) + 3 or images.shape[-3] != self.output_channels or 0 in images.shape[1:]:
-            raise ConfigError(name, f"got images of shape {tuple(images.shape)}, expected {wanted}")
-        height, width = images.shape[-2:]
-        if min(height, width) < self.least_size:
-            raise ConfigError(name, f"got {width}x{height} pixels, expected at least {self.least_size} along a side")
-        return images
 
 
 def distance(found: Float[Tensor, " b *d"] | None, target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
