@@ -31,6 +31,10 @@ from machine import machine
 from tiny_runs import TINY, Tiny, run_lines, write_data
 
 TIMING = {"time", "images_per_second", "seconds"}
+HASHES = {"files", "digest"}
+"""Of a checkpoint; they follow from its tensors."""
+REQUEST = "request"
+"""In the record that a folder of outputs keeps: a hash of the command's settings, by which a version knows its own half-done work."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,11 @@ def tensors(file: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
-    """Everything in a checkpoint by name, without the hashes of its files."""
+    """Everything in a checkpoint by name, without its hashes."""
     found: dict[str, Any] = {}
     for file in sorted(folder.glob("*.safetensors")):
         found |= {f"{folder.name}/{file.stem}/{name}": value for name, value in tensors(file).items()}
-    state = {name: value for name, value in json.loads((folder / "state.json").read_text()).items() if name != "files"}
+    state = {name: value for name, value in json.loads((folder / "state.json").read_text()).items() if name not in HASHES}
     return found | flat(state, f"{folder.name}/state")
 
 
@@ -95,14 +99,15 @@ def metrics(run: Path) -> dict[str, Any]:
 
 
 def files(folder: Path) -> dict[str, Any]:
-    """Every file in a folder by its path there: its bytes, or the values of an evaluation without its times."""
+    """Every file in a folder by its path: its bytes, or the values in a JSON file without times and request."""
     paths = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {name: untimed(path) if name.count("/") == 0 and path.suffix == ".json" else path.read_bytes() for name, path in paths.items()}
+    return {name: untimed(path) if path.suffix == ".json" else path.read_bytes() for name, path in paths.items()}
 
 
 def untimed(file: Path) -> dict[str, Any]:
     """The values of a JSON file by their path in it."""
-    return {name: value for name, value in flat(json.loads(file.read_text()), "").items() if name.rpartition(".")[2] not in TIMING}
+    values = flat(json.loads(file.read_text()), "")
+    return {name: value for name, value in values.items() if name.rpartition(".")[2] not in {*TIMING, REQUEST}}
 
 
 def trained(run: Path, *, only: str = "*") -> dict[str, Any]:
