@@ -62,6 +62,11 @@ class ToyConfig(ModelConfig):
     objective: Literal["epsilon", "velocity"] = "epsilon"
     "What is predicted."
 
+    @classmethod
+    def verbs(cls) -> frozenset[str]:
+        """It draws."""
+        return frozenset(("sample",))
+
 
 @config
 class SilentConfig(ModelConfig):

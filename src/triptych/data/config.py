@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from triptych.core.config import config
-from triptych.data.images import Data
 from triptych.data.settings import ImageSettings
-from triptych.data.source import open_images
+
+if TYPE_CHECKING:
+    from triptych.data.images import Data
 
 
 @config
@@ -18,4 +19,6 @@ class DataConfig(ImageSettings):
 
     def open(self) -> Data:
         """The images. Raises ConfigError or DataError for what cannot be used; images are decoded later, by `ImageSet.batch`."""
+        from triptych.data.source import open_images
+
         return open_images(self)

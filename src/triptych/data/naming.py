@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from triptych.core.errors import DataError
+from triptych.data.settings import ClassesFrom
 
-ClassesFrom = Literal["auto", "folder", "prefix", "none"]
 """Where the class of a file is: its sub-folder, or its name up to the first _; auto: in sub-folders, where all files are in one."""
 
 LABELS = "data.labels"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
-from triptych.data.naming import ClassesFrom
 
 Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
 Augment = Literal["none", "shift", "affine"]
+ClassesFrom = Literal["auto", "folder", "prefix", "none"]
 
 
 @config
