@@ -194,19 +194,12 @@ def _one_or_list(values: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else list(values)
 
 
-GENERATORS: dict[ModelType, type[OriginalNetwork]] = {
-    "spade": SPADECalls,
-    "pix2pixHD": Pix2PixHDCalls,
-    "unit": UNITCalls,
-    "munit": MUNITCalls,
-    "funit": FUNITCalls,
-    "coco_funit": FUNITCalls,
+CALLS: dict[ModelType, tuple[type[OriginalNetwork], type[OriginalNetwork]]] = {
+    "spade": (SPADECalls, PairedScores),
+    "pix2pixHD": (Pix2PixHDCalls, PairedScores),
+    "unit": (UNITCalls, DomainScores),
+    "munit": (MUNITCalls, DomainScores),
+    "funit": (FUNITCalls, ClassScores),
+    "coco_funit": (FUNITCalls, ClassScores),
 }
-DISCRIMINATORS: dict[ModelType, type[OriginalNetwork]] = {
-    "spade": PairedScores,
-    "pix2pixHD": PairedScores,
-    "unit": DomainScores,
-    "munit": DomainScores,
-    "funit": ClassScores,
-    "coco_funit": ClassScores,
-}
+"""Of each model's generator and discriminator."""

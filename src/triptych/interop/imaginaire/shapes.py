@@ -25,6 +25,10 @@ from triptych.gans.weight_norms import WeightNorm
 from triptych.interop.imaginaire.networks import CLASSES, GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
 from triptych.interop.imaginaire.reading import ModelType, Settings
 
+ROOTS: dict[ModelType, str] = {"spade": "spade_generator", "pix2pixHD": "global_model"}
+ROOTS |= {"unit": "autoencoder_a", "munit": "autoencoder_a", "funit": "generator", "coco_funit": "generator"}
+"""A part that every generator of a model has: names of its weights begin so."""
+
 _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
 """Settings that the weights alone decide: an average has no spectral norm, whatever the file says."""
 
@@ -117,7 +121,7 @@ def _overlaid(config: C, settings: Settings, names: Mapping[str, str]) -> C:
 
 
 def _spade(weights: Weights) -> Network:
-    root = "spade_generator"
+    root = ROOTS["spade"]
     spade = f"{root}.head_1.conv_block_0.layers.norm"
     separate, hidden = weights.has(f"{spade}.gammas."), weights.has(f"{spade}.mlps.0.0.")
     head = weights.weight(f"{root}.head_0.layers.conv")
@@ -152,7 +156,7 @@ def _spade(weights: Weights) -> Network:
 
 def _pix2pixhd(weights: Weights) -> Network:
     enhancers = weights.count("enhancer_", ".")
-    root = "global_model" if enhancers else "global_model.model"
+    root = ROOTS["pix2pixHD"] + ("" if enhancers else ".model")
     first = weights.weight(f"{root}.0.layers.conv")
     # The first convolution, n down, and n up, with the last one where there are no enhancers.
     convolutions = weights.count(f"{root}.", ".layers.")
@@ -195,13 +199,13 @@ def _content(weights: Weights, root: str) -> dict[str, Any]:
     }
 
 
-def _domain_content(weights: Weights) -> dict[str, Any]:
+def _domain_content(weights: Weights, root: str) -> dict[str, Any]:
     """Settings of the content encoders of UNIT and MUNIT."""
-    encoder = "autoencoder_a.content_encoder"
+    encoder = f"{root}.content_encoder"
     steps = _downsamples(weights, encoder)
     norm_first = weights.norm_first(f"{encoder}.model.{steps + 1}.conv_block_0")
     widest = weights.weight(f"{encoder}.model.{steps}.layers.conv")[0]
-    return {**_content(weights, "autoencoder_a"), "max_num_filters": widest, "pre_activation": norm_first is not False}
+    return {**_content(weights, root), "max_num_filters": widest, "pre_activation": norm_first is not False}
 
 
 def _style(weights: Weights, root: str) -> dict[str, Any]:
@@ -217,13 +221,13 @@ def _style(weights: Weights, root: str) -> dict[str, Any]:
 
 
 def _auto_encoders(kind: ModelType, weights: Weights) -> Network:
-    root = "autoencoder_a" if kind in ("unit", "munit") else "generator"
+    root = ROOTS[kind]
     channels = weights.weight(f"{root}.content_encoder.model.0.layers.conv")[1]
     if kind == "unit":
-        config = UNITGeneratorConfig(**_domain_content(weights), num_downsamples=_downsamples(weights, f"{root}.content_encoder"))
+        config = UNITGeneratorConfig(**_domain_content(weights, root), num_downsamples=_downsamples(weights, f"{root}.content_encoder"))
         return Network(UNITGenerator, config, channels)
     if kind == "munit":
-        return Network(MUNITGenerator, MUNITGeneratorConfig(**_domain_content(weights), **_style(weights, root)), channels)
+        return Network(MUNITGenerator, MUNITGeneratorConfig(**_domain_content(weights, root), **_style(weights, root)), channels)
     settings = _content(weights, root) | _style(weights, root)
     if kind == "funit":
         return Network(FUNITGenerator, FUNITGeneratorConfig(**settings), channels)

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from triptych.core.outline import without_weights
-from triptych.interop.imaginaire.calls import DISCRIMINATORS, GENERATORS, OriginalNetwork
+from triptych.interop.imaginaire.calls import CALLS, OriginalNetwork
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
 from triptych.interop.weight_files import check_fit, checked_weights
@@ -51,11 +51,11 @@ def from_state_dict(
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
         network = generator_of(kinds["gen"], Weights(state), Settings(config.get("gen") or {}, "gen"))
-        first = GENERATORS[kinds["gen"]](_filled(network, state), edges=edges and kinds["gen"] == "pix2pixHD")
+        first = CALLS[kinds["gen"]][0](_filled(network, state), edges=edges and kinds["gen"] == "pix2pixHD")
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
         network = discriminator_of(kinds["dis"], Weights(state), Settings(config.get("dis") or {}, "dis"))
-        second = DISCRIMINATORS[kinds["dis"]](_filled(network, state), edges=edges and kinds["dis"] == "pix2pixHD")
+        second = CALLS[kinds["dis"]][1](_filled(network, state), edges=edges and kinds["dis"] == "pix2pixHD")
     return ImaginaireModel(kinds["gen"], first, second).eval()
 
 

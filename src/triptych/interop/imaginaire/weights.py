@@ -22,22 +22,13 @@ from triptych.gans.weight_norms import fold_spectral_norm, settle_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
 from triptych.interop.imaginaire.reading import ModelType, Settings
-from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
+from triptych.interop.imaginaire.shapes import ROOTS, Network, Weights, discriminator_of, generator_of
 from triptych.interop.imaginaire.state_dicts import unwrapped
 from triptych.interop.weight_files import check_fit, read_content
 
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _KEYS = {_GENERATOR: "net_G", _DISCRIMINATOR: "net_D"}
 _OPTIMIZERS = ("opt_G", "opt_D", "sch_G", "sch_D")
-_FIRST_PARTS: dict[ModelType, str] = {
-    "spade": "spade_generator",
-    "pix2pixHD": "global_model",
-    "unit": "autoencoder_a",
-    "munit": "autoencoder_a",
-    "funit": "generator",
-    "coco_funit": "generator",
-}
-"""A part that every generator of a model has, as its names begin."""
 _ROUNDS = 5  # of power iteration, from what fitted the weights of the last step
 
 State = dict[str, Tensor]
@@ -99,8 +90,8 @@ def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
 
 
 def _check_kind(kind: ModelType, generator: State) -> None:
-    parts, expected = sorted({name.partition(".")[0] for name in generator}), _FIRST_PARTS[kind]
-    if expected not in parts and set(parts) & set(_FIRST_PARTS.values()):
+    parts, expected = sorted({name.partition(".")[0] for name in generator}), ROOTS[kind]
+    if expected not in parts and set(parts) & set(ROOTS.values()):
         raise CheckpointError(
             f"holds the weights of another model than {kind} (net_G has {parts[0]}, expected {expected}): "
             "give the YAML file that they were trained with"
