@@ -25,9 +25,9 @@ from triptych.core.limits import bounded_size
 from triptych.core.rng import Rng
 
 Report = Callable[[int, int], None]
-"""Told after each step of long work how many steps are done, and of how many. It may raise, to end the work there."""
+"""Called after each step of long work with the steps that are done and their number. It may raise, to end the work there."""
 NUM_GROUPS = 4
-"""Groups of samples that `LossTerms.group` may tell apart in the log: the quartiles of noise level."""
+"""Number of groups of samples that the log may tell apart (`LossTerms.group`): the quartiles of noise level."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Phase:
     rate: float = 1.0
     "Factor of the learning rate in its steps."
     partial: bool = False
-    "Whether the loss reaches only part of the parameters (DDP must then look for the unused ones)."
+    "Whether the loss reaches only part of the parameters (find_unused_parameters of DDP)."
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Model(nn.Module, ABC):
     couples_samples: bool = False
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     grids: Mapping[str, Config] = MappingProxyType({})
-    "Settings of a sampler's further grids of samples in training, by what the names of their files end with."
+    "Settings of a sampler for further grids of samples in training, by the ending of their file names."
     borrowed: Mapping[str, str | None] = MappingProxyType({})
-    "Frozen networks that training needs, by attribute name, with the file of their weights; None: no file was given."
+    "Frozen networks that training needs: the file of their weights by attribute name; None: no file was given."
     obsolete: tuple[str, ...] = ()
-    "Names of tensors that earlier versions saved with its state; checkpoints may have them, and they are ignored."
+    "Names of tensors in the state of earlier versions. They are ignored in checkpoints."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
 
@@ -133,11 +133,11 @@ class Model(nn.Module, ABC):
         """The terms of each sample. Changes no state but running statistics of the phase's own networks."""
 
     def renamed(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The state of another run's model under the names that this one has for it, for a start from its weights."""
+        """The state of another run's model under the names of this one, for a start from its weights."""
         return tensors
 
     def fault(self) -> str | None:
-        """What went wrong inside the first loss that was not finite, for a message; None where the model cannot tell."""
+        """The part of the model in which the first loss became not finite, for a message; None: it cannot tell."""
         return None
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
@@ -256,7 +256,7 @@ class BoundTerms(Protocol):
 
     @property
     def prior(self) -> Tensor:
-        """(b,): what the last noise level still knows of the image."""
+        """(b,): the KL divergence of the last noise level from the prior."""
         ...
 
     @property
@@ -294,7 +294,7 @@ class VariationalBound(Protocol):
 
 @dataclass(frozen=True)
 class Example:
-    """Of a batch of the data, what a translator makes images from, and what they should look like where that is known."""
+    """A translator's inputs from a batch of the data, and the true images where the data has them."""
 
     inputs: Mapping[str, Tensor]
     "As `Translator.translate` takes them."
@@ -311,9 +311,9 @@ class Translator(Protocol):
     sources: tuple[InputSpec, ...]
     "What it makes images from."
     styles: Literal["none", "optional", "required"]
-    "Whether it takes the look of the images from others, which are then among the inputs under the name `STYLE`."
+    "Whether it takes style images, which are then among the inputs under the name `STYLE`."
     random_styles: bool
-    "Whether the seed has a say in what it makes, where no style images are given."
+    "Whether its images depend on the seed where no style images are given."
     output_channels: int
     "Of the images that it makes: 1 (grey) or 3 (RGB)."
     stride: int
@@ -322,7 +322,7 @@ class Translator(Protocol):
     "The fewest pixels along a side."
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
-        """What of a batch of the data is translated, and the truth where the data has it."""
+        """The inputs of a translation from a batch of the data, and the truth where the data has it."""
         ...
 
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Tensor:
@@ -359,7 +359,7 @@ class Encoder(Protocol):
     encoding: Config
     "The default settings of the two ways; `triptych encode` takes them as flags."
     interpolation: Literal["linear", "sphere"]
-    "The way between the latents of two images: a line; or a sphere, where latents are noise: on a line they would lose their length."
+    "The path between the latents of two images: a line, or a sphere where latents are noise (on a line their norm would fall)."
 
     def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:
         """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).

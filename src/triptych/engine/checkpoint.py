@@ -33,12 +33,12 @@ from triptych.engine.state import RESERVED, SUFFIX, read_state, write_state
 
 STATE = "state.json"
 OPTIMIZER = "optimizer"
-"""The one file of a checkpoint that holds no weights or averages of them."""
+"""The file of a checkpoint with the state of the optimizers; all others hold weights."""
 _TEMPORARY = ".tmp-"
 _SUPERSEDED = "superseded-"
 
 Wanted = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]] | None
-"""Which files of a checkpoint are wanted: their stems, or what gives them for the rest of its state.json; None: all."""
+"""Which files of a checkpoint to read: their stems, or a function from the other fields of state.json to stems. None: all."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = No
 
 
 def not_finite(files: Mapping[str, Mapping[str, Tensor]]) -> str | None:
-    """Which weights or averages are not finite, or so large (1e19) that their squares are not; None: all are as they should be.
+    """Names a weight or average that is not finite, or so large (1e19) that its square is not. None: there is none.
 
     As "TENSOR of FILE has values that are not finite, or far too large". An optimizer's state is not looked at.
     """
@@ -191,7 +191,7 @@ def _supersede(path: Path) -> None:
 
 
 def _discard(path: Path) -> None:
-    """Removes a checkpoint, out of the list first, so that no half-removed one is ever seen; `sweep` gets what resists."""
+    """Removes a checkpoint. It is renamed first, so that nobody sees a half of it. `sweep` removes what remains."""
     doomed = path.with_name(f"{_TEMPORARY}{path.name}-removed")
     shutil.rmtree(doomed, ignore_errors=True)
     try:

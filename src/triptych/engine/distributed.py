@@ -1,4 +1,4 @@
-"""Processes of one run: who am I, what do all agree on, who writes.
+"""The processes of one run: ranks, collectives, and the main process, which writes files.
 
 Under torchrun the processes form a group (NCCL on CUDA, gloo on CPU); without it there is one process and nothing to do.
 """
@@ -37,7 +37,7 @@ _PATIENCE = timedelta(hours=12)  # a process that is silent for long ends the ot
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run. `control` is the group for host values; None: that of all processes, which can carry them."""
+    """The processes of a run. `control`: the group for host values; None: the default group, which can carry them."""
 
     rank: int
     size: int
@@ -79,7 +79,7 @@ class World:
         return box[0]
 
     def on_main(self, act: Callable[[], T]) -> T:
-        """What `act` gives in the main process, in every process; so with the error it raises for the user."""
+        """The result of `act` in the main process, in every process. A UserError of it is raised in every process too."""
         outcome: T | UserError | None = None
         if self.is_main:
             try:
@@ -92,7 +92,7 @@ class World:
         return outcome  # type: ignore[return-value]
 
     def leave_word(self, word: str) -> None:
-        """Tells all processes something without waiting for them; they read it by `has_word`."""
+        """Leaves a word for all processes and does not wait for them; they read it by `has_word`."""
         if self.size > 1:
             _store().set(word, "1")
 
@@ -108,7 +108,7 @@ class World:
     # Waiting ---------------------------------------------------------------------------------------------------------
 
     def doing(self, what: str) -> None:
-        """Notes what this process begins, for the message of those that wait for it; all begin the same in the same order."""
+        """Notes the work that this process begins. Others name it when they wait in vain. All begin the same works in the same order."""
         if self.peers is not None:
             self.peers.doing(what)
 
@@ -122,7 +122,7 @@ class World:
 
     @contextmanager
     def patience(self, doing: str) -> Iterator[None]:
-        """Within it there is no limit: some processes have more to do than others, such as write what all have made."""
+        """The context without a limit, for work that takes some processes longer than others, such as writing a file."""
         if self.peers is None:
             yield
             return
@@ -134,13 +134,13 @@ class World:
         self.limit(minutes)
 
     def watch(self, *, limit_minutes: float, log_path: Path) -> None:
-        """Sets how long a process may give no sign of life, and the log of the run, where the others say so if process 0 cannot."""
+        """Sets how long a process may be silent, and the log that the others write to when process 0 cannot."""
         if self.peers is not None:
             self.peers.limit_seconds, self.peers.log_path = 60 * limit_minutes, log_path
 
 
 def patiently(doing: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Decorates a method of what has a `world`: the whole call is done within its `patience`."""
+    """Decorates a method of a class with a `world`: the call runs within `World.patience`."""
 
     def decorate(method: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(method)
@@ -155,7 +155,7 @@ def patiently(doing: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 @contextmanager
 def failing_together() -> Iterator[None]:
-    """Within it the error of one process ends all: the others raise PeerError, which names it."""
+    """The context in which an error of one process ends all: the others raise PeerError, which names it."""
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
@@ -205,7 +205,7 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
 
 
 def _store() -> Any:
-    """What the processes met by; it is there as long as they are."""
+    """The store of the processes; it lives as long as they do."""
     return dist.distributed_c10d._get_default_store()
 
 
@@ -239,7 +239,7 @@ def _device(name: str, local_rank: int) -> torch.device:
 
 
 class Agreement:
-    """A vote that costs an iteration no waiting: `vote` gives what all processes wanted one call earlier."""
+    """A vote without waiting: `vote` gives the wishes that all processes had at the call before."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -38,7 +38,7 @@ class Average:
         self._move(0.0)
 
     def update(self, images_seen: int, *, images: int) -> None:
-        """Moves towards the weights after an iteration of so many images that began at `images_seen`. Copies buffers."""
+        """Moves towards the weights after the iteration of so many images that began at `images_seen`. Buffers are copied."""
         self._move(self.settings.rate_at(images_seen, images=images))
 
     @torch.no_grad()
@@ -59,7 +59,7 @@ class Average:
     @contextmanager
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
-        """Within it the model has the averaged weights. The tensors are exchanged, not copied."""
+        """The context in which the model has the averaged weights. The tensors are exchanged, not copied."""
         self._exchange()
         try:
             yield

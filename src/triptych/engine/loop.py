@@ -1,7 +1,7 @@
 """The training loop. It serves every family: it knows phases, never what they mean.
 
-An iteration draws the images of all its steps, runs every phase that is due, and moves the averages. Everything that happens
-on a schedule depends on the number of images seen alone, so that an interrupted run goes on as if it had not been.
+An iteration draws its slices of images, takes the turns of the model, one optimizer step each, and moves the averages. Everything
+on a schedule depends on the number of images seen alone, so that an interrupted run ends like one that was not.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
 
 Grid = Callable[[Path, Watch], None]
-"""Writes a grid of samples with the model's present weights."""
+"""Writes a grid of samples with the present weights of the model."""
 
 
 @dataclass(frozen=True)
 class Callables:
-    """What the loop is handed: where images come from, and what to do with the model on a schedule."""
+    """What the loop calls: the source of images, the validation, the grids of samples."""
 
     draw: Callable[[int], Iterator[RawBatch]]
-    "From a number of images seen: this process's share of each following step's batch, without end."
+    "From a number of images seen, without end: this process's share of the batch of each following step."
     validate: Callable[[Watch], dict[str, float]] | None
-    "The loss terms on held-out images with the model's present weights; the first one decides which checkpoint is best."
+    "The loss terms on held-out images with the present weights. The first term decides which checkpoint is best."
     grids: Mapping[str, Grid] = field(default_factory=dict)
-    "What draws each grid of samples, by what the name of its file ends with."
+    "The grids of samples, by the ending of their file names."
     calibrate: Callable[[], Iterator[RawBatch]] | None = None
-    "This process's share of some training batches, always the same ones: averages take statistics from them."
+    "This process's share of some training batches, always the same. Averages take statistics from them."
 
 
 _VALIDATION = "validation/"  # what the names of its figures begin with in the log
@@ -103,7 +103,7 @@ class Loop:
 
     @patiently("writing a checkpoint")
     def save(self) -> None:
-        """Writes a checkpoint of now, unless there is one, and prunes the old ones. All processes call it; the main one writes."""
+        """Writes a checkpoint, unless the present state has one, and prunes old ones. All processes call it; the main one writes."""
         self._check()
         if self.images_seen != self._saved_at:
             for average in self.averages:
@@ -201,7 +201,7 @@ class Loop:
         return result.carried
 
     def _check(self) -> None:
-        """Raises RunError, in all processes alike, where something measured so far is not finite, with what the model says of it."""
+        """Raises RunError in all processes where a measurement is not finite. The message ends with `Model.fault`."""
         try:
             self.measurements.check()
         except RunError as error:
@@ -213,7 +213,7 @@ class Loop:
     # What happens on a schedule --------------------------------------------------------------------------------------
 
     def _scheduled(self, before: int, *, overdue: bool, stopped: bool) -> bool:
-        """Logs, validates, samples and saves what fell due since `before`; whether a checkpoint was written."""
+        """Logs, validates, saves and samples where that fell due since `before`. Returns whether a checkpoint was written."""
         train = self.train
         rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
         if self._due(self.log.every, before):
@@ -237,12 +237,12 @@ class Loop:
         return saved
 
     def _due(self, every: int | None, before: int) -> bool:
-        """Whether what is done after each so many images, and at the end, falls due between `before` images and now."""
+        """Whether a multiple of `every` lies between `before` and the images seen, or the run has ended."""
         ended = self.images_seen >= self.train.total_images
         return ended or (every is not None and self.images_seen // every > before // every)
 
     def _catch_up(self) -> None:
-        """Does what was due at the images seen where the run goes on, and is not there: a kill or a stop came between."""
+        """Makes up for the validation and the grids that were due where the run goes on and that a stop prevented."""
         if not self.images_seen:
             return
         before = self.images_seen - self.drawn
@@ -256,7 +256,7 @@ class Loop:
             self._draw({ending: self.callables.grids[ending] for ending in missing})
 
     def _validation_written(self) -> dict[str, float] | None:
-        """The figures of the validation at the images seen now, where the log has them."""
+        """The figures of the validation at the present images seen; None: the log does not have them."""
         for line in read_metrics(self.directory.metrics_path):
             values = {name.removeprefix(_VALIDATION): value for name, value in line.items() if name.startswith(_VALIDATION)}
             if values and line["images"] == self.images_seen:
@@ -282,7 +282,7 @@ class Loop:
 
     @contextmanager
     def _watch(self, name: str) -> Iterator[Watch]:
-        """Within it: what is told how far some work is, shows it, and raises Stopped when a stop is asked for."""
+        """The context of some work, with the `Watch` for it, which shows its progress and raises Stopped on a request to stop."""
         with nullcontext() if self.reporting is None else self.reporting.progress.task(name, self.reporting.log.text) as task:
 
             def watch(done: float, total: float) -> None:
@@ -293,14 +293,14 @@ class Loop:
             yield watch
 
     def averaged_weights(self) -> AbstractContextManager[None]:
-        """The context in which the model has the weights of its first average (its own where it has none)."""
+        """The context in which the model has the weights of its first average. Without averages they stay."""
         if not self.averages:
             return nullcontext()
         self._estimate(self.averages[0])
         return self.averages[0].applied()
 
     def _estimate(self, average: Average) -> None:
-        """Gives an average what it needs from training batches, once for each number of images seen."""
+        """Estimates the statistics of an average from training batches, once for each number of images seen."""
         calibrate = self.callables.calibrate
         if calibrate is None or self._estimated.get(average.settings.name) == self.images_seen or not needs_batches(self.model):
             return
@@ -310,7 +310,7 @@ class Loop:
 
     @patiently("validating")
     def _validate(self) -> bool:
-        """Validates and logs, where there is something to validate; whether the score is the best so far."""
+        """Validates, where the data and the model allow it, and logs. Returns whether the score is the best so far."""
         if self.callables.validate is None:
             return False
         self._check()
@@ -320,7 +320,7 @@ class Loop:
         return self._improved(values)
 
     def _improved(self, values: Mapping[str, float]) -> bool:
-        """Whether the score of a validation is the best so far, which is then noted."""
+        """Whether the score of a validation is the best so far; then it is noted."""
         score = next(iter(values.values()))
         if self.best is not None and score >= self.best["score"]:
             return False

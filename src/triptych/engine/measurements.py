@@ -15,7 +15,7 @@ from triptych.core.model import NUM_GROUPS, LossTerms
 
 @dataclass
 class TermSums:
-    """Sums of loss terms: for each term a row [sum, sums of the groups], and a row of the number of samples of each."""
+    """Sums of loss terms. Each term has a row [sum, sum of each group]; the last row has the numbers of samples."""
 
     dtype: torch.dtype = torch.float32
     names: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Measurements:
     "Whether a gradient that is not finite is no failure (fp16: the loss scale handles it)."
     _waiting: list[StepRecord] = field(default_factory=list)
     window: dict[str, list[float]] = field(default_factory=dict)
-    "What the next line averages, without the waiting steps: sum and number of each, by its name. JSON holds it, for a checkpoint."
+    "[sum, number] of each measurement since the last line, without the waiting steps. It goes into a checkpoint as JSON."
 
     def add(self, record: StepRecord) -> None:
         """Takes the record of a finished step; nothing is waited for."""

@@ -100,7 +100,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, n
 
 @torch.no_grad()
 def load_optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor]) -> None:
-    """Takes the tensors of a checkpoint, laid out in memory as the parameters are: fused kernels walk all of them by one index.
+    """Takes the tensors of a checkpoint in the memory layout of the parameters: fused kernels use one index for all of them.
 
     A parameter that no loss has reached yet has none. Raises CheckpointError for a tensor of another shape or of no parameter.
     """

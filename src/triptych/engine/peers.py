@@ -1,4 +1,4 @@
-"""What the processes of a run know of one another: which of them live, what each is doing, and why one failed.
+"""Signs of life between the processes of a run: which of them live, what each is doing, and why one failed.
 
 They tell it through the store by which torchrun lets them meet. The error of a broken connection says nothing of that, and a
 process that waits for others on a GPU gets no error at all. So a thread of each process gives a sign of life every second, reads
@@ -41,7 +41,7 @@ class PeerError(RunError):
 
 
 def meet(store: Any, *, rank: int, size: int) -> str:
-    """A name for this start of all processes, the same in each, that no other start on the same store has.
+    """A name for this start, the same in all processes and different from that of every other start on the store.
 
     torchrun keeps one store through its restarts, and its count of them differs between machines: without a name of its own, a
     restarted process finds the addresses of ended ones, and waits for those. Every process shows a number of its own; when all
@@ -61,11 +61,11 @@ def meet(store: Any, *, rank: int, size: int) -> str:
 
 @dataclass
 class _Sign:
-    """The last sign of life of a process: JSON of its number, of how many things it has begun, and of the last of these."""
+    """The last sign of life of a process: JSON of its number, of the count of works begun, and of the last work."""
 
     value: bytes = b'[0, 0, "starting"]'
     missed: int = 0
-    "How often this process has looked since and found no other one."
+    "How often this process has looked since without finding a newer sign."
 
     @property
     def begun(self) -> int:
@@ -115,11 +115,11 @@ class Peers:
             self._thread.join(_GRACE_SECONDS)  # a thread that talks to the store while Python shuts down aborts the process
 
     def doing(self, what: str) -> None:
-        """Notes what this process begins; all begin the same things in the same order."""
+        """Notes the work that this process begins; all begin the same works in the same order."""
         self._begun, self._doing = self._begun + 1, what
 
     def look(self) -> str | None:
-        """Gives a sign of life and looks for those of the others. What has failed: another process, by its own words or by silence."""
+        """Gives a sign of life and reads those of the others. Returns the failure of another process, reported or by silence."""
         self._give_sign()
         every = max(1, self.size // _LOOKS_PER_SECOND)
         if self._number % every == 0:
@@ -135,7 +135,7 @@ class Peers:
         return self._told()
 
     def explained(self, error: BaseException) -> BaseException:
-        """The error to raise for `error`: itself, after the others were told of it, or what another process did that it comes from."""
+        """The error to raise in place of `error`: itself, reported to the others, or the failure of another process that caused it."""
         self._explained = True
         if isinstance(error, PeerError):
             return error
@@ -154,7 +154,7 @@ class Peers:
             return PeerError(f"the other processes cannot be reached any more: {line}; {_GO_ON}", first=True)
 
     def _wait_for_word(self) -> str | None:
-        """What another process says of the failure, if it does so before one is seen to be silent."""
+        """The failure that another process reports, if it does so before a process is found silent."""
         for _ in range(_SILENT_SIGNS + 1):
             if (told := self._told()) is not None or self._silent(_SILENT_SIGNS):
                 return told
@@ -162,12 +162,12 @@ class Peers:
         return None
 
     def _behind(self) -> list[tuple[int, str]]:
-        """The processes that have not begun what this one has, and what each is doing."""
+        """The processes that have not begun the work of this one, and what each is doing."""
         signs = [_Sign(value) for value in self._values()]
         return [(rank, sign.doing) for rank, sign in enumerate(signs) if sign.begun < self._begun and sign.doing]
 
     def _judge(self, line: str, behind: list[tuple[int, str]]) -> None:
-        """Tells which process it must have been."""
+        """Names the process that must have failed."""
         silent = self._silent(_SILENT_SIGNS)
         if silent:
             self._tell(silent[0], f"gives no sign of life: it was killed (for want of memory?) or stopped; {_GO_ON}", own=False)
@@ -189,7 +189,7 @@ class Peers:
         self._store.set(f"sign/{self.rank}", json.dumps([self._number, self._begun, self._doing]))
 
     def _tell(self, rank: int, what: str, *, own: bool) -> None:
-        """The first word counts: what follows is most often a consequence."""
+        """Reports a failure. The first report counts: later ones are mostly its consequences."""
         name = self._store.get(f"name/{rank}").decode()
         self._store.compare_set("failed", "", json.dumps([rank, own, f"{name} {what}"]))
 
@@ -224,10 +224,10 @@ class Peers:
 
 
 def _broken_connection(error: BaseException) -> bool:
-    """Whether it is what a process gets when another one has gone."""
+    """Whether the error is what a process gets when another one has gone."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
 def spelled_minutes(minutes: float) -> str:
-    """A limit as users set it."""
+    """A limit in minutes, as in the setting."""
     return f"{minutes:g} minute{'' if minutes == 1 else 's'}"

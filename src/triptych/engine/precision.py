@@ -22,7 +22,7 @@ def autocast(precision: str, *, device: torch.device) -> AbstractContextManager:
 
 
 def native_precision(device: torch.device) -> Literal["bf16", "float32"]:
-    """What train.precision auto stands for: bf16 where the device multiplies it itself, else float32, which is faster then."""
+    """The precision of train.precision auto: bf16 where the device multiplies it natively; elsewhere float32 is faster."""
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "float32"
     # Earlier versions of PyTorch do not say what a CPU can do.

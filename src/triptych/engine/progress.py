@@ -15,7 +15,7 @@ import torch
 from triptych.core.errors import printable
 
 Watch = Callable[[float, float], None]
-"""Told how far some work is: so many of so many images. It may raise, to end the work there."""
+"""Called with the images that are done and their number. It may raise, to end the work there."""
 
 
 def unwatched(done: float, total: float) -> None:
@@ -133,7 +133,7 @@ class Progress:
 
     @contextmanager
     def task(self, name: str, say: Callable[[str], None]) -> Iterator[Task]:
-        """Within it the terminal shows how far something else than the training is; `say` takes its lines of text.
+        """The context in which the terminal shows the progress of work beside the training; `say` takes its lines of text.
 
         Its time does not count for images/s.
         """
@@ -179,7 +179,7 @@ class Progress:
 
 
 def memory_bytes() -> int:
-    """The most memory that tensors took on the GPU so far; without a GPU in use, what the process takes of the host's now."""
+    """The peak memory of tensors on the GPU; without a GPU in use, the present host memory of the process."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     statm = Path("/proc/self/statm")

@@ -17,7 +17,7 @@ from triptych.core.reading import parsed_json, read_regular
 
 FORMAT = 1
 REPLACED = ".old-"
-"""Before the name of a checkpoint that is about to be replaced by another of its number."""
+"""Prefix of a checkpoint that is being replaced by another of the same number."""
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
 _OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
@@ -97,7 +97,7 @@ class RunDirectory:
             raise CheckpointError(f"cannot make the run directory {self.root}: {explain(error)}") from error
 
     def require(self) -> None:
-        """Raises CheckpointError where the run was removed, or renamed, while it was trained: nobody would find what is written now."""
+        """Raises CheckpointError where the run was removed or renamed while it was trained: nobody would find further files."""
         if not self.exists():
             raise CheckpointError(f"{self.root} was removed or renamed while the run was trained: nothing can be saved there any more")
 
@@ -110,7 +110,7 @@ class RunDirectory:
             raise CheckpointError(f"cannot write {self.config_path}: {explain(error)}") from error
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` was given. Raises CheckpointError where there is no run, or its configuration cannot be read."""
+        """The document of `write_config`. Raises CheckpointError where there is no run or config.json cannot be read."""
         try:
             document = parsed_json(read_regular(self.config_path, most=_MOST_BYTES).decode("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +136,7 @@ class RunDirectory:
             raise CheckpointError(f"cannot write to the run directory {self.root}: {explain(error)}") from error
 
     def sweep(self) -> None:
-        """Removes what writers that were killed left of files in the folder and of sample grids. Only for the holder of the lock."""
+        """Removes temporary files that killed writers left, also those of sample grids. Only for the holder of the lock."""
         for folder in (self.root, self.samples):
             sweep(folder)
         earlier = (self.root.glob(".config.json.*"), self.samples.glob(".*.png.*"))  # the names that earlier versions gave
@@ -145,7 +145,7 @@ class RunDirectory:
                 remove(leftover)
 
     def _elsewhere(self) -> str:
-        """Where runs are instead: in the folder, or beside it under a name like its own."""
+        """A hint at runs elsewhere: in the folder, or beside it under a similar name."""
         inside = _runs_in(self.root)
         if not inside:
             return nearest(self.root.name, _runs_in(self.root.parent))

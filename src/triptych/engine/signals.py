@@ -24,7 +24,7 @@ _LISTEN_SECONDS = 1.0
 
 
 class StopRequest:
-    """What signals asked for so far, and what may be ended for it."""
+    """A request to stop: which signal came, and whether work may be interrupted for it."""
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -57,7 +57,7 @@ class StopRequest:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Within it a signal raises Stopped at once: for a wait that leaves nothing half done."""
+        """The context in which a signal raises Stopped at once: a wait that leaves nothing half done."""
         self.at_once = True
         try:
             if self.name is not None:
@@ -73,7 +73,7 @@ def _is_another(number: int, seconds: float) -> bool:
 
 
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
-    """What `make` gives in each process, in every process. Raises Stopped in all of them where it did in any."""
+    """The results of `make` in all processes, in every process. Raises Stopped in all of them where it did in any."""
     try:
         own = [make()]
     except Stopped:
@@ -86,7 +86,7 @@ def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Within it signals are answered and noted (see `StopRequest.signalled`). Handlers can be set in the main thread only."""
+    """The context in which signals are noted (see `StopRequest.signalled`). Handlers can be set in the main thread only."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -106,7 +106,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 @contextmanager
 def _answered(request: StopRequest) -> Iterator[None]:
-    """Within it a thread answers signals as they come: Python's handlers wait until the main thread is back from a long operation."""
+    """The context in which a thread answers signals at once: Python's handlers wait for the end of a long operation."""
     heard, told = socket.socketpair()
     told.setblocking(False)
 

@@ -25,7 +25,7 @@ from triptych.engine.run_directory import REPLACED
 FORMAT = 1
 SUFFIX = ".safetensors"
 RESERVED = ("format", "images_seen", "files", "digest")
-"""The fields that are no business of whoever saves a checkpoint."""
+"""Fields that `write_state` sets by itself."""
 _LARGEST = 1 << 26  # bytes
 _LOG2_LIMIT = 1000  # 2 to a higher power is no float64
 
@@ -73,7 +73,7 @@ def _digest(state: Mapping[str, Any]) -> str:
 
 
 def _other_number(images_seen: int, folder: str) -> str | None:
-    """What is wrong where the folder is another checkpoint's."""
+    """The fault of a state.json that lies in the folder of another checkpoint."""
     number = folder.removeprefix(REPLACED)
     if not re.fullmatch(r"\d{9,}", number) or int(number) == images_seen:
         return None
@@ -137,7 +137,7 @@ _FIELDS = {
 
 
 def _fault(state: Mapping[str, Any]) -> str | None:
-    """What is wrong with the first field that does not fit."""
+    """The fault of the first field that does not fit."""
     for name, field in _FIELDS.items():
         if name in state and not field.fits(state[name]):
             return f"{name} is {_short(state[name])}, expected {field.expected}"
