@@ -38,7 +38,7 @@ def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None])
 
 def _training(flags: ScriptFlags, processes: int, note: Callable[[str], None]) -> RunConfig:
     classifier, batch = flags.kind == "classifier", flags["batch_size"] * processes
-    model, image_size = configuration(flags.of(flags.kind), flags.kind)
+    model, image_size = configuration(flags.values, flags.kind)
     model = model.updated({"timestep_sampler": flags["schedule_sampler"]} | ({"noised": flags["noised"]} if classifier else {}))
     return RunConfig(
         model=model,

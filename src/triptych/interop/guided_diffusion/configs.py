@@ -88,7 +88,7 @@ def configuration(
         network = EncoderConfig(
             **_settings(_CLASSIFIER, flags),
             channel_mult=channel_mult,
-            attention_resolutions=_reached_sizes(flags["classifier_attention_resolutions"], size, mult),
+            attention_resolutions=reached(flags["classifier_attention_resolutions"], size, len(mult)),
             num_head_channels=CLASSIFIER_HEAD_CHANNELS,
         )
         return ClassifierConfig(network=network, pool=flags["classifier_pool"], noise=NoiseConfig(**process)), size
@@ -97,7 +97,7 @@ def configuration(
         "network": UNetConfig(
             **_settings(_NETWORK, flags),
             channel_mult=channel_mult,
-            attention_resolutions=_reached_sizes(flags["attention_resolutions"], size, mult),
+            attention_resolutions=reached(flags["attention_resolutions"], size, len(mult)),
             num_head_channels=heads,
             num_heads_upsample=None if heads is not None else decoder_heads,
             attention_order="new" if flags.get("use_new_attention_order") else "legacy",
@@ -120,15 +120,10 @@ def configuration(
         raise ConfigError("timestep_respacing", error.reason) if error.setting == "sampling.steps" else error from None
 
 
-def reached(text: str, size: int, levels: int) -> list[int]:
-    """The level of each resolution of the flag that the network reaches; the original overlooks the others."""
-    factors = {2**level: level for level in range(levels)}
-    levels_of = [factors.get(size // int(resolution)) for resolution in numbers(text)]
-    return [level for level in dict.fromkeys(levels_of) if level is not None]
-
-
-def _reached_sizes(text: str, size: int, mult: tuple[float, ...]) -> tuple[int, ...]:
-    return tuple(size // 2**level for level in reached(text, size, len(mult)))
+def reached(text: str, size: int, levels: int) -> tuple[int, ...]:
+    """The resolutions of the flag that the network reaches, as its levels have them; the original overlooks the others."""
+    factors = dict.fromkeys(size // int(resolution) for resolution in numbers(text))
+    return tuple(size // factor for factor in factors if factor in {2**level for level in range(levels)})
 
 
 def _settings(table: Mapping[str, str], flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.flags import FlagValues, OriginalFlag, Value, command_line
@@ -97,10 +96,6 @@ class ScriptFlags(FlagValues):
     def words(self, kind: Kind) -> str:
         """The given flags that describe a network of that kind, as a command line."""
         return command_line({name: value for name, value in self.values.items() if name in self.given and name in flag_table(kind)})
-
-    def of(self, kind: Kind) -> dict[str, Any]:
-        """The values of the flags that describe a network of that kind."""
-        return {name: self.values[name] for name in flag_table(kind)}
 
 
 def script_name(script: str) -> str:

@@ -219,7 +219,7 @@ def _wrong_levels(shape: Shape, full: Mapping[str, Value], given: Mapping[str, V
 
 def _wrong_attention(shape: Shape, full: Mapping[str, Value], given: Mapping[str, Value], size: int) -> list[str]:
     name = "classifier_attention_resolutions" if shape.kind == "classifier" else "attention_resolutions"
-    if set(reached(str(full[name]), size, len(shape.widths))) == {level for level, there in enumerate(shape.attention) if there}:
+    if set(reached(str(full[name]), size, len(shape.widths))) == set(shape.attention_resolutions(size)):
         return []
     has = flag_text(shape.attention_resolutions(size)) or "none but that of the middle"
     got = f"got {full[name]}" if name in given else f"the default is {full[name]}"
