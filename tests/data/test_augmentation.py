@@ -13,6 +13,7 @@ from triptych.data.augmentation import affine, move, moves, shifts
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import Loader, evaluation_batches
+from triptych.data.transforms import draw
 
 TOP = 2**32 - 1
 MIDDLE = (2**31 - 1, 2**31)  # the words beside 0
@@ -138,7 +139,7 @@ def place(request, tmp_path_factory) -> Path:
 def test_training_images_are_moved_then_mirrored(place, augment):
     images, plain = opened(place, augment=augment), opened(place)
     positions, items = np.arange(30, 42), np.arange(12) % 6
-    draws = images.draws(positions, seed=4)
+    draws = draw(positions, images.config, seed=4)
     expected = plain.batch(items).images
     if augment != "none":
         move(expected, moves(positions, seed=4, augment=augment))
@@ -151,7 +152,7 @@ def test_training_images_are_moved_then_mirrored(place, augment):
 
 def test_an_affine_half_is_mirrored_with_or_without_flip(place):
     positions = np.arange(200)
-    draws = [opened(place, augment="affine", flip=flip).draws(positions, seed=1) for flip in (False, True)]
+    draws = [draw(positions, opened(place, augment="affine", flip=flip).config, seed=1) for flip in (False, True)]
     np.testing.assert_array_equal(draws[0].flip, draws[1].flip)
     assert 0.35 < draws[0].flip.mean() < 0.65
 

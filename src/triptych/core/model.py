@@ -246,45 +246,29 @@ class Likelihood(Protocol):
         ...
 
 
-class BoundTerms(Protocol):
-    """An upper bound on an image's bits per dimension, term by term; see `VariationalBound`."""
+@dataclass(frozen=True)
+class Bound:
+    """An upper bound on the bits per dimension of images, and its parts."""
 
-    @property
-    def total(self) -> Tensor:
-        """(b,): the sum of `terms`, and `prior`."""
-        ...
-
-    @property
-    def prior(self) -> Tensor:
-        """(b,): the KL divergence of the last noise level from the prior."""
-        ...
-
-    @property
-    def terms(self) -> Tensor:
-        """(b, T), in the order of `timesteps`; like the two below."""
-        ...
-
-    @property
-    def x0_mse(self) -> Tensor:
-        """Mean squared error of the predicted image."""
-        ...
-
-    @property
-    def noise_mse(self) -> Tensor:
-        """Mean squared error of the noise that follows from it."""
-        ...
-
-    @property
-    def timesteps(self) -> tuple[int, ...]:
-        """The original timesteps, descending."""
-        ...
+    total: Tensor
+    "(b,): the sum of `terms`, and `prior`."
+    prior: Tensor
+    "(b,): the KL divergence of the last noise level from N(0, 1)."
+    terms: Tensor
+    "(b, T), from the last timestep to the first; like the two below."
+    x0_mse: Tensor
+    "Mean squared error of the predicted image."
+    noise_mse: Tensor
+    "Mean squared error of the noise that follows from it."
+    timesteps: tuple[int, ...]
+    "The original timesteps, in the order of `terms`."
 
 
 @runtime_checkable
 class VariationalBound(Protocol):
     """A model that bounds how improbable an image is."""
 
-    def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> BoundTerms:
+    def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> Bound:
         """The bound on the bits per dimension of each 8-bit image of the batch, at `steps` of the timesteps (None: all).
 
         `clip`: the image that each step predicts is clipped to [-1, 1]. The model must be in evaluation mode.

@@ -15,7 +15,7 @@ from triptych.data.augmentation import move
 from triptych.data.cut import Cut
 from triptych.data.settings import ImageSettings
 from triptych.data.stored import PROBED, Stored, evenly_spaced, measure, named
-from triptych.data.transforms import Draws, draw, mirror, padded, recolour, with_channels
+from triptych.data.transforms import draw, mirror, padded, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
 _PREPARED_BYTES = 2**26
@@ -61,12 +61,6 @@ class ImageSet(ABC):
         """How many loader processes suit these images on this machine."""
         return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
 
-    def draws(self, positions: np.ndarray, *, seed: int) -> Draws:
-        """The augmentation of the samples at these positions of the training order."""
-        config = self.config
-        random_crop, jitter = config.crop == "random", config.jitter > 0
-        return draw(positions, seed=seed, flip=config.flip, random_crop=random_crop, augment=config.augment, jitter=jitter)
-
 
 @dataclass(frozen=True)
 class Data:
@@ -88,7 +82,7 @@ class SquareImages(ImageSet):
         """uint8 (b, s, s, channels), writable: the centre squares, or those that the words of `crop` (b, 3) choose."""
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        draws = None if positions is None else self.draws(positions, seed=seed)
+        draws = None if positions is None else draw(positions, self.config, seed=seed)
         squares = self._squares(items, None if draws is None else draws.crop)
         if draws is not None:
             if draws.moves is not None:

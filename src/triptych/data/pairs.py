@@ -24,7 +24,7 @@ from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.naming import TRAINING, held_out, held_out_folder
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, read
-from triptych.data.transforms import mirror, recolour
+from triptych.data.transforms import draw, mirror, recolour
 
 _MAPS = 16
 """Pairs whose maps are read before training begins."""
@@ -88,7 +88,7 @@ class PairedImages(ImageSet):
         return self._members[0].describe(int(self._items[item]))
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        draws = None if positions is None else self.draws(positions, seed=seed)
+        draws = None if positions is None else draw(positions, self.config, seed=seed)
         cut = self._load(items, None if draws is None else draws.crop, self._members)
         if draws is not None:
             for member in self._members:

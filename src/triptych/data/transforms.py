@@ -15,7 +15,7 @@ from PIL import Image
 
 from triptych.core.rng import key_of, words
 from triptych.data.augmentation import moves
-from triptych.data.settings import Augment
+from triptych.data.settings import ImageSettings
 
 Size = tuple[int, int]
 """Width and height."""
@@ -35,15 +35,15 @@ class Draws:
     "Words in 0..2^32-1 for each sample's brightness, contrast and gamma: int64 of shape (b, 3). None: colours stay."
 
 
-def draw(positions: np.ndarray, *, seed: int, flip: bool, random_crop: bool, augment: Augment = "none", jitter: bool = False) -> Draws:
-    """The draws of the samples at these positions of the training order."""
-    if flip or augment == "affine":
+def draw(positions: np.ndarray, settings: ImageSettings, *, seed: int) -> Draws:
+    """The augmentation of the samples at these positions (b,) of the training order."""
+    if settings.flip or settings.augment == "affine":
         mirrored = words(positions, key=key_of(seed, "data", "flip"))[:, 0] >= 1 << 31
     else:
         mirrored = np.zeros(len(positions), dtype=bool)
-    cropped = words(positions, key=key_of(seed, "data", "crop"), count=3) if random_crop else None
-    shades = words(positions, key=key_of(seed, "data", "jitter"), count=3) if jitter else None
-    return Draws(mirrored, cropped, moves(positions, seed=seed, augment=augment), shades)
+    cropped = words(positions, key=key_of(seed, "data", "crop"), count=3) if settings.crop == "random" else None
+    shades = words(positions, key=key_of(seed, "data", "jitter"), count=3) if settings.jitter > 0 else None
+    return Draws(mirrored, cropped, moves(positions, seed=seed, augment=settings.augment), shades)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from triptych.core.model import Bound
 from triptych.diffusion.gaussian import RESCALED_TO, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
 
 _BITS = 1 / math.log(2)
@@ -74,24 +74,6 @@ def losses(process: GaussianDiffusion, output: Tensor, *, x0: Tensor, x_t: Tenso
     if config.loss == "rescaled_mse":
         vb = vb * (process.steps / RESCALED_TO)
     return {"loss": mse + vb, "mse": mse, "vb": vb}
-
-
-@dataclass(frozen=True)
-class Bound:
-    """The variational bound on the negative log-likelihood of images, in bits per dimension, and its parts."""
-
-    total: Tensor
-    "(b,): the sum of `terms`, and `prior`."
-    prior: Tensor
-    "(b,): KL(q(x_T | x_0) || N(0, 1))."
-    terms: Tensor
-    "(b, T), from T - 1 down to 0; like the two below."
-    x0_mse: Tensor
-    "Mean squared error of the predicted image."
-    noise_mse: Tensor
-    "Mean squared error of the noise that follows from it."
-    timesteps: tuple[int, ...]
-    "The original timesteps, in the order of `terms`."
 
 
 def prior_term(process: GaussianDiffusion, x0: Tensor) -> Tensor:

@@ -13,12 +13,14 @@ so the many units of l up there cost nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from triptych.core.config import Config, config
@@ -47,8 +49,8 @@ class FlowODEConfig(Config):
         self.require(self.probes is None or self.probes >= 1, "probes", "at least 1, or None for the exact divergence")
 
 
-def exact_trace(output: Tensor, x: Tensor, k: int) -> Tensor:
-    """The trace by a vector-Jacobian product for each dimension: (b,) in float64."""
+def exact_trace(output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], k: int) -> Float64[Tensor, " b"]:
+    """The trace by a vector-Jacobian product for each dimension."""
     flat = output.flatten(1)
     diagonal = [torch.autograd.grad(flat[:, i].sum(), x, retain_graph=True)[0].flatten(1)[:, i] for i in range(flat.shape[1])]
     return torch.stack(diagonal, dim=1).sum(1, dtype=torch.float64)
@@ -57,7 +59,7 @@ def exact_trace(output: Tensor, x: Tensor, k: int) -> Tensor:
 def estimated_trace(rng: Rng, *, probes: int) -> Trace:
     """The mean of v^T J v over `probes` vectors of independent signs (Hutchinson 1990), unbiased; new ones for every k."""
 
-    def trace(output: Tensor, x: Tensor, k: int) -> Tensor:
+    def trace(output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], k: int) -> Float64[Tensor, " b"]:
         total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
         for probe in range(probes):
             signs = (2 * rng.integers(f"probe/{k}/{probe}", 2, *x.shape[1:]) - 1).to(output.dtype)
@@ -68,41 +70,38 @@ def estimated_trace(rng: Rng, *, probes: int) -> Trace:
     return trace
 
 
-class _Flow:
-    """The right-hand side of the ODE; it counts its evaluations."""
-
-    def __init__(self, process: GaussianDiffusion, denoise: Denoiser, trace: Trace) -> None:
-        self._process, self._denoise, self._trace, self._calls = process, denoise, trace, 0
-
-    def __call__(self, state: State, log_sigma: float) -> State:
-        """d x / d log sigma (b, c, h, w) and its divergence (b,), of a state of x and the divergence's integral."""
-        process, x, c = self._process, state[0], self._process.at_time(self._process.time_of(math.exp(log_sigma)))
-        with torch.enable_grad():
-            x = x.detach().requires_grad_()
-            x0 = process.x0_from(process.split(self._denoise(x, c))[0], x, c).to(x.dtype)
-            trace = self._trace(x0, x, self._calls)
-        self._calls += 1
-        return c.abar * x.detach() - c.sqrt_abar * x0.detach(), c.abar * x[0].numel() - c.sqrt_abar * trace
-
-
 @torch.no_grad()
-def log_density(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, *, steps: int, trace: Trace) -> Tensor:
-    """log p of each of the images (b, c, h, w), in nats: (b,) in float64. No graph outlives a network call.
+def log_density(
+    process: GaussianDiffusion, denoise: Denoiser, images: Float[Tensor, " b *d"], *, steps: int, trace: Trace
+) -> Float64[Tensor, " b"]:
+    """log p of each of the images, in nats. No graph outlives a network call.
 
     p is the density of y = x / sqrt(abar) at t = 0, the least noise of the process, to which the ODE takes x_{T-1} from N(0, 1).
     The error of the fixed grid falls with the fourth power of `steps`; the estimate is as noisy as `trace` is.
     """
     first, last = process.at_time(0), process.at_time(process.steps - 1)
     grid = np.linspace(math.log(first.sigma), math.log(last.sigma), steps + 1).tolist()
-    flow, dimensions = _Flow(process, denoise, trace), images[0].numel()
+    dimensions, calls = images[0].numel(), itertools.count()
+
+    def slope(state: State, log_sigma: float) -> State:
+        """d x / d log sigma, and its divergence (b,), at the x of the state."""
+        c, x = process.at_time(process.time_of(math.exp(log_sigma))), state[0]
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            x0 = process.x0_from(process.split(denoise(x, c))[0], x, c).to(x.dtype)
+            divergence = c.abar * dimensions - c.sqrt_abar * trace(x0, x, next(calls))
+        return c.abar * x.detach() - c.sqrt_abar * x0.detach(), divergence
+
     x, total = images * first.sqrt_abar, images.new_full((len(images),), 0.5 * dimensions * math.log(first.abar), dtype=torch.float64)
     for here, there in pairwise(grid):
-        x, total = runge_kutta_4(flow, (x, total), here, there)
+        x, total = runge_kutta_4(slope, (x, total), here, there)
     return total - 0.5 * (x.double() ** 2 + math.log(2 * math.pi)).flatten(1).sum(1)
 
 
-def log_prob(process: GaussianDiffusion, denoise: Denoiser, images: Tensor, rng: Rng, *, settings: FlowODEConfig) -> Tensor:
-    """log P of each 8-bit image in [-1, 1] (b, c, h, w), in nats: (b,) in float64.
+def log_prob(
+    process: GaussianDiffusion, denoise: Denoiser, images: Float[Tensor, " b *d"], rng: Rng, *, settings: FlowODEConfig
+) -> Float64[Tensor, " b"]:
+    """log P of each 8-bit image in [-1, 1], in nats.
 
     For an image with uniform noise within the bins of its pixels added, so that the mean over that noise is at most log P (Theis et
     al. 2016, arXiv 1511.01844). `rng` draws the noise, once, and the random vectors.

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config, settings_like, spelled
 from triptych.core.errors import ConfigError
-from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase, Report
+from triptych.core.model import NUM_GROUPS, Bound, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
-from triptych.diffusion.bounds import Bound, bound, losses
+from triptych.diffusion.bounds import bound, losses
 from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
 from triptych.diffusion.guidance import extrapolated, up_to
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
@@ -71,15 +71,13 @@ class SamplingConfig(Config):
 
     def check(self, diffusion: GaussianConfig) -> None:
         """Raises ConfigError where the sampler or the steps do not fit the diffusion."""
-        if self.sampler not in SOLVERS:
-            respaced_timesteps(self.steps, total=diffusion.steps)
-            return
-        num_points(self.steps, total=diffusion.steps)
+        self.num_steps(diffusion)
         # Between two timesteps there is no step before.
-        self.require(diffusion.mean != "previous_x", "sampler", "ancestral or ddim with a model that predicts previous_x")
+        fits = self.sampler not in SOLVERS or diffusion.mean != "previous_x"
+        self.require(fits, "sampler", "ancestral or ddim with a model that predicts previous_x")
 
     def num_steps(self, diffusion: GaussianConfig) -> int:
-        """How many steps the sampler takes."""
+        """How many steps the sampler takes. Raises ConfigError where they do not fit the diffusion."""
         if self.sampler in SOLVERS:
             return num_points(self.steps, total=diffusion.steps)
         return len(respaced_timesteps(self.steps, total=diffusion.steps))

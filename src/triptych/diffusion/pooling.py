@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
@@ -40,8 +41,7 @@ class AttentionPool(nn.Module):
         self.qkv_proj = nn.Conv1d(channels, 3 * channels, 1)
         self.c_proj = nn.Conv1d(channels, out_channels, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, out_channels) from (b, channels, size, size)."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b out"]:
         b, c = x.shape[:2]
         pixels = x.flatten(2)
         tokens = torch.cat((pixels.mean(-1, keepdim=True), pixels), dim=-1) + self.positional_embedding
@@ -63,8 +63,7 @@ class AttentionHead(nn.ModuleDict):
         pool = AttentionPool(channels, size=size, head_channels=head_channels, out_channels=num_classes)
         super().__init__({"0": GroupNorm(channels), "2": pool})
 
-    def forward(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See the module's description."""
+    def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         return self["2"](self["0"](widened(outputs[-1]), _SILU))
 
 
@@ -74,8 +73,7 @@ class AdaptiveHead(nn.ModuleDict):
     def __init__(self, channels: int, *, num_classes: int) -> None:
         super().__init__({"0": GroupNorm(channels), "3": zeroed(nn.Conv2d(channels, num_classes, 1))})
 
-    def forward(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See the module's description."""
+    def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         mean = self["0"](widened(outputs[-1]), _SILU).mean((2, 3), keepdim=True)
         return self["3"](mean).flatten(1)
 
@@ -86,8 +84,7 @@ class SpatialHead(nn.ModuleDict):
     def __init__(self, features: int, *, num_classes: int) -> None:
         super().__init__({"0": nn.Linear(features, _HIDDEN), "2": nn.Linear(_HIDDEN, num_classes)})
 
-    def forward(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See the module's description."""
+    def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         return self["2"](F.relu(self["0"](_means(outputs))))
 
 
@@ -97,8 +94,7 @@ class SpatialV2Head(nn.ModuleDict):
     def __init__(self, features: int, *, num_classes: int) -> None:
         super().__init__({"0": nn.Linear(features, _HIDDEN), "1": GroupNorm(_HIDDEN), "3": nn.Linear(_HIDDEN, num_classes)})
 
-    def forward(self, outputs: Sequence[Tensor]) -> Tensor:
-        """See the module's description."""
+    def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         hidden = self["0"](_means(outputs))[:, :, None, None]
         return self["3"](self["1"](hidden, _SILU).flatten(1))
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -74,12 +75,11 @@ class EncoderConfig(Config):
     "Recompute the blocks in the backward pass: less than half the activation memory for about a third more time."
 
     def validate(self) -> None:
-        self.require(self.num_channels > 0, "num_channels", "a positive number")
-        self.require(self.num_res_blocks >= 1, "num_res_blocks", "at least 1")
+        for name in ("num_channels", "num_res_blocks", "num_heads"):
+            self.require(getattr(self, name) >= 1, name, "at least 1")
         mult = self.channel_mult
         self.require(mult is None or (len(mult) > 0 and min(mult) > 0), "channel_mult", "positive numbers, or nothing")
         self.require(all(size >= 1 for size in self.attention_resolutions), "attention_resolutions", "positive numbers")
-        self.require(self.num_heads >= 1, "num_heads", "at least 1")
         self.require(self.num_head_channels is None or self.num_head_channels >= 1, "num_head_channels", "at least 1, or nothing")
         self.require(0 <= self.dropout < 1, "dropout", "from 0 to below 1")
 
@@ -155,8 +155,7 @@ class Downsample(nn.Module):
         super().__init__()
         self.op = nn.Conv2d(channels, channels, 3, stride=2, padding=1) if convolution else nn.AvgPool2d(2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, c, h/2, w/2) from (b, c, h, w)."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c _ _"]:
         return self.op(x)
 
 
@@ -167,15 +166,16 @@ class Upsample(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, padding=1) if convolution else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, c, 2h, 2w) from (b, c, h, w)."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
         return enlarged(x) if self.conv is None else convolved_enlarged(x, self.conv.weight, self.conv.bias)
 
 
 class Stage(nn.ModuleList):
     """What stands at one index of the encoder or decoder: residual blocks, attention and resampling, in order."""
 
-    def forward(self, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
+    def forward(
+        self, x: Float[Tensor, "b c h w"], skip: Float[Tensor, "b s h w"] | None, embedding: Float[Tensor, "b e"], rng: Rng | None
+    ) -> Float[Tensor, "b o _ _"]:
         """The stage's output; `skip` is first joined to x along the channels."""
         if skip is not None:
             x = torch.cat((x, skip), dim=1)
@@ -294,11 +294,13 @@ class UNet(Encoder):
                 yield Stage(layers)
                 index += 1
 
-    def forward(self, x: Tensor, t: Tensor, y: Tensor | None = None, rng: Rng | None = None) -> Tensor:
-        """The output (b, out_channels, h, w), float32, for images x (b, in_channels, h, w).
+    def forward(
+        self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], y: Int[Tensor, " b"] | None = None, rng: Rng | None = None
+    ) -> Float[Tensor, "b o h w"]:
+        """The output of `out_channels` channels for images of `in_channels`.
 
-        `t` (b,): original timesteps, integer, between two or rescaled. `y` (b,): labels, exactly when the network has classes; for a
-        sample whose label is NO_LABEL it has none. `rng` draws the dropout masks in training mode.
+        `t`: original timesteps, integer, between two or rescaled. `y`: labels, exactly when the network has classes; for a sample whose
+        label is NO_LABEL it has none. `rng` draws the dropout masks in training mode.
         """
         embedding = self._embed(t, y)
         skips, h = self._down(x, embedding, rng)
