@@ -17,6 +17,7 @@ from triptych.data.config import DataConfig
 from triptych.engine.config import TrainConfig
 from triptych.engine.progress import unwatched
 from triptych.recipes.config import RunConfig
+from triptych.runs import loading
 
 
 @config
@@ -126,7 +127,7 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
     """`triptych.runs` replaced; every recipe is the toy."""
     fake = FakeRuns(toy_recipe())
     module = ModuleType("triptych.runs")
-    module.__dict__.update(train=fake.train, open_run=fake.open_run, close_world=lambda: None)
+    module.__dict__.update(loading=loading, train=fake.train, open_run=fake.open_run, close_world=lambda: None)
     import triptych
 
     monkeypatch.setitem(sys.modules, "triptych.runs", module)

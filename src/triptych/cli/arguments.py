@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triptych.cli.output import show
+from triptych.cli.processes import is_first_process
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
@@ -92,6 +94,16 @@ def next_command(run: Run, *, trained: bool) -> str | None:
     if "guide" in verbs:
         return f"lead a run by it: triptych sample RUN --guide {place}"
     return None
+
+
+def finished(*lines: str) -> int:
+    """The exit code of a verb that has done its work: the processes part, and the first one says what was made."""
+    from triptych import runs
+
+    runs.close_world()
+    for line in lines if is_first_process() else ():
+        show(line)
+    return 0
 
 
 def label_values(labels: Sequence[str] | None) -> list[int | str] | None:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from triptych.cli.arguments import (
     asks_for_help,
     at_checkpoint,
+    finished,
     label_values,
     named_as_flags,
     require_images,
     run_argument,
 )
-from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process
+from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -96,10 +96,7 @@ def main(arguments: Sequence[str]) -> int:
     options, settings = configure(directory, flags, encoding=run.encoding)
     with named_as_flags(options, settings):
         line = _decode(run, arguments[1], options, settings) if options.decode else _encode(run, arguments[1], options, settings)
-    runs.close_world()
-    if is_first_process():
-        show(line)
-    return 0
+    return finished(line)
 
 
 def configure(run: str, arguments: Sequence[str], *, encoding: Config) -> tuple[EncodeOptions, Config]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, flag_value, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import at_checkpoint, finished, flag_value, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
-from triptych.cli.processes import is_first_process
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
@@ -82,10 +81,7 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
             **options.keywords(),
         )
-    runs.close_world()
-    if is_first_process():
-        show_page(table(evaluation))
-    return 0
+    return finished(*table(evaluation).split("\n"))
 
 
 def configure(run: str, arguments: Sequence[str], *, data: DataConfig) -> tuple[EvaluateOptions, BitsPerDimConfig]:

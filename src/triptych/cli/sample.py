@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, label_values, named_as_flags, run_argument, strengths
-from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process
+from triptych.cli.arguments import at_checkpoint, finished, label_values, named_as_flags, run_argument, strengths
+from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, UserError
@@ -114,10 +113,7 @@ def main(arguments: Sequence[str]) -> int:
     out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
     with _called_from(), named_as_flags(options, settings):
         count = _draw(run, options, settings, out) if options.latents is None else _edit(run, options, out)
-    runs.close_world()
-    if is_first_process():
-        show(f"{count} images in {out}")
-    return 0
+    return finished(f"{count} images in {out}")
 
 
 def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:

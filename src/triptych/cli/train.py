@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import flag_value, next_command, require_images
-from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process
+from triptych.cli.arguments import finished, flag_value, next_command, require_images
+from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
@@ -68,11 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         init_from=options.init_from,
         device=options.device,
     )
-    runs.close_world()
     line = next_command(run, trained=True)
-    if is_first_process() and line is not None:
-        show(line)
-    return 0
+    return finished(*([] if line is None else [line]))
 
 
 @dataclass(frozen=True)

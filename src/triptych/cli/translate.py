@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import at_checkpoint, named_as_flags, require_images, run_argument
-from triptych.cli.output import show, show_page
-from triptych.cli.processes import is_first_process
+from triptych.cli.arguments import at_checkpoint, finished, named_as_flags, require_images, run_argument
+from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -108,11 +107,8 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
             **options.keywords(),
         )
-    runs.close_world()
-    if is_first_process():
-        count = len(made.names) * options.style_count
-        show(f"{count} image{'' if count == 1 else 's'} in {out}")
-    return 0
+    count = len(made.names) * options.style_count
+    return finished(f"{count} image{'' if count == 1 else 's'} in {out}")
 
 
 def split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
