@@ -11,8 +11,6 @@ import numpy as np
 from triptych.core.errors import DataError
 from triptych.data.settings import ClassesFrom
 
-"""Where the class of a file is: its sub-folder, or its name up to the first _; auto: in sub-folders, where all files are in one."""
-
 LABELS = "data.labels"
 """The setting of a training that says so."""
 

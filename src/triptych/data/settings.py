@@ -9,6 +9,7 @@ from triptych.core.config import Config, config
 Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
 Augment = Literal["none", "shift", "affine"]
 ClassesFrom = Literal["auto", "folder", "prefix", "none"]
+"""Where the class of a file is: its sub-folder, or its name up to the first _; auto: in sub-folders, where all files are in one."""
 
 
 @config
