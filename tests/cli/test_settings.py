@@ -12,7 +12,7 @@ from triptych.cli.sample import SampleOptions
 from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
 from triptych.cli.synonyms import _SYNONYMS
 from triptych.cli.train import TrainOptions
-from triptych.core.config import Config
+from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp
 from triptych.diffusion.model import SamplingConfig
@@ -222,6 +222,32 @@ def test_lists_of_sections_are_for_files_alone(tmp_path: Path) -> None:
     assert parse(["--train.seed", "3"], prog="a", description="b", options=TrainOptions(), settings=settings)[1].train.averages
     with pytest.raises(ConfigError, match="train.averages.half-life: unknown|train.averages.half_lives: unknown setting of AverageConfig"):
         toy_recipe().updated({"train": {"averages": [{"half_lives": 3}]}})
+
+
+@config
+class Penalty(Config):
+    """A setting that may be a number or a ramp."""
+
+    gamma: float | Ramp = 1.0
+    "The factor."
+    limit: int | Ramp | None = None
+    "The limit."
+    start: Ramp | None = None
+    "A section or nothing."
+
+
+def test_a_number_that_may_be_a_ramp_has_a_flag() -> None:
+    """A ramp of the recipe has one for each of its settings in place of it."""
+
+    def penalty(settings: Penalty, *arguments: str) -> Penalty:
+        return parse(arguments, prog="a", description="b", options=TrainOptions(), settings=settings)[1]
+
+    assert {flag.name for flag in flags_of(Penalty())} == {"--gamma", "--limit"}
+    assert penalty(Penalty(), "--gamma", "2", "--limit", "3k") == Penalty(gamma=2.0, limit=3_000)
+    ramp = Penalty(gamma=Ramp(start=1, end=0, images=8))
+    assert penalty(ramp, "--gamma.images", "9") == Penalty(gamma=Ramp(start=1, end=0, images=9))
+    with pytest.raises(ConfigError, match="--gamma: got 'much', expected a number"):
+        penalty(Penalty(), "--gamma", "much")
 
 
 def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import functools
 import inspect
 import io
 import itertools
+import operator
 import re
 import textwrap
 import tomllib
@@ -97,8 +98,8 @@ def flags_of(settings: Config, *, section: str = "") -> Iterator[Flag]:
         value = getattr(settings, name)
         if isinstance(value, Config):
             yield from flags_of(value, section=f"{section}{name}.")
-        elif not _holds_section(annotation):
-            yield Flag(flag_name(section + name), section + name, annotation, value)
+        elif (plain := _plain_type(annotation)) is not None:
+            yield Flag(flag_name(section + name), section + name, plain, value)
 
 
 @functools.cache
@@ -181,9 +182,9 @@ def _form(name: str, *parts: Config, shown: bool = False) -> type:
                 section = _form(f"{type(value).__name__}Form", value, shown=shown)
                 help_text = Annotated[section, tyro.conf.arg(help=docs.get(field))]
                 fields.append((field, help_text, dataclasses.field(default_factory=section)))
-            elif not _holds_section(annotation):
+            elif (plain := _plain_type(annotation)) is not None:
                 default = _printable(value) if shown else value
-                fields.append((field, Annotated[annotation, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
+                fields.append((field, Annotated[plain, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
     return dataclasses.make_dataclass(name, fields, kw_only=True)
 
 
@@ -315,10 +316,17 @@ def _nearest_choice(values: list[str], annotation: Any) -> str:
     return nearest(" ".join(values), [choice for choice in choices if isinstance(choice, str)])
 
 
-def _holds_section(annotation: Any) -> bool:
-    """Whether it is a section or a list of them, which files of settings alone can say."""
-    options = [item for option in _union(annotation) for item in (option, *typing.get_args(option))]
-    return any(isinstance(option, type) and issubclass(option, Config) for option in options)
+def _plain_type(annotation: Any) -> Any:
+    """What a flag can say of a setting: a number where that or a section may stand; None of sections and lists of them alone."""
+    options = _union(annotation)
+    plain = [option for option in options if not any(_is_section(part) for part in (option, *typing.get_args(option)))]
+    if len(plain) == len(options):
+        return annotation
+    return None if set(plain) <= {type(None)} else functools.reduce(operator.or_, plain)
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Config)
 
 
 def _without_text_none(value: Any) -> Any:
