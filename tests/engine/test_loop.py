@@ -219,6 +219,36 @@ def test_a_run_that_is_removed_meanwhile_ends_and_is_not_made_anew(tmp_path, cha
     assert loop.images_seen == 24 and not (tmp_path / "run").exists()
 
 
+class Fading(Denoiser):
+    """Its loss has a weight that falls with the images seen."""
+
+    gamma = Ramp(start=1.0, end=0.0, images=32, shape="linear")
+
+    def __init__(self):
+        super().__init__()
+        self.weights = []
+
+    def prepare(self, phase, progress):
+        self.weights.append(self.gamma.at(progress.images_seen))
+
+    def loss(self, phase, batch, rng):
+        terms = super().loss(phase, batch, rng)
+        return LossTerms(self.weights[-1] * terms.loss)
+
+
+def test_a_weight_may_change_over_the_run_and_a_resume_knows_it(tmp_path):
+    unbroken = make_loop(seeded(Fading), tmp_path / "unbroken")
+    run(unbroken)
+    assert unbroken.model.weights == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0, 0.0]
+    first = make_loop(seeded(Fading), tmp_path / "broken")
+    assert not first.run(stop_after(first, 16))
+    second = resumed(tmp_path / "broken", Fading())
+    run(second)
+    assert second.model.weights == unbroken.model.weights[2:]
+    ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", 64)) for name in ("unbroken", "broken")]
+    assert ends[0].hashes == ends[1].hashes
+
+
 def test_the_model_may_say_what_failed(tmp_path):
     class Knowing(Exploding):
         where = "vb"
