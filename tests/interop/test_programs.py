@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,18 @@ def test_other_programs() -> None:
         imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers"):
         exported("glow", None)  # type: ignore[arg-type]
+
+
+def test_names_that_scripts_outside_rely_on() -> None:
+    from triptych.interop.glow import from_variables
+    from triptych.interop.guided_diffusion import from_state_dict
+    from triptych.interop.imaginaire import from_state_dict as from_imaginaire
+
+    assert list(inspect.signature(from_state_dict).parameters) == ["weights", "flags", "program"]
+    assert list(inspect.signature(from_variables).parameters) == ["weights", "flags"]
+    assert inspect.signature(from_imaginaire).parameters["edges"].default is True
+    with pytest.raises(ImportError, match="cannot import name 'from_weights'"):
+        from triptych.interop.glow import from_weights  # noqa: F401
 
 
 def test_the_flags_of_all_programs_come_without_pytorch() -> None:

@@ -1,4 +1,8 @@
-"""What the command lines of other programs have in common: they become commands of Triptych, which are printed and run."""
+"""What the command lines of other programs have in common.
+
+The flags are read and checked; they become commands of Triptych, imports first and the training or the like last; each is printed and run.
+A training's flags become a configuration (interop/PROGRAM/commands.py), and that the nearest recipe with the settings that differ.
+"""
 
 from __future__ import annotations
 

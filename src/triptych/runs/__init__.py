@@ -10,8 +10,9 @@ samples.images  # uint8, (64, 16, 16, 1)
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triptych.core.lazy import lazy
 
 if TYPE_CHECKING:
     from triptych.engine.distributed import close_world
@@ -54,11 +55,4 @@ _MODULES = {
     "triptych.runs.training": ("train",),
     "triptych.runs.translating": ("Translations",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what is asked for: sampling does not wait for the importers of other programs' weights."""
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+__getattr__ = lazy(__name__, _MODULES)  # sampling does not wait for the importers of other programs' weights

@@ -1,4 +1,8 @@
-"""Checkpoints of openai/glow as runs: the model that the shapes tell, the training of a recipe like it, and the moving averages."""
+"""Checkpoints of openai/glow as runs.
+
+The variables are read; names and shapes show the model, and flags the rest of it; the training is that of the nearest recipe; the moving
+averages in the checkpoint become the run's.
+"""
 
 from __future__ import annotations
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from triptych.core.lazy import lazy
 
 if TYPE_CHECKING:
     from triptych.interop.guided_diffusion.weights import from_state_dict, to_state_dict
 
 __all__ = ["from_state_dict", "to_state_dict"]
-
-
-def __getattr__(name: str) -> Any:
-    """Imports PyTorch and the model when they are asked for, not for the help of a command line."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__} has no attribute {name}")
-    from triptych.interop.guided_diffusion import weights
-
-    return getattr(weights, name)
+__getattr__ = lazy(__name__, {"triptych.interop.guided_diffusion.weights": __all__})

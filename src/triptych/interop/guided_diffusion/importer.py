@@ -1,4 +1,8 @@
-"""Files of guided-diffusion and improved-diffusion as runs: weights, a published file's or the given flags, and perhaps an average."""
+"""Files of guided-diffusion and improved-diffusion as runs.
+
+The weights are read; the flags are those given, or those of the published file that it is; flags and shapes make a model together, which
+takes the weights; a published file has the training of its recipe; the moving average, where there is one, is filled in the same way.
+"""
 
 from __future__ import annotations
 
