@@ -28,15 +28,7 @@ def halved(first: int, *, steps: int) -> list[int]:
 class ContentEncoder(nn.Module):
     """Images to feature maps, 2^num_downsamples times smaller: keys model.{i}."""
 
-    def __init__(
-        self,
-        image_channels: int,
-        *,
-        widths: list[int],
-        num_res_blocks: int,
-        order: BlockOrder,
-        options: BlockOptions,
-    ) -> None:
+    def __init__(self, image_channels: int, *, widths: list[int], num_res_blocks: int, order: BlockOrder, options: BlockOptions) -> None:
         super().__init__()
         first = ConvBlock(image_channels, widths[0], 7, options=options)
         downs = [ConvBlock(ins, outs, 4, stride=2, options=options) for ins, outs in pairwise(widths)]
@@ -80,14 +72,7 @@ class Decoder(nn.Module):
     """Feature maps to images: residual blocks, then nearest doublings with convolutions that halve the width. Keys decoder.{i}."""
 
     def __init__(
-        self,
-        image_channels: int,
-        *,
-        widths: list[int],
-        num_res_blocks: int,
-        order: BlockOrder,
-        options: BlockOptions,
-        output: Nonlinearity,
+        self, image_channels: int, *, widths: list[int], num_res_blocks: int, order: BlockOrder, options: BlockOptions, output: Nonlinearity
     ) -> None:
         super().__init__()
         blocks: list[nn.Module] = [ResBlock(widths[0], widths[0], order=order, options=options) for _ in range(num_res_blocks)]

@@ -1,8 +1,6 @@
-"""The discriminators of the translation networks. All give scores, higher for images that look real to them, and features to compare.
+"""The discriminators that several models share. All give scores, higher for images that look real to them, and features to compare.
 
-Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wang et al. 2018 (arXiv 1711.11585). Feature pyramid:
-Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809). By class: Mescheder et al. 2018,
-with the projection of Miyato and Koyama 2018 (arXiv 1802.05637).
+Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wang et al. 2018 (arXiv 1711.11585).
 """
 
 from __future__ import annotations

@@ -122,28 +122,14 @@ class FUNITTranslator(nn.Module):
     def __init__(self, config: FUNITGeneratorConfig, *, image_channels: int) -> None:
         super().__init__()
         options = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
-        widths = doubled(config.num_filters, steps=config.num_downsamples_content)
-        self.style_encoder = StyleEncoder(
-            image_channels,
-            num_filters=config.num_filters,
-            num_downsamples=config.num_downsamples_style,
-            style_dims=config.style_dims,
-            options=options,
-        )
-        self.content_encoder = ContentEncoder(
-            image_channels,
-            widths=widths,
-            num_res_blocks=config.num_res_blocks,
-            order="CNACNA",
-            options=replace(options, norm=Norm(config.content_norm)),
-        )
+        widths, blocks = doubled(config.num_filters, steps=config.num_downsamples_content), config.num_res_blocks
+        sizes = {"num_filters": config.num_filters, "num_downsamples": config.num_downsamples_style, "style_dims": config.style_dims}
+        self.style_encoder = StyleEncoder(image_channels, **sizes, options=options)
+        plain = replace(options, norm=Norm(config.content_norm))
+        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order="CNACNA", options=plain)
         adaptive = AdaptiveNorm(Norm(config.decoder_norm, affine=False), cond_channels=config.mlp_filters)
-        self.decoder = FUNITDecoder(
-            image_channels,
-            widths=halved(widths[-1], steps=config.num_downsamples_content),
-            num_res_blocks=config.num_res_blocks,
-            options=replace(options, norm=adaptive),
-        )
+        options, ascending = replace(options, norm=adaptive), halved(widths[-1], steps=config.num_downsamples_content)
+        self.decoder = FUNITDecoder(image_channels, widths=ascending, num_res_blocks=blocks, options=options)
         self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
@@ -201,7 +187,10 @@ class FUNITDiscriminatorConfig(Config):
 
 
 class FUNITDiscriminator(nn.Module):
-    """Patch scores of images as images of a class: keys model.model.{i}.*, model.classifier.*, model.embedder.weight."""
+    """Patch scores of images as images of a class: keys model.model.{i}.*, model.classifier.*, model.embedder.weight.
+
+    Mescheder et al. 2018 (arXiv 1801.04406), with the projection of Miyato and Koyama 2018 (arXiv 1802.05637).
+    """
 
     def __init__(self, config: FUNITDiscriminatorConfig, *, num_classes: int, image_channels: int = 3) -> None:
         super().__init__()

@@ -101,29 +101,14 @@ class MUNITAutoEncoder(nn.Module):
         order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
         options = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
         widths = doubled(config.num_filters, steps=config.num_downsamples_content, most=config.max_num_filters)
-        self.style_encoder = StyleEncoder(
-            image_channels,
-            num_filters=config.num_filters,
-            num_downsamples=config.num_downsamples_style,
-            style_dims=config.style_dims,
-            options=replace(options, norm=Norm(config.style_norm)),
-        )
-        self.content_encoder = ContentEncoder(
-            image_channels,
-            widths=widths,
-            num_res_blocks=config.num_res_blocks,
-            order=order,
-            options=replace(options, norm=Norm(config.content_norm)),
-        )
+        blocks, styled = config.num_res_blocks, replace(options, norm=Norm(config.style_norm))
+        sizes = {"num_filters": config.num_filters, "num_downsamples": config.num_downsamples_style, "style_dims": config.style_dims}
+        self.style_encoder = StyleEncoder(image_channels, **sizes, options=styled)
+        plain = replace(options, norm=Norm(config.content_norm))
+        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=plain)
         adaptive = AdaptiveNorm(Norm(config.decoder_norm, affine=False), cond_channels=config.mlp_filters)
-        self.decoder = Decoder(
-            image_channels,
-            widths=halved(widths[-1], steps=config.num_downsamples_content),
-            num_res_blocks=config.num_res_blocks,
-            order=order,
-            options=replace(options, norm=adaptive),
-            output=config.output,
-        )
+        options, ascending = replace(options, norm=adaptive), halved(widths[-1], steps=config.num_downsamples_content)
+        self.decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
         self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
 
     def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
@@ -133,10 +118,6 @@ class MUNITAutoEncoder(nn.Module):
     def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
         """The images of a content in a style."""
         return self.decoder(content, self.mlp(style))
-
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """The images, encoded and decoded."""
-        return self.decode(*self.encode(images))
 
 
 class MUNITGenerator(nn.Module):

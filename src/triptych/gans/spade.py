@@ -283,7 +283,10 @@ class SPADEDiscriminatorConfig(Config):
 
 
 class FPSEDiscriminator(nn.Module):
-    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding."""
+    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding.
+
+    Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809).
+    """
 
     def __init__(self, *, num_filters: int, label_channels: int, image_channels: int, weight_norm: WeightNorm) -> None:
         super().__init__()

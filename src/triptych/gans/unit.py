@@ -93,10 +93,6 @@ class UNITAutoEncoder(nn.Module):
         """The images of a content."""
         return self.decoder(content)
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        """The images, encoded and decoded."""
-        return self.decode(self.encode(images))
-
 
 class UNITGenerator(nn.Module):
     """Both auto-encoders: keys autoencoder_a.*, autoencoder_b.*."""
