@@ -36,7 +36,7 @@ class SPADECalls(OriginalNetwork):
     """fake_images of label; with images also mu and logvar."""
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, z: Tensor | None = None, random_style: bool = False) -> Outputs:
-        """The style is that of `images`; with `random_style`, or without images, one from N(0, I); `z` (b, style_dims) where given."""
+        """The style of maps (b, c, h, w) is that of `images`; with `random_style` or without images from N(0, I); or `z` (b, dims)."""
         network: SPADEGenerator = self.network
         dims = network.config.style_dims
         if dims is None:
@@ -56,7 +56,7 @@ class Pix2PixHDCalls(OriginalNetwork):
     def forward(
         self, *, label: Tensor, images: Tensor | None = None, instance_maps: Tensor | None = None, random_style: bool = False
     ) -> Outputs:
-        """`images` are for the feature encoder, where there is one, and so is `instance_maps` (b, 1, h, w), which edges do not tell."""
+        """Of maps (b, c, h, w). A feature encoder takes `images`, and `instance_maps` (b, 1, h, w) where the label maps have edges."""
         network: Pix2PixHDGenerator = self.network
         edged = self.seen(label)
         if network.config.encoder is None:
@@ -72,7 +72,7 @@ class UNITCalls(OriginalNetwork):
     """images_ab, images_ba, content_a, content_b; the images' own reconstructions and the way back."""
 
     def forward(self, *, images_a: Tensor, images_b: Tensor, image_recon: bool = True, cycle_recon: bool = True) -> Outputs:
-        """Both domains' images, each translated to the other."""
+        """Both domains' images (b, c, h, w), each translated to the other."""
         return _present(self.network(images_a=images_a, images_b=images_b, reconstruct=image_recon, cycle=cycle_recon))
 
 
@@ -91,7 +91,7 @@ class MUNITCalls(OriginalNetwork):
         latent_recon: bool = True,
         cycle_recon: bool = True,
     ) -> Outputs:
-        """The translations' styles are from N(0, I), or as given, (b, style_dims, 1, 1); without `random_style` those of the images."""
+        """Of images (b, c, h, w), in styles (b, dims, 1, 1) that are given or from N(0, I); without `random_style` in the images' own."""
         network: MUNITGenerator = self.network
         drawn = {}
         if random_style:
@@ -116,7 +116,7 @@ class FUNITCalls(OriginalNetwork):
     def forward(
         self, *, images_content: Tensor, images_style: Tensor, labels_content: Tensor | None = None, labels_style: Tensor | None = None
     ) -> Outputs:
-        """The labels are for the discriminator."""
+        """Of images (b, c, h, w). The labels (b,) are for the discriminator."""
         network: FUNITGenerator = self.network
         return _present(network(images_content=images_content, images_style=images_style))
 
@@ -125,7 +125,7 @@ class PairedScores(OriginalNetwork):
     """real_outputs and real_features of images, fake_outputs and fake_features of fake_images."""
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
-        """`label`: as the generator takes it."""
+        """Of images (b, c, h, w). `label`: as the generator takes it."""
         network: SPADEDiscriminator | Pix2PixHDDiscriminator = self.network
         label, out = self.seen(label), {}
         for name, judged in (("real", images), ("fake", fake_images)):
@@ -148,7 +148,7 @@ class DomainScores(OriginalNetwork):
         images_aa: Tensor | None = None,
         images_bb: Tensor | None = None,
     ) -> Outputs:
-        """Each is judged as images of the domain that its name ends with: images_ba as of a, which decoded them."""
+        """All (b, c, h, w), judged as images of the domain that their name ends with: images_ba as of a, which decoded them."""
         network: PairDiscriminator = self.network
         out: Outputs = {}
         judged = {"a": images_a, "b": images_b, "ab": images_ab, "ba": images_ba, "aa": images_aa, "bb": images_bb}
@@ -172,7 +172,7 @@ class ClassScores(OriginalNetwork):
         images_content: Tensor | None = None,
         labels_content: Tensor | None = None,
     ) -> Outputs:
-        """Reconstructions are judged as images of the content's class, all others as of the style's."""
+        """Of images (b, c, h, w) and labels (b,). Reconstructions are judged as of the content's class, all others as of the style's."""
         network: FUNITDiscriminator = self.network
         out: Outputs = {}
         for name, images, labels in (

@@ -41,7 +41,8 @@ def from_state_dict(
 ) -> ImaginaireModel:
     """The model of two state dicts (`net_G`, `net_D`), in evaluation mode, with copies of the weights; a half given as None is None.
 
-    Both networks are called with the original's input names as keywords, and give dictionaries with its output names.
+    Both networks are called with the original's input names as keywords, images as (b, c, h, w), and give dictionaries with its output
+    names.
     `config`: the YAML file's sections `gen` and `dis`. `averaged`: the generator's moving average, where the file has one.
     `edges`: pix2pixHD makes edges of the last channel of its label maps, the map of instances, as the original's trainer does before it
     calls its networks; False: the label maps have edges there already, as the original's networks take them.
