@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.diffusion.init import zeroed
@@ -14,8 +15,10 @@ from triptych.diffusion.norm import GroupNorm
 AttentionOrder = Literal["legacy", "new"]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(c)) v, all (b, heads, tokens, c); the softmax is computed in float32.
+def attend(
+    q: Float[Tensor, "b heads asked c"], k: Float[Tensor, "b heads tokens c"], v: Float[Tensor, "b heads tokens c"]
+) -> Float[Tensor, "b heads asked c"]:
+    """softmax(q k^T / sqrt(c)) v; the softmax is computed in float32.
 
     PyTorch's fused kernel, but for half precision on a CPU, where it is three times slower than matrix products.
     """
@@ -39,8 +42,8 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Conv1d(channels, 3 * channels, 1)
         self.proj_out = zeroed(nn.Conv1d(channels, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The feature map (b, c, h, w), attended to."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """The feature map, attended to."""
         b, c, h, w = x.shape
         qkv = _pointwise(self.norm(x), self.qkv).permute(0, 2, 3, 1)
         if self.order == "legacy":

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from triptych.core.model import Bound
@@ -16,12 +17,12 @@ _BITS = 1 / math.log(2)
 _TINY = 1e-12
 
 
-def mean_of_samples(x: Tensor) -> Tensor:
-    """The mean over everything but the batch: (b,)."""
+def mean_of_samples(x: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+    """The mean over everything but the batch."""
     return x.mean(dim=tuple(range(1, x.ndim)))
 
 
-def normal_kl(mean: Tensor, log_variance: Any, other_mean: Any, other_log_variance: Any) -> Tensor:
+def normal_kl(mean: Float[Tensor, " b *d"], log_variance: Any, other_mean: Any, other_log_variance: Any) -> Float[Tensor, " b *d"]:
     """KL(N(mean, variance) || N(other)) in nats, element by element; the log-variances are numbers or tensors."""
     difference = torch.as_tensor(log_variance - other_log_variance, dtype=mean.dtype, device=mean.device)
     precision = torch.as_tensor(-other_log_variance, dtype=mean.dtype, device=mean.device).exp()
@@ -33,7 +34,9 @@ def _normal_cdf(x: Tensor) -> Tensor:
     return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def discretized_gaussian_log_likelihood(x: Tensor, mean: Tensor, log_variance: Any) -> Tensor:
+def discretized_gaussian_log_likelihood(
+    x: Float[Tensor, " b *d"], mean: Float[Tensor, " b *d"], log_variance: Any
+) -> Float[Tensor, " b *d"]:
     """log P(x) in nats, element by element, of 8-bit values x in [-1, 1] under a Gaussian cut into 256 bins (Ho et al. 2020, Eq. 13).
 
     A bin reaches 1/255 to both sides; those of -1 and 1 reach to infinity.
@@ -76,8 +79,8 @@ def losses(process: GaussianDiffusion, output: Tensor, *, x0: Tensor, x_t: Tenso
     return {"loss": mse + vb, "mse": mse, "vb": vb}
 
 
-def prior_term(process: GaussianDiffusion, x0: Tensor) -> Tensor:
-    """KL(q(x_T | x_0) || N(0, 1)) in bits per dimension: (b,)."""
+def prior_term(process: GaussianDiffusion, x0: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+    """KL(q(x_T | x_0) || N(0, 1)) in bits per dimension."""
     c = process.at_step(process.steps - 1)
     return mean_of_samples(normal_kl(c.sqrt_abar * x0, math.log1p(-c.abar), 0.0, 0.0)) * _BITS
 

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
@@ -70,10 +71,10 @@ class ClassifierNetwork(Encoder):
         self.out = make_head(pool, self.plan, widths=widths, head_channels=network.num_head_channels, num_classes=num_classes)
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
-    def forward(self, x: Tensor, t: Tensor, rng: Rng | None = None) -> Tensor:
-        """The logits (b, num_classes), float32, of images x (b, in_channels, h, w).
+    def forward(self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], rng: Rng | None = None) -> Float[Tensor, "b classes"]:
+        """The logits of images of `in_channels` channels.
 
-        `t` (b,): original timesteps, integer, between two or rescaled. `rng` draws the dropout masks in training mode.
+        `t`: original timesteps, integer, between two or rescaled. `rng` draws the dropout masks in training mode.
         """
         outputs, last = self._down(x, self._embed(t, None), rng)
         with torch.autocast(x.device.type, enabled=False):
@@ -110,8 +111,8 @@ class NoisyClassifier(Model):
         """The timesteps that it was trained on."""
         return self.config.noise
 
-    def classify(self, x: Tensor, c: Coefficients) -> Tensor:
-        """The logits (b, num_classes) of noisy images x_t (b, c, h, w) at the timesteps of the coefficients."""
+    def classify(self, x: Float[Tensor, "b c h w"], c: Coefficients) -> Float[Tensor, "b classes"]:
+        """The logits of noisy images x_t at the noise levels of the coefficients."""
         return self.network(x, c.times(x))
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
@@ -144,8 +145,8 @@ class NoisyClassifier(Model):
         self.timesteps.observe(terms)
 
 
-def accuracies(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Whether each label (b,) is the class of the largest logit, and one of the five largest where there are more classes: 0 or 1, (b,)."""
+def accuracies(logits: Float[Tensor, "b classes"], labels: Int[Tensor, " b"]) -> dict[str, Float[Tensor, " b"]]:
+    """Whether each label is the class of the largest logit, and one of the five largest where there are more classes: 0 or 1."""
     counts = (1, TOP) if logits.shape[1] > TOP else (1,)
     # By topk's order, not by comparing with the label's logit: a network that says the same of all classes must not pass for right.
     hits = logits.topk(counts[-1], dim=1).indices == labels[:, None]

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.config import Config, config
@@ -214,11 +214,11 @@ class NoiseProcess:
         """The time, from 0 to steps - 1, at which the noise level is `sigma`; the inverse of `at_time`."""
         return float(np.interp(math.log(sigma), self._log_sigmas, np.arange(self.steps)))
 
-    def noised(self, x0: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
+    def noised(self, x0: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """x_t, a sample of q(x_t | x_0)."""
         return c.sqrt_abar * x0 + c.sqrt_noise * noise
 
-    def noise_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+    def noise_from(self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """The noise that leads from x_0 to x_t."""
         return (c.sqrt_recip * x_t - x0) / c.sigma
 
@@ -235,12 +235,14 @@ class GaussianDiffusion(NoiseProcess):
         """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
         return GaussianDiffusion(self.config, kept=kept)
 
-    def posterior_mean(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+    def posterior_mean(self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7), which timesteps alone have."""
         assert isinstance(c, StepCoefficients)
         return c.posterior_x0 * x0 + c.posterior_xt * x_t
 
-    def target(self, x0: Tensor, x_t: Tensor, noise: Tensor, c: Coefficients) -> Tensor:
+    def target(
+        self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"], c: Coefficients
+    ) -> Float[Tensor, " b *d"]:
         """What the mean half of the network's output should be."""
         match self.config.mean:
             case "epsilon":
@@ -259,7 +261,7 @@ class GaussianDiffusion(NoiseProcess):
         mean, variance = output.chunk(2, dim=1)
         return mean, variance
 
-    def x0_from(self, prediction: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+    def x0_from(self, prediction: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """x_0 from what the network predicts."""
         match self.config.mean:
             case "epsilon":
@@ -272,7 +274,7 @@ class GaussianDiffusion(NoiseProcess):
             case "v":
                 return c.sqrt_abar * x_t - c.sqrt_noise * prediction
 
-    def prediction_from(self, x0: Tensor, x_t: Tensor, c: Coefficients) -> Tensor:
+    def prediction_from(self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """What the network would predict for that x_0; the inverse of `x0_from`."""
         return self.target(x0, x_t, self.noise_from(x0, x_t, c), c)
 

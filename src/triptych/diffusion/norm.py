@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
@@ -42,8 +43,8 @@ class GroupNorm(nn.GroupNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(NUM_GROUPS, channels, eps=1e-5)
 
-    def forward(self, input: Tensor, modulation: Modulation = Modulation()) -> Tensor:
-        """The normalised input (b, c, h, w), modulated."""
+    def forward(self, input: Float[Tensor, "b c h w"], modulation: Modulation = Modulation()) -> Float[Tensor, "b c h w"]:
+        """The normalised input, modulated."""
         if input.device.type != "cpu" or torch.compiler.is_compiling():
             return _plain(input, self, modulation)
         if not (input.is_contiguous() or input.is_contiguous(memory_format=torch.channels_last)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.rng import Rng
@@ -41,11 +42,8 @@ class ResBlock(nn.Module):
         self.out_layers = nn.ModuleDict({"0": GroupNorm(out_channels), "3": last})
         self.skip_connection = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
-    def forward(self, x: Tensor, embedding: Tensor, rng: Rng | None = None) -> Tensor:
-        """The block's output for x (b, c, h, w).
-
-        `embedding` (b, e): the embedding after its SiLU, which all blocks share. `rng`: draws the dropout masks, in training.
-        """
+    def forward(self, x: Float[Tensor, "b c h w"], embedding: Float[Tensor, "b e"], rng: Rng | None = None) -> Float[Tensor, "b o _ _"]:
+        """The block's output. `embedding`: after its SiLU, which all blocks share. `rng` draws the dropout masks, in training."""
         h, first = self.in_layers["0"](x, Modulation(silu=True)), self.in_layers["2"]
         match self.resampling:
             case "none":

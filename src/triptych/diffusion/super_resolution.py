@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
@@ -53,9 +54,14 @@ class SuperResolutionUNet(UNet):
         super().__init__(network, image_size=image_size, in_channels=2 * channels, out_channels=out_channels, num_classes=num_classes)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (it takes one condition more)
-        self, x: Tensor, t: Tensor, low_res: Tensor, y: Tensor | None = None, rng: Rng | None = None
-    ) -> Tensor:
-        """The output (b, out_channels, h, w) for noisy images x (b, c, h, w) and small ones (b, c, s, s); the rest as in `UNet`."""
+        self,
+        x: Float[Tensor, "b c h w"],
+        t: Shaped[Tensor, " b"],
+        low_res: Float[Tensor, "b c s s"],
+        y: Int[Tensor, " b"] | None = None,
+        rng: Rng | None = None,
+    ) -> Float[Tensor, "b o h w"]:
+        """The output for noisy images x and small ones; the rest as in `UNet`."""
         large = F.interpolate(low_res, size=x.shape[2:], mode="bilinear", align_corners=False)
         return super().forward(torch.cat((x, large.to(x.dtype)), dim=1), t, y, rng)
 

@@ -21,6 +21,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from triptych.flows.memory import Rewound
@@ -47,19 +48,19 @@ class ActNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
         self.log_scale = nn.Parameter(torch.zeros(channels))
 
-    def scale(self) -> Tensor:
-        """exp(3 l): (c,)."""
+    def scale(self) -> Float[Tensor, " c"]:
+        """exp(3 l)."""
         return torch.exp(LOG_SCALE_FACTOR * self.log_scale)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         return (x + self.bias[:, None, None]) * self.scale()[:, None, None]
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """x of y."""
         return y / self.scale()[:, None, None] - self.bias[:, None, None]
 
     @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> None:
         """Sets b and l so that the mean of each channel of the output is 0 and its variance 1 over this batch."""
         self.bias.copy_(-x.mean((0, 2, 3)))
         std = (x + self.bias[:, None, None]).square().mean((0, 2, 3)).sqrt()
@@ -73,16 +74,16 @@ class Mixing(nn.Module, ABC):
     """An invertible linear map of the channels, the same at every pixel."""
 
     @abstractmethod
-    def after(self, norm: ActNorm, x: Tensor) -> Tensor:
+    def after(self, norm: ActNorm, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """The map of norm(x)."""
 
     @abstractmethod
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """x of y."""
 
     @abstractmethod
-    def log_dets(self, layers: Sequence[Mixing]) -> Tensor:
-        """log|det| of each of `layers`, which are all of this class and width, at one pixel: (k,) in float64."""
+    def log_dets(self, layers: Sequence[Mixing]) -> Float64[Tensor, " k"]:
+        """log|det| of each of `layers`, which are all of this class and width, at one pixel."""
 
 
 class Permutation(Mixing):
@@ -94,13 +95,13 @@ class Permutation(Mixing):
         super().__init__()
         self.register_buffer("order", order)
 
-    def after(self, norm: ActNorm, x: Tensor) -> Tensor:
+    def after(self, norm: ActNorm, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         return norm(x)[:, self.order]
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         return y[:, self.order.argsort()]
 
-    def log_dets(self, layers: Sequence[Mixing]) -> Tensor:
+    def log_dets(self, layers: Sequence[Mixing]) -> Float64[Tensor, " k"]:
         return torch.zeros(len(layers), dtype=torch.float64, device=self.order.device)
 
 
@@ -114,21 +115,21 @@ class _Matrix(Mixing):
         "The inverse of W, of which it is known that W does not change; see `inverses_at_hand`."
 
     @abstractmethod
-    def matrix(self) -> Tensor:
-        """W: (c, c)."""
+    def matrix(self) -> Float[Tensor, "c c"]:
+        """W."""
 
-    def after(self, norm: ActNorm, x: Tensor) -> Tensor:
+    def after(self, norm: ActNorm, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         # Actnorm goes into the weights: c^2 products in place of a pass over the activations.
         with full_precision(x):
             weight = self.matrix() * norm.scale()
             return _at_each_pixel(x, weight, weight @ norm.bias)
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         with full_precision(y):
             return _at_each_pixel(y, self.inverse_matrix(), None)
 
     @torch.no_grad()
-    def inverse_matrix(self) -> Tensor:
+    def inverse_matrix(self) -> Float[Tensor, "c c"]:
         """The inverse of W, computed in float64, without a gradient."""
         if self.held_inverse is not None:
             return self.held_inverse
@@ -176,10 +177,10 @@ class InvertibleConv(_Matrix):
         super().__init__()
         self.weight = nn.Parameter(_random_rotation(channels))
 
-    def matrix(self) -> Tensor:
+    def matrix(self) -> Float[Tensor, "c c"]:
         return self.weight
 
-    def log_dets(self, layers: Sequence[Mixing]) -> Tensor:
+    def log_dets(self, layers: Sequence[Mixing]) -> Float64[Tensor, " k"]:
         matrices = [layer.matrix() for layer in layers if isinstance(layer, InvertibleConv)]
         return torch.linalg.slogdet(torch.stack(matrices).double()).logabsdet
 
@@ -200,12 +201,12 @@ class InvertibleConvLU(_Matrix):
         self.upper = nn.Parameter(upper.triu(1))
         self.log_scale = nn.Parameter(diagonal.abs().log())
 
-    def matrix(self) -> Tensor:
+    def matrix(self) -> Float[Tensor, "c c"]:
         unit = torch.eye(len(self.sign), dtype=self.lower.dtype, device=self.lower.device)
         upper = self.upper.triu(1) + torch.diag(self.sign * self.log_scale.exp())
         return self.permutation @ (self.lower.tril(-1) + unit) @ upper
 
-    def log_dets(self, layers: Sequence[Mixing]) -> Tensor:
+    def log_dets(self, layers: Sequence[Mixing]) -> Float64[Tensor, " k"]:
         return torch.stack([layer.log_scale for layer in layers if isinstance(layer, InvertibleConvLU)]).sum(1, dtype=torch.float64)
 
 
@@ -226,8 +227,10 @@ def _random_rotation(channels: int) -> Tensor:
 # Convolutions --------------------------------------------------------------------------------------------------------
 
 
-def bordered_conv(x: Tensor, weight: Tensor, bias: Tensor | None, *, border: bool) -> Tensor:
-    """The 3x3 convolution of x (b, c, h, w), padded with zeros.
+def bordered_conv(
+    x: Float[Tensor, "b c h w"], weight: Float[Tensor, "o i 3 3"], bias: Float[Tensor, " o"] | None, *, border: bool
+) -> Float[Tensor, "b o h w"]:
+    """The 3x3 convolution of x, padded with zeros.
 
     With `border` the weight has one input channel more, the last: it is 1 on the ring of padding and 0 within, so that the convolution
     can tell the edge of the image.
@@ -251,7 +254,7 @@ class ZeroConv(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
         self.log_scale = nn.Parameter(torch.zeros(out_channels))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o h w"]:
         scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
         return bordered_conv(x, self.weight * scale[:, None, None, None], self.bias * scale, border=self.border)
 
@@ -265,7 +268,7 @@ class ZeroLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
         self.log_scale = nn.Parameter(torch.zeros(out_features))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b i"]) -> Float[Tensor, "b o"]:
         return F.linear(x, self.weight, self.bias) * torch.exp(LOG_SCALE_FACTOR * self.log_scale)
 
 
@@ -279,11 +282,11 @@ class NormalizedConv(nn.Module):
         nn.init.normal_(self.weight, std=_INITIAL_STD)
         self.norm = ActNorm(out_channels)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o h w"]:
         scale = self.norm.scale()
         return self._conv(x, self.weight * scale[:, None, None, None], self.norm.bias * scale)
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o h w"]:
         """Sets the actnorm from this batch; what the layer then makes of it."""
         self.norm.initialize(self._conv(x, self.weight, None))
         return self(x)
@@ -304,11 +307,11 @@ class CouplingNetwork(nn.Module):
         self.second = NormalizedConv(width, width, kernel=1)
         self.last = ZeroConv(width, out_channels, border=border)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b o h w"]:
         hidden = F.relu(self.first(x), inplace=True)
         return self.last(F.relu(self.second(hidden), inplace=True)).to(x.dtype)
 
-    def initialize(self, x: Tensor) -> None:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> None:
         """Sets the actnorms from this batch, one after the other."""
         self.second.initialize(F.relu(self.first.initialize(x)))
 
@@ -322,18 +325,18 @@ class Coupling(nn.Module):
         half = channels // 2
         self.network = CouplingNetwork(half, width, channels if kind == "affine" else half, border=border)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and log|det dy/dx| of each sample (b,)."""
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"]]:
+        """y, and log|det dy/dx| of each sample."""
         first, second = x.chunk(2, dim=1)
         moved, log_det = self._moved(second, self.network(first))
         return torch.cat((first, moved), dim=1), x.new_zeros(len(x)) if log_det is None else log_det
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """x of y."""
         first, second = y.chunk(2, dim=1)
         return torch.cat((first, self._moved_back(second, self.network(first))), dim=1)
 
-    def rewound(self, y: Tensor) -> Rewound:
+    def rewound(self, y: Float[Tensor, "b c h w"]) -> Rewound:
         """The way back from y. The network's input is the same on both sides, so it runs once for the inverse and for the graph."""
         first, second = (half.detach() for half in y.chunk(2, dim=1))
         with torch.enable_grad():

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from triptych.flows.layers import (
@@ -125,15 +126,15 @@ class FlowStep(nn.Module):
         self.mixing = make_mixing(settings.mixing, channels)
         self.coupling = Coupling(channels, width=settings.width, kind=settings.coupling, border=settings.border)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, " b"]]:
         """y, and the part of log|det dy/dx| that depends on the sample, (b,); the rest `Level` adds for all steps at once."""
         return self.coupling(self.mixing.after(self.norm, x))
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """x of y."""
         return self.norm.inverse(self.mixing.inverse(self.coupling.inverse(y)))
 
-    def rewound(self, y: Tensor) -> list[Rewound]:
+    def rewound(self, y: Float[Tensor, "b c h w"]) -> list[Rewound]:
         """The way back from y: through the coupling, then through mixing and actnorm."""
         coupling = self.coupling.rewound(y)
         x = self.norm.inverse(self.mixing.inverse(coupling.x)).detach()
@@ -141,7 +142,7 @@ class FlowStep(nn.Module):
             mixed = self.mixing.after(self.norm, x.requires_grad_())
         return [coupling, Rewound((x,), (mixed,), (*self.norm.parameters(), *self.mixing.parameters()))]
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Sets the actnorms from this batch; what the step then makes of it."""
         self.norm.initialize(x)
         mixed = self.mixing.after(self.norm, x)
@@ -156,7 +157,7 @@ class Split(nn.Module):
         super().__init__()
         self.conv = ZeroConv(channels // 2, channels, border=border)
 
-    def prior(self, kept: Tensor) -> Gaussian:
+    def prior(self, kept: Float[Tensor, "b c h w"]) -> Gaussian:
         """The distribution of the half that leaves, given the other one."""
         with full_precision(kept):
             h = self.conv(kept)
@@ -175,7 +176,7 @@ class TopPrior(nn.Module):
         self.conv = ZeroConv(2 * channels, 2 * channels, border=border) if learned else None
         self.label = None if num_classes is None else ZeroLinear(num_classes, 2 * channels)
 
-    def forward(self, labels: Tensor | None, like: Tensor) -> Gaussian:
+    def forward(self, labels: Int[Tensor, " b"] | None, like: Float[Tensor, "b c h w"]) -> Gaussian:
         """For as many samples as `like` has, of its type."""
         h = like.new_zeros(1, 2 * self.channels, self.size, self.size)
         with full_precision(like):
@@ -197,7 +198,7 @@ class Level(nn.Module):
         self.split = Split(channels, border=settings.border) if splits else None
         self.memory: MemoryName = settings.memory
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, x: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b 4*c h//2 w//2"], Float[Tensor, " b"], tuple[Tensor, Tensor]]:
         """The squeezed image after all steps, log|det| (b,), and of an Extent the largest magnitudes and log|det| (depth,)."""
         x = F.pixel_unshuffle(x, 2)
         scales = torch.stack([step.norm.log_scale for step in self.steps]).sum(dtype=torch.float64)
@@ -211,13 +212,13 @@ class Level(nn.Module):
         """The context in which the steps do not change and have their inverses ready."""
         return inverses_at_hand(step.mixing for step in self.steps)
 
-    def inverse(self, y: Tensor) -> Tensor:
+    def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c//4 2*h 2*w"]:
         """The image before the squeeze."""
         for step in reversed(self.steps):
             y = step.inverse(y)
         return F.pixel_shuffle(y, 2)
 
-    def initialize(self, x: Tensor) -> Tensor:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 4*c h//2 w//2"]:
         """Sets the actnorms from this batch; the squeezed image after all steps."""
         x = F.pixel_unshuffle(x, 2)
         for step in self.steps:
@@ -243,8 +244,8 @@ class MultiscaleFlow(nn.Module):
         self.levels: Modules[Level] = nn.ModuleList(made)  # type: ignore[assignment]
         self.top = TopPrior(channels, size, learned=learn_top, num_classes=num_classes, border=settings.border)
 
-    def forward(self, x: Tensor, labels: Tensor | None) -> Encoded:
-        """The log-density of each image and its latents; `labels` (b,) exactly when the flow has classes."""
+    def forward(self, x: Float[Tensor, "b c h w"], labels: Int[Tensor, " b"] | None) -> Encoded:
+        """The log-density of each image and its latents; `labels` exactly when the flow has classes."""
         log_dets, latents, log_probs, extents = [], [], [], []
         for level in self.levels:
             x, log_det, extent = level(x)
@@ -262,7 +263,7 @@ class MultiscaleFlow(nn.Module):
         log_prob = (torch.stack(log_dets) + densities).sum(0)
         return Encoded(log_prob, latents, x, Extent(largest, mixed, densities.detach().sum(1)))
 
-    def inverse(self, latents: list[Tensor], labels: Tensor | None) -> Tensor:
+    def inverse(self, latents: list[Float[Tensor, "b _ _ _"]], labels: Int[Tensor, " b"] | None) -> Float[Tensor, "b c h w"]:
         """The images that have these latents."""
         x = self.top(labels, latents[-1]).of_latent(latents[-1])
         for level, latent in zip(reversed(self.levels), [None, *reversed(latents[:-1])], strict=True):
@@ -272,7 +273,7 @@ class MultiscaleFlow(nn.Module):
         return x
 
     @torch.no_grad()
-    def initialize(self, x: Tensor) -> None:
+    def initialize(self, x: Float[Tensor, "b c h w"]) -> None:
         """Sets every actnorm so that its output over this batch has mean 0 and variance 1, one after the other."""
         for level in self.levels:
             x = level.initialize(x)

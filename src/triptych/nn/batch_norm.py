@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.nn.collectives import summed, world_size
@@ -22,8 +23,8 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         self.frozen = False
         "Whether training leaves the running statistics alone."
 
-    def forward(self, input: Tensor) -> Tensor:
-        """The normalised input (b, c, ...)."""
+    def forward(self, input: Float[Tensor, "b c *d"]) -> Float[Tensor, "b c *d"]:
+        """The normalised input."""
         if self.training and self.synced and world_size() > 1:
             return self._over_processes(input)
         if self.training and self.frozen:
