@@ -6,6 +6,7 @@ import fcntl
 import functools
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,15 +48,14 @@ each_kind = each(*KINDS)
 
 @pytest.fixture(scope="session")
 def whole_run(tmp_path_factory) -> Callable[[str], Run]:
-    """What trains a shrunk recipe, once."""
+    """What trains a shrunk recipe, once, with a checkpoint in the middle."""
     folder = tmp_path_factory.mktemp("whole")
-    return functools.cache(lambda name: train(steady(name), folder / name, device="cpu"))
+    return functools.cache(lambda name: train(halting(name), folder / name, device="cpu"))
 
 
-def steady(name: str) -> RunConfig:
-    """The length of a run is part of a decaying schedule; a shorter run must not decay sooner."""
+def halting(name: str) -> RunConfig:
     config = shrunk(name)
-    return replace(config, optim=replace(config.optim, schedule="constant"))
+    return replace(config, train=replace(config.train, checkpoint_every=2 * BATCH))
 
 
 @every_recipe
@@ -127,9 +127,11 @@ def test_the_configuration_says_what_the_model_can_do(name):
 
 @each_kind
 def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path, whole_run):
-    config, whole = steady(name), whole_run(name)
-    train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path, device="cpu")
-    parts = train(config, tmp_path, device="cpu")
+    """The run goes on from its checkpoint in the middle as if nothing had come after that."""
+    whole = whole_run(name)
+    shutil.copytree(whole.directory, tmp_path / "run")
+    shutil.rmtree(checkpoint_path(tmp_path / "run/checkpoints", 4 * BATCH))
+    parts = train(halting(name), tmp_path / "run", device="cpu")
     ends = [load_checkpoint(checkpoint_path(run.directory / "checkpoints", 4 * BATCH)) for run in (whole, parts)]
     assert ends[0].hashes == ends[1].hashes
     assert ends[0].info["best"] is not None
