@@ -106,6 +106,14 @@ def test_one_file_and_one_published_data_set_do_for_every_verb(tmp_path: Path) -
         open_squares(images, side=64, channels=3)
 
 
+def test_of_several_resolutions_the_one_that_suffices_is_read(tmp_path: Path) -> None:
+    for bits in (3, 4, 5):
+        write_shards(tmp_path / "train", [picture(2**bits, 2**bits, seed=bits)], bits=bits, shards=1)
+    assert opened(tmp_path).measure(0)[0] == (32, 32)
+    assert open_squares(tmp_path, side=8, channels=3).measure(0)[0] == (8, 8)
+    assert np.array_equal(open_squares(tmp_path, side=16, channels=3).load([0])[0], picture(16, 16, seed=4))
+
+
 def test_a_split_folder_gives_its_training_images_where_labels_are_read(tmp_path: Path) -> None:
     names = ["train/a/0.png", "train/b/1.png", "val/a/2.png", "val/b/3.png"]
     folder(tmp_path / "images", np.stack([picture(8, 8, seed=k) for k in range(4)]), names)
