@@ -83,6 +83,11 @@ def evaluation_batches(
     return _stream(_Samples(images, seed=None), numbers(), images.default_workers() if workers is None else workers)
 
 
+def load(images: ImageSet, numbers: np.ndarray) -> RawBatch:
+    """Some images by their numbers (b,), as `evaluation_batches` gives them."""
+    return _Samples(images, seed=None).load(numbers).batch()
+
+
 @dataclass(frozen=True)
 class _Loaded:
     """A batch on its way from a worker. Arrays go through the pipe as they are: tensors would go through shared memory, which is

@@ -67,13 +67,11 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
     Raises ConfigError for a run that takes no images, DataError for images of another size or of other classes.
     """
     side = require_upsampler(run.outline).input_size
-    if isinstance(images, np.ndarray):
-        return SmallImages(open_squares(images, side=side, channels=run.spec.channels))
-    if RunDirectory(Path(images)).exists():
+    if not isinstance(images, np.ndarray) and RunDirectory(Path(images)).exists():
         base = StoredRun(RunDirectory(Path(images)))
         _check_base(str(images), base, run, side=side)
         return SmallImages(base)
-    if not user_path(images).exists():
+    if not isinstance(images, np.ndarray) and not user_path(images).exists():
         raise DataError(f"{images}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
     return SmallImages(open_squares(images, side=side, channels=run.spec.channels))
 

@@ -18,6 +18,7 @@ from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import listed
 from triptych.data.images import ImageSet
+from triptych.data.loader import load
 from triptych.data.pairs import PairedDataConfig, matched
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.runs.given.collection import Collection, open_collection, stamp
@@ -80,11 +81,7 @@ class HeldOut:
         return self._spec.height_and_width
 
     def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
-        numbers = np.asarray(items, dtype=np.int64)
-        loaded = self._images.batch(numbers)
-        labels = None if loaded.labels is None else torch.from_numpy(loaded.labels)
-        inputs = {name: torch.from_numpy(values) for name, values in loaded.inputs.items()}
-        batch = RawBatch(torch.from_numpy(np.ascontiguousarray(loaded.images)), labels, torch.from_numpy(numbers), inputs)
+        batch = load(self._images, np.asarray(items, dtype=np.int64))
         return model.example(batch.to(device), settings=settings)
 
 
