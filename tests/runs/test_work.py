@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,35 @@ from triptych.engine.distributed import World
 from triptych.engine.progress import unwatched
 from triptych.runs import Latents, Run
 from triptych.runs.files import save_npz
-from triptych.runs.work import Part, assembled, done, in_memory, make_missing, ranges
+from triptych.runs.work import Part, Within, Work, assembled, done, in_memory, make_missing, ranges
 
 ALONE = World(0, 1, torch.device("cpu"))
 
 
-@dataclass
 class Squares:
     """The squares of numbers, two at a time; notes what it made."""
 
-    count: int = 7
-    identity: Any = "squares"
-    made: list[range] = field(default_factory=list)
+    def __init__(self, identity: str = "squares") -> None:
+        self.made: list[range] = []
+        self.work = Work(7, identity, self._make)
 
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
+    def _make(self, items: Sequence[int], within: Within) -> Iterator[Part]:
         for part in ranges(items, 2):
             within(len(part) / 2)
             self.made.append(part)
             yield part, {"squares": np.square(part)}
 
 
-def carried_out(work: Squares, out: Path | None, *, progress: Any = unwatched, world: World = ALONE) -> list[int]:
+def carried_out(squares: Squares, out: Path | None, *, progress: Any = unwatched, world: World = ALONE) -> list[int]:
     """The squares of all numbers."""
     return done(
-        work,
+        squares.work,
         out,
         world=world,
         progress=progress,
         kept="squared",
-        conclude=lambda parts: assembled(parts, work.count)["squares"].tolist(),
-        write=lambda path, squares: save_npz(path, {"arr_0": np.array(squares)}),
+        conclude=lambda parts: assembled(parts, squares.work.count)["squares"].tolist(),
+        write=lambda path, found: save_npz(path, {"arr_0": np.array(found)}),
     )
 
 
@@ -94,7 +92,7 @@ def test_each_process_makes_its_share_of_what_is_missing(tmp_path: Path) -> None
             kept.append((items, arrays))
 
     for rank, work in enumerate((first, second)):
-        make_missing(work, Kept(), world=World(rank, 2, ALONE.device), progress=unwatched)
+        make_missing(work.work, Kept(), world=World(rank, 2, ALONE.device), progress=unwatched)
     assert [item for work in (first, second) for part in work.made for item in part] == list(range(7))
     assert 0 < sum(map(len, first.made)) < 7
     assert assembled(reversed(kept), 7)["squares"].tolist() == SQUARES
@@ -106,7 +104,7 @@ def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> Non
             return [value, []]  # the other was stopped
 
     with pytest.raises(Stopped, match="another process"):
-        in_memory(Squares(), Two(0, 2, ALONE.device), unwatched)
+        in_memory(Squares().work, Two(0, 2, ALONE.device), unwatched)
 
 
 @pytest.fixture(scope="module")

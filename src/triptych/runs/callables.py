@@ -20,7 +20,7 @@ from triptych.engine.loop import Callables, Grid
 from triptych.engine.progress import Watch
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
-from triptych.runs.sampling import Drawing, Request, Samples, label_list, write_grid
+from triptych.runs.sampling import Request, Samples, drawing, label_list, write_grid
 from triptych.runs.translating import translated_grids
 from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.work import assembled, in_memory
@@ -96,7 +96,7 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
 def _draw_grid(
     model: Model, request: Request, write: Callable[[Path, np.ndarray], None], batch_size: int, world: World, path: Path, watch: Watch
 ) -> None:
-    parts = in_memory(Drawing(model, request, batch_size, world.device), world, watch)
+    parts = in_memory(drawing(model, request, batch_size=batch_size, device=world.device), world, watch)
     if world.is_main:
         write(path, assembled(parts, request.count)["images"])
 

@@ -1,11 +1,10 @@
-"""Images as a model's latents, and back. A `Coder` holds the opened run; its two ways, `Encoding` and `Decoding`, are work."""
+"""Images as a model's latents, and back. A `Coder` holds the opened run; its two ways are work."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
@@ -46,71 +45,6 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     return Coder(run.open(Loading(**loading)), settings, progress=progress)
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """The work of making latents of images."""
-
-    opened: Opened
-    images: Collection
-    labels: np.ndarray | None
-    "Of the images that are encoded, the first so many."
-    count: int
-    settings: Config
-
-    @property
-    def identity(self) -> Any:
-        return ["encode", self.count, self.images.origin, *_asked(self.opened, self.labels, self.settings)]
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        model, device = self.opened.model, self.opened.world.device
-        for part in ranges(items, self.opened.batch_size()):
-            batch = RawBatch(torch.from_numpy(self.images.load(part)), None, torch.as_tensor(part)).to(device)
-            labels, rng = _labels_of(part, self.labels, self.opened), Rng(0, ("encode",), batch.index)
-            with evaluating(model), autocast(self.opened.loading.precision, device=device):
-                made = require_encoder(model).encode(batch.images, labels=labels, rng=rng, settings=self.settings)
-            yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """The work of making images of latents."""
-
-    opened: Opened
-    latents: Latents
-    labels: np.ndarray | None
-    settings: Config
-    kept: Callable[[Tensor], Tensor] = nearest_uint8
-    "Of images (b, c, h, w) in [-1, 1], what is kept."
-
-    @property
-    def count(self) -> int:
-        return len(self.latents)
-
-    @property
-    def identity(self) -> Any:
-        return ["decode", self.latents.digest, *_asked(self.opened, self.labels, self.settings)]
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        model, device = self.opened.model, self.opened.world.device
-        for part in ranges(items, self.opened.batch_size()):
-            chosen = [torch.from_numpy(array[part.start : part.stop]).to(device) for array in self.latents.arrays]
-            with evaluating(model), autocast(self.opened.loading.precision, device=device):
-                images = require_encoder(model).decode(chosen, labels=_labels_of(part, self.labels, self.opened), settings=self.settings)
-            yield part, {"images": self.kept(images.float()).cpu().numpy()}
-
-
-def _asked(opened: Opened, labels: np.ndarray | None, settings: Config) -> list[Any]:
-    """What both ways depend on, for JSON."""
-    return [None if labels is None else labels.tolist(), settings.to_dict(), opened.loading.precision, opened.origin]
-
-
-def _labels_of(part: range, labels: np.ndarray | None, opened: Opened) -> Tensor | None:
-    """The labels of some indices, where the model is conditional."""
-    if labels is None or opened.model.num_classes is None:
-        return None
-    return torch.from_numpy(labels[part.start : part.stop]).to(opened.world.device)
-
-
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
@@ -139,7 +73,8 @@ class Coder:
         count = _counted(count, pictures)
         chosen = labels_of(pictures, self.model, self.spec, count=count, chosen=labels)
 
-        work = Encoding(self._opened, pictures, chosen, count, self.settings)
+        identity = None if out is None else self._asked("encode", pictures.origin, chosen, count)
+        work = Work(count, identity, lambda items, within: self._encoded(items, pictures, chosen))
 
         def conclude(parts: Iterable[Part]) -> Latents:
             levels = assembled(parts, count)
@@ -231,7 +166,7 @@ class Coder:
         """How far images are from what `encode` made of them, decoded: the mean over their values, in levels of 255."""
         levels = torch.from_numpy(self.open(images).load(range(len(latents)))).permute(0, 3, 1, 2).double()
         # Not of 8-bit images: rounding would hide errors below half a level.
-        work = Decoding(self._opened, latents, latents.labels, self.settings, kept=lambda images: images)
+        work = Work(len(latents), None, lambda items, within: self._decoded(items, latents, latents.labels, kept=Tensor.float))
         decoded = assembled(in_memory(work, self._opened.world, self._progress), len(latents))["images"]
         return float(((torch.from_numpy(decoded).double() + 1) * 127.5 - levels).abs().mean())
 
@@ -245,13 +180,48 @@ class Coder:
         """The images of latents, in every process; also written to `out`."""
         if out is not None:
             check_output(out, count=len(latents))
+        identity = None if out is None else self._asked("decode", latents.digest, labels, len(latents))
         return self._done(
-            Decoding(self._opened, latents, labels, self.settings),
+            Work(len(latents), identity, lambda items, within: self._decoded(items, latents, labels, kept=nearest_uint8)),
             out,
             kept="decoded",
             conclude=lambda parts: Samples(assembled(parts, len(latents))["images"], labels),
             write=lambda path, samples: write_samples(path, samples, columns=columns),
         )
+
+    def _encoded(self, items: Sequence[int], images: Collection, labels: np.ndarray | None) -> Iterator[Part]:
+        for part in ranges(items, self._opened.batch_size()):
+            batch = RawBatch(torch.from_numpy(images.load(part)), None, torch.as_tensor(part)).to(self._opened.world.device)
+            told, rng = self._told(part, labels), Rng(0, ("encode",), batch.index)
+            with self._running() as encoder:
+                made = encoder.encode(batch.images, labels=told, rng=rng, settings=self.settings)
+            yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
+
+    def _decoded(
+        self, items: Sequence[int], latents: Latents, labels: np.ndarray | None, *, kept: Callable[[Tensor], Tensor]
+    ) -> Iterator[Part]:
+        """`kept`: what is kept of images (b, c, h, w) in [-1, 1]."""
+        for part in ranges(items, self._opened.batch_size()):
+            levels = [torch.from_numpy(array[part.start : part.stop]).to(self._opened.world.device) for array in latents.arrays]
+            with self._running() as encoder:
+                images = encoder.decode(levels, labels=self._told(part, labels), settings=self.settings)
+            yield part, {"images": kept(images).cpu().numpy()}
+
+    @contextmanager
+    def _running(self) -> Iterator[Encoder]:
+        with evaluating(self.model), autocast(self._opened.loading.precision, device=self._opened.world.device):
+            yield require_encoder(self.model)
+
+    def _told(self, part: range, labels: np.ndarray | None) -> Tensor | None:
+        """The labels of some indices, where the model is conditional."""
+        if labels is None or self.model.num_classes is None:
+            return None
+        return torch.from_numpy(labels[part.start : part.stop]).to(self._opened.world.device)
+
+    def _asked(self, way: str, inputs: str, labels: np.ndarray | None, count: int) -> Any:
+        """All that one of the two ways depends on, for JSON."""
+        told = None if labels is None else labels.tolist()
+        return [way, inputs, told, count, self.settings.to_dict(), self._opened.loading.precision, self._opened.origin]
 
     def _done(
         self, work: Work, out: Path | None, *, kept: str, conclude: Callable[[Iterable[Part]], T], write: Callable[[Path, T], object]

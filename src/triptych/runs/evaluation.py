@@ -9,7 +9,7 @@ import dataclasses
 import json
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -35,8 +35,8 @@ from triptych.runs.files import check_place, save_npz
 from triptych.runs.given.classes import renumbered
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
-from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.work import Part, done
+from triptych.runs.stored import StoredRun
+from triptych.runs.work import Part, Within, Work, done
 
 FORMAT = 1
 Split = Literal["validation", "train", "all"]
@@ -176,55 +176,30 @@ def evaluate(
     place = None if out is None else Path(out)
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
-    work = _measuring(question, opened, batch_size)
+    model, world = opened.model.requires_grad_(False), opened.world
+    measures = {name: find_metric(name).make(model, question.settings) for name in question.metrics}
+    images = open_images(question, run.spec, conditional=model.num_classes is not None)
+    if question.split is None and images.split == "train" and world.is_main:
+        warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
+    document = _asked(question, measures, images, run.spec, opened.origin)
     if place is None:
-        name = f"{'+'.join(work.metrics)}-{opened.origin['images']:09d}-{digest_of(work.identity)[:6]}.json"
+        name = f"{'+'.join(measures)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
         place = run.directory / "evaluations" / name
     check_place(place)
     started = time.monotonic()
 
     def conclude(parts: Iterable[Part]) -> Evaluation:
-        collected = _collected(parts, work.metrics)
-        findings = {name: metric.conclude(collected[name]) for name, metric in work.metrics.items()}
-        took = {"seconds": round(time.monotonic() - started, 1), "processes": opened.world.size, "device": opened.world.device.type}
-        return _result(work.identity, findings, work.chosen.numbers, took, place)
+        collected = _collected(parts, measures)
+        findings = {name: metric.conclude(collected[name]) for name, metric in measures.items()}
+        took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
+        return _result(document, findings, images.chosen.numbers, took, place)
 
-    return done(work, place, world=opened.world, progress=progress, kept="measured", conclude=conclude, write=_write)
+    def make(items: Sequence[int], within: Within) -> Iterator[Part]:
+        for part, batch in _batches(images.chosen, items, batch_size=batch_size, device=world.device):
+            yield part, _flat({name: _measure(metric, name, batch, question) for name, metric in measures.items()})
 
-
-@dataclass(frozen=True)
-class Measuring:
-    """The work of measuring at each of the images."""
-
-    question: Question
-    metrics: Mapping[str, ImageMetric]
-    chosen: Chosen
-    identity: dict[str, Any]
-    batch_size: int
-    device: torch.device
-
-    @property
-    def count(self) -> int:
-        return len(self.chosen)
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        part = self.chosen.part(items)
-        for raw in evaluation_batches(part, batch_size=self.batch_size, workers=self.chosen.config.workers):
-            numbered = dataclasses.replace(raw, index=torch.from_numpy(part.numbers[raw.index.numpy()]))
-            batch, first = numbered.to(self.device), items[int(raw.index[0])]
-            measured = {name: _measure(metric, name, batch, self.question) for name, metric in self.metrics.items()}
-            yield range(first, first + len(raw)), _flat(measured)
-
-
-def _measuring(question: Question, opened: Opened, batch_size: int) -> Measuring:
-    """Raises ConfigError and DataError for a metric that does not fit the model, and images that do not fit the run."""
-    opened.model.requires_grad_(False)
-    metrics = {name: find_metric(name).make(opened.model, question.settings) for name in question.metrics}
-    images = open_images(question, opened.spec, conditional=opened.model.num_classes is not None)
-    if question.split is None and images.split == "train" and opened.world.is_main:
-        warnings.warn("the data has no held-out images: those of the training are used", stacklevel=3)
-    document = _asked(question, metrics, images, opened.spec, opened.origin)
-    return Measuring(question, metrics, images.chosen, document, batch_size, opened.world.device)
+    work = Work(len(images.chosen), document, make)
+    return done(work, place, world=world, progress=progress, kept="measured", conclude=conclude, write=_write)
 
 
 def _asked(
@@ -243,6 +218,15 @@ def _asked(
         "images": len(images.chosen),
         "shape": [spec.channels, spec.image_size, spec.image_size],
     }
+
+
+def _batches(chosen: Chosen, items: Sequence[int], *, batch_size: int, device: torch.device) -> Iterator[tuple[range, Batch]]:
+    """The batches of some of the images; `index` holds the images' numbers in their split."""
+    part = chosen.part(items)
+    for raw in evaluation_batches(part, batch_size=batch_size, workers=chosen.config.workers):
+        first = items[int(raw.index[0])]
+        numbered = dataclasses.replace(raw, index=torch.from_numpy(part.numbers[raw.index.numpy()]))
+        yield range(first, first + len(raw)), numbered.to(device)
 
 
 def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question) -> Measured:

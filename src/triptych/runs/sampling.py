@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +25,7 @@ from triptych.runs.files import check_place, save_npz
 from triptych.runs.guidance import led
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.work import Part, assembled, done, evaluating, ranges
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
@@ -136,35 +136,21 @@ def draw(model: nn.Module, request: Request, part: range, device: torch.device, 
         return to_uint8(request.images(model, part, device, report)).numpy()
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """The work of drawing what is requested."""
+def drawing(model: nn.Module, request: Request, *, batch_size: int, device: torch.device, origin: Mapping[str, Any] | None = None) -> Work:
+    """The work of drawing what is requested. `origin`: where the weights are from."""
 
-    model: nn.Module
-    request: Request
-    batch_size: int
-    device: torch.device
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    "Where the weights are from."
-
-    @property
-    def count(self) -> int:
-        return self.request.count
-
-    @property
-    def identity(self) -> Any:
-        asked, labels = self.request, self.request.labels
-        told = None if labels is None else labels.tolist()
-        return [asked.count, asked.seed, told, asked.settings.to_dict(), asked.precision, dict(self.origin)]
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        for part in ranges(items, self.batch_size):
+    def make(items: Sequence[int], within: Within) -> Iterator[Part]:
+        for part in ranges(items, batch_size):
 
             def report(step: int, steps: int, size: int = len(part)) -> None:
                 if step < steps:  # the whole batch is told of when it is kept
                     within(size * step / steps)
 
-            yield part, {"images": draw(self.model, self.request, part, self.device, report)}
+            yield part, {"images": draw(model, request, part, device, report)}
+
+    labels = None if request.labels is None else request.labels.tolist()
+    identity = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]
+    return Work(request.count, identity, make)
 
 
 def drawn(
@@ -178,7 +164,7 @@ def drawn(
     if place is not None:
         check_output(place, count=request.count)
     return done(
-        Drawing(model, request, opened.batch_size(), opened.world.device, opened.origin | origin),
+        drawing(model, request, batch_size=opened.batch_size(), device=opened.world.device, origin=opened.origin | origin),
         place,
         world=opened.world,
         progress=progress,

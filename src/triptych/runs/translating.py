@@ -7,7 +7,7 @@ They go to a folder (see translation_folder.py), or as other work to one file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -36,7 +36,7 @@ from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.work import Part, assembled, done, evaluating, in_memory, make_missing
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
 """Rows of the picture in a folder where nothing is said."""
@@ -87,8 +87,11 @@ def translate(
     opened = run.open(Loading(**loading))
     chosen = settings or translator.translation
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision)
-    work = Translating(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
-    made = _made(work, place, grid_rows=grid, world=opened.world, progress=progress)
+    work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
+    if place is None or place.suffix:
+        made = _in_one_file(work, wanted, place, world=opened.world, progress=progress)
+    else:
+        made = _in_folder(work, wanted, opened.model, place, grid_rows=grid, world=opened.world, progress=progress)
     return Translations(opened_inputs.names, made)
 
 
@@ -184,32 +187,18 @@ def check_styles(model: Translator, *, given: bool, each: bool, answers: int, he
 # Making -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Translating:
-    """The work of making all that is wanted."""
+def _work(model: nn.Module, wanted: Translation, fits: Fits, device: torch.device, origin: Mapping[str, Any] | None = None) -> Work:
+    """The work of making all that is wanted. `origin`: where the weights are from."""
 
-    model: nn.Module
-    wanted: Translation
-    fits: Fits
-    device: torch.device
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    "Where the weights are from."
-
-    @property
-    def count(self) -> int:
-        return len(self.wanted.inputs)
-
-    @property
-    def identity(self) -> str:
-        asked, styles = self.wanted, None if self.wanted.styles is None else self.wanted.styles.origin
-        inputs = [asked.inputs.origin, asked.inputs.names]
-        return digest_of([*inputs, styles, asked.answers, asked.seed, asked.settings.to_dict(), asked.precision, dict(self.origin)])
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        for batch in self.wanted.batches(items, self.fits):
-            with evaluating(self.model):
-                made = self.wanted.made(self.model, batch, self.device)
+    def make(items: Sequence[int], within: Within) -> Iterator[Part]:
+        for batch in wanted.batches(items, fits):
+            with evaluating(model):
+                made = wanted.made(model, batch, device)
             yield batch, {"images": made}
+
+    inputs, styles = [wanted.inputs.origin, wanted.inputs.names], None if wanted.styles is None else wanted.styles.origin
+    asked = [*inputs, styles, wanted.answers, wanted.seed, wanted.settings.to_dict(), wanted.precision, origin]
+    return Work(len(wanted.inputs), digest_of(asked), make)
 
 
 def _by_input(parts: Iterable[Part], count: int) -> list[np.ndarray]:
@@ -220,14 +209,12 @@ def _by_input(parts: Iterable[Part], count: int) -> list[np.ndarray]:
     return [made[item] for item in range(count)]
 
 
-def _made(work: Translating, out: Path | None, *, grid_rows: int, world: World, progress: Watch) -> Sequence[np.ndarray]:
-    """The answers to each input, in every process; also written to `out`."""
-    if out is not None and not out.suffix:
-        return _in_folder(work, out, grid_rows=grid_rows, world=world, progress=progress)
+def _in_one_file(work: Work, wanted: Translation, out: Path | None, *, world: World, progress: Watch) -> Sequence[np.ndarray]:
+    """The answers to each input, in every process; also written to `out`, an .npz or a picture."""
     arrays = False
     if out is not None and out.suffix == ".npz":
         arrays = True
-        world.on_main(lambda: _check_one_size(out, work.wanted.inputs))
+        world.on_main(lambda: _check_one_size(out, wanted.inputs))
 
     def conclude(parts: Iterable[Part]) -> Any:  # an array of arrays is a sequence of them
         return assembled(parts, work.count)["images"] if arrays else _by_input(parts, work.count)
@@ -250,15 +237,15 @@ def _check_one_size(out: Path, inputs: Translatable) -> None:
             raise DataError(f"{out}: holds images of one size, but {inputs.names[0]} would be {sizes}; write a folder, or choose a size")
 
 
-def _in_folder(work: Translating, out: Path, *, grid_rows: int, world: World, progress: Watch) -> Folder:
-    folder = Folder(out, [work.wanted.files(item) for item in range(work.count)], grid_rows=grid_rows)
+def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, grid_rows: int, world: World, progress: Watch) -> Folder:
+    folder = Folder(out, [wanted.files(item) for item in range(work.count)], grid_rows=grid_rows)
     with writing(out, world=world, kept="made"):
         world.on_main(lambda: folder.claim(work.identity))
         make_missing(work, folder, world=world, progress=progress)
         world.barrier()
         if world.is_main and grid_rows:
             first = range(min(grid_rows, work.count))
-            write_rows(out / GRID, [row for item in first for row in _shown(work.model, work.wanted, [item], [folder[item]])])
+            write_rows(out / GRID, [row for item in first for row in _shown(model, wanted, [item], [folder[item]])])
         world.barrier()
     return folder
 
@@ -299,7 +286,7 @@ def translated_grids(model: nn.Module, data: Data, *, count: int, precision: str
     def grid(settings: Config) -> Grid:
         def draw(path: Path, watch: Watch) -> None:
             wanted = Translation(inputs, None, 1, 0, settings, precision)
-            parts = in_memory(Translating(model, wanted, lambda size: batch_size, world.device), world, watch)
+            parts = in_memory(_work(model, wanted, lambda size: batch_size, world.device), world, watch)
             if world.is_main:
                 write_rows(path, _shown(model, wanted, range(len(inputs)), _by_input(parts, len(inputs))))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,22 +30,19 @@ Part = tuple[Sequence[int], Mapping[str, np.ndarray]]
 """Some items, and by name what was made of them: arrays with a row for each, or what is to be summed over all parts."""
 
 
-class Work(Protocol):
+Within = Callable[[float], None]
+"""Told how many images of a batch are done, where a batch takes several steps."""
+
+
+@dataclass(frozen=True)
+class Work:
     """What is to be made of items 0 to count - 1. What is made of one depends on its number, never on its batch or process."""
 
-    @property
-    def count(self) -> int:
-        """How many items there are."""
-        ...
-
-    @property
-    def identity(self) -> Any:
-        """All that the outcome depends on, for JSON: pieces of another identity are not taken up."""
-        ...
-
-    def make(self, items: Sequence[int], within: Callable[[float], None]) -> Iterator[Part]:
-        """Makes some items, batch by batch. `within` is told how many images of the batch are done, where a batch takes several steps."""
-        ...
+    count: int
+    identity: Any
+    "All that the outcome depends on, for JSON: pieces of another identity are not taken up."
+    make: Callable[[Sequence[int], Within], Iterator[Part]]
+    "Makes some items, batch by batch."
 
 
 class Store(Protocol):
