@@ -14,7 +14,7 @@ from triptych.cli.main import main
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.runs import Run, open_run, train
-from triptych.runs.guidance import led
+from triptych.runs.guidance import guided
 
 SETTINGS = {"sampler": "ddim", "steps": "3", "guidance_scale": 30.0}
 
@@ -60,7 +60,7 @@ def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None
 
     world = open_world("cpu")
     model, origin = run.loaded("latest", None, world)
-    sampler = led(model, run, guide=runs["judge"], guide_with=None, settings=settings_of(run), world=world)
+    sampler = guided(model, run, guide=runs["judge"], guide_with=None, settings=settings_of(run), world=world)
     judge = open_run(runs["judge"])
     assert sampler.origin == {"guide": judge.loaded("latest", None, world)[1]["hash"]} and sampler.spec == run.spec
     assert set(origin) == {"images", "weights", "hash"}

@@ -71,7 +71,7 @@ class Evaluation:
     out: Path
 
 
-class Chosen(ImageSet):
+class Subset(ImageSet):
     """Some of the images of sets that are put end to end, by their numbers there."""
 
     def __init__(self, sets: Sequence[ImageSet], numbers: np.ndarray, *, labels: np.ndarray | None) -> None:
@@ -84,10 +84,10 @@ class Chosen(ImageSet):
         """Which images these are: int64 (n,)."""
         return self._items
 
-    def part(self, items: Sequence[int]) -> Chosen:
+    def part(self, items: Sequence[int]) -> Subset:
         """Some of these."""
         chosen = np.asarray(items)
-        return Chosen(self._sets, self._items[chosen], labels=None if self.labels is None else self.labels[chosen])
+        return Subset(self._sets, self._items[chosen], labels=None if self.labels is None else self.labels[chosen])
 
     def key(self, item: int) -> str:
         images, number = self._place(int(self._items[item]))
@@ -110,7 +110,7 @@ class Chosen(ImageSet):
 class Images:
     """The images that are to be looked at."""
 
-    chosen: Chosen
+    chosen: Subset
     split: Split
     available: int
     "How many the split has."
@@ -136,7 +136,7 @@ def open_images(question: Question, spec: DataSpec, *, conditional: bool) -> Ima
         raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there (split {split})")
     numbers = np.arange(count, dtype=np.int64) * available // count
     labels = _labels(sets, data.spec, spec, name=name)[numbers] if conditional else None
-    return Images(Chosen(sets, numbers, labels=labels), split, available)
+    return Images(Subset(sets, numbers, labels=labels), split, available)
 
 
 def _labels(sets: Sequence[ImageSet], theirs: DataSpec, ours: DataSpec, *, name: str) -> np.ndarray:
@@ -220,7 +220,7 @@ def _asked(
     }
 
 
-def _batches(chosen: Chosen, items: Sequence[int], *, batch_size: int, device: torch.device) -> Iterator[tuple[range, Batch]]:
+def _batches(chosen: Subset, items: Sequence[int], *, batch_size: int, device: torch.device) -> Iterator[tuple[range, Batch]]:
     """The batches of some of the images; `index` holds the images' numbers in their split."""
     part = chosen.part(items)
     for raw in evaluation_batches(part, batch_size=batch_size, workers=chosen.config.workers):

@@ -17,7 +17,7 @@ from triptych.runs.stored import StoredRun
 
 
 @dataclass(frozen=True)
-class Led:
+class GuidedSampler:
     """A sampler that a guide leads."""
 
     model: nn.Module
@@ -27,13 +27,15 @@ class Led:
     "The hash of the guide's weights, under the name of the setting."
 
 
-def led(model: Model, run: StoredRun, *, guide: str | Path | None, guide_with: str | Path | None, settings: Config, world: World) -> Led:
+def guided(
+    model: Model, run: StoredRun, *, guide: str | Path | None, guide_with: str | Path | None, settings: Config, world: World
+) -> GuidedSampler:
     """The sampler of `model`, which is of `run`, led by the newest weights of the run `guide` or `guide_with`; itself where both are None.
 
     Raises ConfigError, naming the setting, where the two do not fit or nothing would come of it, CheckpointError where there is no guide.
     """
     if guide is None and guide_with is None:
-        return Led(model, run.spec, {})
+        return GuidedSampler(model, run.spec, {})
     if guide is not None and guide_with is not None:
         raise ConfigError("guide_with", "got a weaker model beside a classifier (guide); give one of them")
     setting, directory = ("guide", guide) if guide is not None else ("guide_with", guide_with)
@@ -50,4 +52,4 @@ def led(model: Model, run: StoredRun, *, guide: str | Path | None, guide_with: s
     helper.requires_grad_(False)  # its gradient is wanted for images, not for weights
     sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)
     spec = run.spec if guide is None or ours is not None else other.spec
-    return Led(sampler.eval(), spec, {setting: found["hash"]})
+    return GuidedSampler(sampler.eval(), spec, {setting: found["hash"]})

@@ -22,7 +22,7 @@ from triptych.core.rng import Rng
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_place, save_npz
-from triptych.runs.guidance import led
+from triptych.runs.guidance import guided
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges
@@ -55,7 +55,7 @@ def sample(
         raise ConfigError("count", f"got {count}, expected at least 1")
     opened = run.open(Loading(**loading))
     chosen = settings or require_sampler(opened.model).sampling
-    sampler = led(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
+    sampler = guided(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
     num_classes = require_sampler(sampler.model).num_classes
     request = Request(count, seed, label_list(num_classes, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
     return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)
