@@ -216,7 +216,8 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
         (lambda: AverageConfig(rate=1.0), "rate: got 1.0, expected from 0 to below 1"),
         (lambda: AverageConfig(half_life=0), "half_life: got 0, expected at least 1"),
         (lambda: AverageConfig(rate=0.9, ramp_up=0.05), "ramp_up: got 0.05, expected above 0, with a half_life"),
-        (lambda: averaging(AverageConfig(rate=0.9)), "averages: got .* expected rates and half-lives that differ"),
+        (lambda: AverageConfig(half_life=Ramp(start=0, end=1e300, images=8)), "half_life: got .* and below 2\\^63"),
+        (lambda: averaging(AverageConfig(rate=0.9)), "averages: got ema-0.9, ema-0.9, expected rates and half-lives that differ"),
         (lambda: averaging(AverageConfig(half_life=8), AverageConfig(half_life=8, ramp_up=0.1)), "averages: got"),
         (lambda: TrainConfig(total_images=1, batch_size=1, loss_scale=0.5), "loss_scale: got 0.5, expected at least loss_scale_floor"),
         (lambda: OptimConfig(learning_rate=0.0), "learning_rate: got 0.0, expected a positive number"),
@@ -229,6 +230,10 @@ def averaging(*averages: AverageConfig) -> TrainConfig:
         (lambda: OptimConfig(schedule="step"), "decay_every: got None, expected a number of images with schedule step"),
         (lambda: OptimConfig(decay_start=20, decay_end=20), "decay_end: got 20, expected more than decay_start"),
         (lambda: OptimConfig(name="adamax-glow", weight_decay=1.0), "weight_decay: got 1.0, expected below 1 with adamax-glow"),
+        (
+            lambda: OptimConfig(name="adamax-glow", phases=(PhaseOptimConfig(weight_decay=Ramp(start=0, end=1, images=8)),)),
+            "phases: got .* expected weight_decay below 1 with adamax-glow",
+        ),
     ],
 )
 def test_settings_out_of_range(make, message):

@@ -98,6 +98,14 @@ def test_each_process_makes_its_share_of_what_is_missing(tmp_path: Path) -> None
     assert assembled(reversed(kept), 7)["squares"].tolist() == SQUARES
 
 
+def test_a_process_without_a_share_makes_nothing() -> None:
+    class First(World):
+        def gather(self, value: Any) -> list[Any]:
+            return [value]
+
+    assert in_memory(Squares().work, First(0, 9, ALONE.device), unwatched) == []
+
+
 def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Two(World):
         def gather(self, value: Any) -> list[Any]:

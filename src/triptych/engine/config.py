@@ -7,6 +7,7 @@ import math
 from typing import ClassVar, Literal
 
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp, ends, value_at
 
 
@@ -29,7 +30,8 @@ class AverageConfig(Config):
         self.require((self.rate is None) != (self.half_life is None), "rate", "a rate or a half_life")
         self.require(self.rate is None or 0 <= self.rate < 1, "rate", "from 0 to below 1")
         lives = ends(self.half_life)
-        self.require(all(life >= 0 for life in lives) and (not lives or lives[-1] >= 1), "half_life", "at least 1 (a ramp may start at 0)")
+        within = all(0 <= life < 2**63 for life in lives) and (not lives or lives[-1] >= 1)
+        self.require(within, "half_life", "at least 1 (a ramp may start at 0) and below 2^63")
         self.require(self.ramp_up is None or (self.ramp_up > 0 and self.half_life is not None), "ramp_up", "above 0, with a half_life")
         self.require(self.start >= 0, "start", "0 or more")
 
@@ -127,7 +129,8 @@ class TrainConfig(Config):
         self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
         self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")
         names = [average.name for average in self.all_averages]
-        self.require(len(set(names)) == len(names), "averages", "rates and half-lives that differ")
+        if len(set(names)) < len(names):
+            raise ConfigError("averages", f"got {', '.join(names)}, expected rates and half-lives that differ")
         self.require(self.loss_scale_floor > 0, "loss_scale_floor", "a positive number")
         self.require(self.loss_scale >= self.loss_scale_floor, "loss_scale", "at least loss_scale_floor")
         self.require(self.loss_scale_growth >= 0, "loss_scale_growth", "0 or more")
@@ -209,7 +212,10 @@ class OptimConfig(Config):
         self.require(all(0 <= beta < 1 for beta in self.betas), "betas", "two numbers from 0 to below 1")
         self.require(self.eps > 0, "eps", "a positive number")
         self.require(self.weight_decay >= 0, "weight_decay", "0 or more")
-        self.require(self.weight_decay < 1 or self.name != "adamax-glow", "weight_decay", "below 1 with adamax-glow")
+        if self.name == "adamax-glow":
+            self.require(self.weight_decay < 1, "weight_decay", "below 1 with adamax-glow")
+            decays = [decay for change in self.phases for decay in ends(change.weight_decay)]
+            self.require(max(decays, default=0) < 1, "phases", "weight_decay below 1 with adamax-glow")
         self.require(self.decay_start >= 0, "decay_start", "0 or more")
         self.require(self.decay_end is None or self.decay_end > self.decay_start, "decay_end", "more than decay_start, or nothing")
         self.require(0 <= self.decay_to <= 1, "decay_to", "0 to 1")

@@ -97,7 +97,7 @@ def done(
 def make_missing(work: Work, store: Store, *, world: World, progress: Watch) -> None:
     """Makes and saves what a store lacks of this process's share of the items."""
     own = share(work.count, rank=world.rank, world_size=world.size)
-    missing = list(store.missing(own))
+    missing = [items for items in store.missing(own) if items]  # a process may have no share
     made = len(own) - sum(map(len, missing))
 
     def within(images: float) -> None:
