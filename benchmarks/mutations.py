@@ -4,6 +4,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "triptych"
+
 
 def _tests(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"tests/{folder}/test_{name}.py" for name in names.split())
@@ -18,18 +24,20 @@ TESTS: dict[str, tuple[str, ...]] = {
     "core/images.py": _tests("core", "batch"),
     "core/limits.py": _tests("core", "limits"),
     "core/locks.py": _tests("runs", "outputs") + _tests("engine", "run_directory"),
-    "core/model.py": _tests("engine", "loop") + _tests("gans", "model"),
+    "core/model.py": _tests("engine", "turns loop") + _tests("gans", "model"),
     "core/npz.py": _tests("core", "reading") + _tests("data", "sources") + _tests("runs", "attributes directions"),
     "core/outline.py": _tests("contract", "opened"),
     "core/parent.py": _tests("core", "parent"),
+    "core/protobuf.py": _tests("core", "protobuf"),
+    "core/ramp.py": _tests("engine", "averages optim"),
     "core/reading.py": _tests("core", "reading") + _tests("data", "hostile"),
     "core/rng.py": _tests("core", "rng"),
     "core/tensors.py": _tests("core", "reading"),
     "engine/checkpoint.py": _tests("engine", "checkpoint"),
-    "engine/config.py": _tests("engine", "optim loop"),
+    "engine/config.py": _tests("engine", "averages optim loop"),
     "engine/distributed.py": _tests("engine", "distributed"),
-    "engine/ema.py": _tests("engine", "optim checkpoint loop"),
-    "engine/loop.py": _tests("engine", "loop stopping progress"),
+    "engine/ema.py": _tests("engine", "averages optim checkpoint loop"),
+    "engine/loop.py": _tests("engine", "turns loop stopping progress"),
     "engine/measurements.py": _tests("engine", "measurements"),
     "engine/metric_log.py": _tests("engine", "metric_log"),
     "engine/optim.py": _tests("engine", "optim"),
@@ -38,10 +46,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engine/peers.py": _tests("engine", "peers distributed"),
     "engine/progress.py": _tests("engine", "progress"),
     "engine/run_directory.py": _tests("engine", "run_directory checkpoint"),
+    "engine/schedule.py": _tests("engine", "optim loop"),
     "engine/signals.py": _tests("engine", "stopping loop"),
     "engine/state.py": _tests("engine", "checkpoint loop"),
     "engine/statistics.py": _tests("engine", "statistics"),
-    "engine/updater.py": _tests("engine", "loop checkpoint distributed"),
+    "engine/updater.py": _tests("engine", "turns loop checkpoint distributed"),
     "engine/validation.py": _tests("engine", "validation"),
     "data/arrays.py": _tests("data", "sources"),
     "data/augmentation.py": _tests("data", "augmentation"),
@@ -115,6 +124,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "diffusion/super_resolution.py": _tests("diffusion", "super_resolution super_resolution_parity"),
     "diffusion/timestep_sampling.py": _tests("diffusion", "timestep_sampling"),
     "diffusion/unet.py": _tests("diffusion", "unet parity"),
+    "runs/pieces.py": _tests("runs", "work outputs"),
+    "runs/work.py": _tests("runs", "work"),
 }
 
 BY_HAND: tuple[tuple[str, ...], ...] = (
@@ -137,7 +148,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/images.py", "* 127.5).round_())", "* 127.5))"),
     ("core/images.py", "return _as_uint8((images.float() + 1) * 127.5)", "return _as_uint8(((images.float() + 1) * 127.5).round_())"),
     ("runs/upsampling.py", "small = nearest_uint8(", "from triptych.core.images import to_uint8\n    small = to_uint8(", "tests/runs/test_upsampling.py"),
-    ("runs/encoding.py", "Samples(nearest_uint8(self._decoded(latents, chosen))", "Samples(((self._decoded(latents, chosen) + 1) * 127.5).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1)", "tests/cli/test_encode.py"),
+    ("runs/encoding.py", "kept=nearest_uint8)", "kept=lambda images: ((images + 1) * 127.5).clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1))", "tests/cli/test_encode.py"),
     ("engine/updater.py", "(terms.loss.sum() * factor).backward()", "(terms.loss.mean() * factor).backward()"),
     ("engine/updater.py", "batch[samples], rng[samples])", "batch[samples], rng)"),
     ("engine/updater.py", "self.scale.unscale(gradients)", "pass"),
@@ -145,7 +156,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/ema.py", "self._model.settle(self.tensors)", "pass", "tests/gans/test_averages.py"),
     ("engine/optim.py", "torch._foreach_mul_(largest, beta2)", "torch._foreach_mul_(largest, beta1)"),
     ("engine/optim.py", "math.sqrt(1 - beta2**step) / (1 - beta1**step)", "1 / (1 - beta1**step)"),
-    ("engine/loop.py", "slices[repeat], rate)", "slices[0], rate)"),
+    ("engine/loop.py", "slices[turn.slice]\n", "slices[0]\n"),
     ("nn/batch_norm.py", "variance.detach() * count / (count - 1)", "variance.detach()"),
     ("nn/batch_norm.py", "(own_variance + (own_mean - mean).square())", "own_variance"),
     ("diffusion/norm.py", "-rstd * centre", "rstd * centre"),
@@ -181,6 +192,63 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/munit.py", "out.content_a.detach(), out.content_b.detach()", "out.content_a, out.content_b"),
     ("gans/munit.py", "distance(style_aa, out.style_a.detach())", "distance(style_aa, out.style_a)"),
     ("gans/weight_norms.py", "return weight / _sigma(weight, u, v)", "return weight / _sigma(weight.detach(), u, v)"),
+    ("core/config.py", "for cls in reversed(type(self).__mro__):", "for cls in type(self).__mro__:"),
+    ("core/config.py", "for cls in reversed(type(self).__mro__):", "for cls in (type(self),):"),
+    ("core/config.py", 'if "__post_init__" in cls.__dict__:', "if False:"),
+    ("core/config.py", "!= field.default or field.name not in self.unwritten", "!= field.default or True", "tests/core/test_batch.py"),
+    ("core/batch.py", "there.movedim(-1, -3)", "there.movedim(-1, 1)", "tests/runs/test_another_kind_of_data.py"),
+    ("core/batch.py", '_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")', "_counts(self.frames, _MOST_FRAMES))"),
+    ("core/ramp.py", "(1 - math.cos(math.pi * done)) / 2", "1 - math.cos(math.pi * done)"),
+    ("core/ramp.py", "return self.start + share", "return share"),
+    ("core/ramp.py", 'done if self.shape == "linear" else', 'done if self.shape == "cosine" else'),
+    ("core/ramp.py", "if images_seen >= self.images:", "if images_seen >= 2 * self.images:"),
+    ("core/model.py", "(Turn(phase, repeat) for", "(Turn(phase) for"),
+    ("core/model.py", "if progress.iteration % phase.every == 0:", "if (progress.iteration + 1) % phase.every == 0:"),
+    ("engine/config.py", "rate = 0.5 ** (images / half_life)", "rate = 0.5 ** (half_life / images)"),
+    ("engine/config.py", "half_life = min(value_at(self.half_life, images_seen)", "half_life = min(value_at(self.half_life, 0)"),
+    ("engine/config.py", "self.ramp_up * images_seen)", "images_seen)"),
+    ("engine/config.py", "updates = images_seen // images - self.start // images", "updates = images_seen // images"),
+    ("engine/config.py", "if updates < 0:", "if updates <= 0:"),
+    ("engine/config.py", "return min(rate, (1 + updates) / (10 + updates)) if", "return (1 + updates) / (10 + updates) if"),
+    ("engine/schedule.py", "if change.phase in (None, phase.name):", "if change.phase == phase.name:"),
+    ("engine/schedule.py", "if change.phase in (None, phase.name):", "if True:"),
+    ("engine/schedule.py", "if getattr(change, name) is not None}", "if getattr(change, name)}"),
+    ("engine/schedule.py", "value_at(value, progress.images_seen) for", "value_at(value, progress.images_seen + progress.iteration_images) for"),
+    ("engine/schedule.py", "optim, progress) * phase.rate)", "optim, progress))"),
+    ("engine/loop.py", "inputs={**batch.inputs, **carried})", "inputs=carried)"),
+    ("engine/loop.py", "steps[name] += 1", "pass"),
+    ("engine/updater.py", "carried.append(terms.carried)", "carried = [terms.carried]"),
+    ("engine/updater.py", "(settings.beta1, settings.beta2)", "(settings.beta2, settings.beta1)"),
+    ("engine/updater.py", 'group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay', "pass"),
+    ("gans/losses.py", "(losses[0] / 2, losses[1] / 2)", "(losses[0], losses[1])"),
+    ("gans/losses.py", 'if settings.relativistic and settings.kind == "non_saturated" else', "if settings.relativistic else"),
+    ("gans/model.py", 'if self.config.penalty.at == "original":', 'if self.config.penalty.at == "augmented":'),
+    ("gans/model.py", "seen.discriminate(seen.view(x)).outputs", "seen.discriminate(x).outputs"),
+    ("gans/model.py", "seen.view(seen.images), gamma", "seen.images, gamma"),
+    ("gans/model.py", 'rng.child("augment", name, "fake")', 'rng.child("augment", name)'),
+    ("gans/model.py", "Seen(fake, view, discriminate(view))", "Seen(fake, view, first.discriminate)", *_tests("gans", "paired view")),
+    ("gans/penalties.py", "(every * gamma / 2)", "(gamma / 2)"),
+    ("diffusion/gaussian.py", "abar = 1 / (1 + sigma**2)", "abar = 1 / (1 + sigma)"),
+    ("diffusion/gaussian.py", "sigma * abar**0.5, (1 + sigma**2) ** 0.5, sigma)", "sigma * abar**0.5, 1 / abar, sigma)"),
+    ("diffusion/ode.py", "2 * q + 2 * r", "2 * q + r"),
+    ("diffusion/ode.py", "_moved(state, b, h / 2), middle)", "_moved(state, a, h / 2), middle)"),
+    ("diffusion/ode.py", "_moved(state, c, h), there)", "_moved(state, c, h), middle)"),
+    ("flows/dequantization.py", "torch.floor(values.to(dtype) / 2 ** (8 - self.bits))", "values.to(dtype) / 2 ** (8 - self.bits)"),
+    ("flows/dequantization.py", "return (level + u) / 2**self.bits - 0.5", "return (level + u) / 2**self.bits"),
+    ("flows/dequantization.py", "_ABOVE_LEVEL = 2.0**-10", "_ABOVE_LEVEL = 0.0"),
+    ("flows/dequantization.py", "return self.bits - log_density", "return 8 - log_density"),
+    ("runs/work.py", "missing = list(store.missing(own))", "missing = [own]"),
+    ("runs/work.py", "made = len(own) - sum(map(len, missing))", "made = 0"),
+    ("runs/work.py", "share(work.count, rank=world.rank, world_size=world.size)", "range(work.count)"),
+    ("runs/work.py", "progress(made + images, len(own))", "progress(made + images, work.count)"),
+    ("runs/work.py", "            pieces.remove()", "            pass"),
+    ("runs/work.py", "model.train(training)", "model.train()"),
+    ("runs/work.py", "whole[name][np.asarray(items)] = rows", "whole[name][: len(items)] = rows"),
+    ("runs/pieces.py", "digest_of(identity)}", "digest_of(None)}"),
+    ("runs/pieces.py", "position = max(position, there.stop)", "position = max(position, there.start)"),
+    ("runs/pieces.py", "if missing is not None:", "if False:"),
+    ("runs/pieces.py", "if start >= covered:", "if True:"),
+    ("runs/pieces.py", "path.unlink(missing_ok=True)", "pass"),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
@@ -211,3 +279,17 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "the counts of processes are compared with one another, and all begin alike",
 }
 """(file, line, line with the fault): why no test can notice it."""
+
+
+def stale() -> Iterator[str]:
+    """What of these tables no longer fits the code."""
+    for file, old, new, *_ in BY_HAND:
+        count = (SOURCE / file).read_text("utf-8").count(old) if (SOURCE / file).exists() else 0
+        if count != 1 or old == new:
+            yield f"{file}: {old!r} is there {count} times, expected once"
+    for file, line, _ in EQUIVALENT:
+        if not (SOURCE / file).exists() or line not in " ".join((SOURCE / file).read_text("utf-8").split()):
+            yield f"{file}: {line!r}, a line whose fault changes nothing, is gone"
+    yield from (f"{file} is gone, but has tests" for file in TESTS if not (SOURCE / file).exists())
+    named = {test for tests in TESTS.values() for test in tests} | {test for _, _, _, *tests in BY_HAND for test in tests}
+    yield from (f"{test} is gone" for test in sorted(named) if not (ROOT / test).exists())
