@@ -65,7 +65,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/loader.py": _tests("data", "loader"),
     "data/naming.py": _tests("data", "sources pairs"),
     "data/pairs.py": _tests("data", "pairs maps"),
-    "data/settings.py": _tests("data", "sources"),
     "data/source.py": _tests("data", "sources tfrecord"),
     "data/stored.py": _tests("data", "sources pairs maps") + _tests("runs", "collection translation_inputs"),
     "data/tfrecord.py": _tests("data", "tfrecord"),

@@ -324,6 +324,14 @@ def test_arrays(tmp_path, channels):
     np.testing.assert_array_equal(everything(opened(tmp_path / "sized.npy").train), images[:, :16, :16])
 
 
+def test_an_array_in_fortrans_order_is_varied_as_any(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
+    np.save(tmp_path / "c.npy", images)
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(images))
+    c, fortran = (opened(tmp_path / name).train.batch(np.arange(5), np.arange(5)).images for name in ("c.npy", "fortran.npy"))
+    np.testing.assert_array_equal(c, fortran)
+
+
 def test_arrays_and_files_are_cut_alike(tmp_path):
     images = np.stack([picture(50, 41, seed=k) for k in range(4)])
     np.save(tmp_path / "x.npy", images)

@@ -11,8 +11,8 @@ from PIL import Image
 from tests.data.pictures import encoded, picture, textured
 from triptych.core.rng import key_of, words
 from triptych.data import decode
+from triptych.data.config import DataConfig
 from triptych.data.cut import Cut, TooSmall
-from triptych.data.settings import ImageSettings
 from triptych.data.transforms import apply, draw, mirror, padded, plan, with_channels
 
 
@@ -86,7 +86,7 @@ def test_a_given_short_side_is_what_the_square_is_cut_from():
         np.testing.assert_array_equal(square(encoded(pixels), 16, crop=drawn, resize=24), expected)
 
 
-RANDOM = ImageSettings(crop="random")
+RANDOM = DataConfig(crop="random")
 
 
 def test_draws_depend_on_seed_and_position_alone():
@@ -95,9 +95,9 @@ def test_draws_depend_on_seed_and_position_alone():
     np.testing.assert_array_equal(part.flip, whole.flip[[7, 999, 3]])
     np.testing.assert_array_equal(part.crop, whole.crop[[7, 999, 3]])
     assert abs(whole.flip.mean() - 0.5) < 0.08
-    assert (draw(np.arange(1000), ImageSettings(), seed=6).flip != whole.flip).mean() > 0.4
+    assert (draw(np.arange(1000), DataConfig(), seed=6).flip != whole.flip).mean() > 0.4
     np.testing.assert_array_equal(whole.flip, words(np.arange(1000), key=key_of(5, "data", "flip"))[:, 0] >= 2**31)
-    assert not draw(np.arange(1000), ImageSettings(flip=False), seed=5).flip.any()
+    assert not draw(np.arange(1000), DataConfig(flip=False), seed=5).flip.any()
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -11,7 +11,7 @@ import pytest
 from tests.runs.glow import folder, pixels
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError, UserError
-from triptych.data.settings import ClassesFrom
+from triptych.data.config import ClassesFrom
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.collection import Collection, open_squares
 

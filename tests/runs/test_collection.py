@@ -14,7 +14,7 @@ from tests.data.records import write_shards
 from tests.runs.glow import folder
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.data.settings import ClassesFrom
+from triptych.data.config import ClassesFrom
 from triptych.runs.given.collection import Collection, ImagesLike, open_collection, open_squares
 from triptych.runs.given.sizes import Proportional
 

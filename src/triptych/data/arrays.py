@@ -103,18 +103,14 @@ def _read_up_to(content: IO[bytes], most: int) -> bytes:
     return bytes(data)
 
 
-def cifar10_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The training and test files of CIFAR-10's binary version in a folder."""
-    return sorted(folder.glob("data_batch_*.bin")), sorted(folder.glob("test_batch.bin"))
-
-
-def cifar10(files: list[Path]) -> Arrays | None:
-    """The images of these files of CIFAR-10's binary version; None without files."""
-    if not files:
+def cifar10(folder: Path, pattern: str) -> Arrays | None:
+    """A split of CIFAR-10's binary version, by the names of its files; None when the folder lacks it."""
+    parts = [_cifar_records(path) for path in sorted(folder.glob(pattern))]
+    if not parts:
         return None
-    records = np.concatenate([_cifar_records(path) for path in files])
+    records = np.concatenate(parts)
     pixels = records[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE).transpose(0, 2, 3, 1)
-    return Arrays(files[0].parent.name, np.ascontiguousarray(pixels), records[:, 0].astype(np.int64), _CIFAR_CLASSES)
+    return Arrays(folder.name, np.ascontiguousarray(pixels), records[:, 0].astype(np.int64), _CIFAR_CLASSES)
 
 
 def _cifar_records(path: Path) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from triptych.core.rng import key_of, words
-from triptych.data.settings import Augment
+from triptych.data.config import Augment
 
 _SHIFT = 0.1  # of the size
 _ROTATION, _SHEAR = np.deg2rad(15), np.deg2rad(0.02)

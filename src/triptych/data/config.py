@@ -2,20 +2,71 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from triptych.core.config import config
-from triptych.data.settings import ImageSettings
+from triptych.core.config import Config, config
 
 if TYPE_CHECKING:
     from triptych.data.images import Data
 
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
+Augment = Literal["none", "shift", "affine"]
+ClassesFrom = Literal["auto", "folder", "prefix", "none"]
+"""Where the class of a file is: its sub-folder, or its name up to the first _; auto: in sub-folders, where all files are in one."""
+
 
 @config
-class DataConfig(ImageSettings):
+class DataConfig(Config):
     """The images that a run learns."""
 
     kind_name: ClassVar = "images"
+    changeable: ClassVar = frozenset(("source", "path", "decode", "workers"))
+
+    source: Source = "auto"
+    "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
+    path: str | None = None
+    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's, CIFAR-10's or openai/glow's TFRecord files; an LMDB; None: digits."
+    pad: int = 0
+    "Pixels added on each side before all else, as dark as the darkest of their column or row."
+    image_size: int = 64
+    "Height and width that the images are cropped and resized to; the height alone where there is a data.width."
+    anchor_size: int | None = None
+    "Image size that train.batch_size (of one process), init_images and warm-up were chosen for; a start rescales them. None: as given."
+    channels: Literal[1, 3] | None = None
+    "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
+    labels: ClassesFrom = "auto"
+    "Class by sub-folder (or an array's own label), by file name up to the first _, or none; auto: own label, or sub-folders of all files."
+    crop: Literal["center", "random"] = "center"
+    "Centre square, or a random square; held-out images have the centre square."
+    resize: int | None = None
+    "Short side that images get before the square is cut out; None: image_size, or with crop random 1 to 1.25 times that."
+    scale: float | None = None
+    "With crop random: enlarge by a random factor from 1 to 1 + scale before the square is cut out; None: as resize says."
+    flip: bool = True
+    "Mirror a random half of the training images."
+    augment: Augment = "none"
+    "shift: move training images by up to 0.1 of their size; affine: also rotate (15 degrees), zoom (0.9 to 1.1 per axis) and mirror them."
+    jitter: float = 0.0
+    "Vary brightness, contrast and gamma of training images by up to this share."
+    enlarge: bool = False
+    "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
+    decode: Literal["exact", "reduced"] = "exact"
+    "reduced: JPEGs are decoded at 1/2, 1/4 or 1/8 scale where that suffices: faster, pixels within 2/255 on average."
+    validation_fraction: float = 0.05
+    "Share held out for validation, chosen by file name; a source with its own test images uses those instead. 0: no validation."
+    workers: int | None = None
+    "Loader processes of each training process; 0: none; None: by the source and the number of CPU cores."
+
+    def validate(self) -> None:
+        self.require(self.image_size >= 1, "image_size", "at least 1")
+        self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
+        self.require(self.resize is None or self.resize >= self.image_size, "resize", "at least data.image_size, or nothing")
+        self.require(self.scale is None or 0 <= self.scale <= 8, "scale", "0 to 8, or nothing")
+        self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")
+        self.require(0 <= self.jitter < 1, "jitter", "0 or more and below 1")
+        self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
+        self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
+        self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
 
     def open(self) -> Data:
         """The images. Raises ConfigError or DataError for what cannot be used; images are decoded later, by `ImageSet.batch`."""

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
+from triptych.data.config import DataConfig
 from triptych.data.decode import header_size, image_square
-from triptych.data.settings import ImageSettings
 from triptych.data.transforms import Plan, Size, apply, apply_nearest, padded, plan, with_channels
 
 Value = bytes | np.ndarray
@@ -42,7 +42,7 @@ class Cut:
     "Height and width of the middle that is kept of it; None: all of it."
 
     @classmethod
-    def of(cls, settings: ImageSettings, *, width: int | None = None) -> Cut:
+    def of(cls, settings: DataConfig, *, width: int | None = None) -> Cut:
         """That of a run's images."""
         reduced = settings.decode == "reduced"
         return cls(settings.image_size, width, settings.resize, settings.scale, settings.pad, settings.enlarge, reduced)

@@ -37,11 +37,7 @@ def is_database(folder: Path) -> bool:
     return (folder / _FILE).is_file()
 
 
-class Database(Archive):
-    """The files of an LMDB."""
-
-
-def open_database(folder: Path) -> Database:
+def open_database(folder: Path) -> Archive:
     """The files of the LMDB in a folder. Raises DataError where it is damaged."""
     path = folder / _FILE
     try:
@@ -50,7 +46,7 @@ def open_database(folder: Path) -> Database:
         members = [] if tree.root == _NO_PAGE else list(tree.members())
         if len(members) != tree.entries:
             raise _Damaged(f"{len(members)} entries where {tree.entries} should be")
-        return Database(folder, file, members)
+        return Archive(folder, file, members)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except (_Damaged, struct.error) as error:

@@ -51,7 +51,8 @@ def image_square(data: bytes, plan_of: Callable[[Size], Plan], *, channels: int,
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
-            pixels = ImageOps.exif_transpose(_with_orientation(pixels, orientation))
+            pixels.getexif()[_ORIENTATION] = orientation
+            pixels = ImageOps.exif_transpose(pixels)
     if pad:
         pixels = Image.fromarray(padded(np.atleast_3d(np.asarray(pixels)), pad).squeeze())
     return apply(pixels, steps, halvings_done=halvings, original=original).reshape(steps.height, steps.width, channels)
@@ -150,11 +151,6 @@ def _orientation(image: Image.Image) -> int:
 
 def _upright(size: Size, orientation: int) -> Size:
     return (size[1], size[0]) if orientation in _TRANSPOSED else size
-
-
-def _with_orientation(pixels: Image.Image, orientation: int) -> Image.Image:
-    pixels.getexif()[_ORIENTATION] = orientation
-    return pixels
 
 
 def _halvings(image: Image.Image, steps: Plan, orientation: int) -> int:

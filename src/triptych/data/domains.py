@@ -38,7 +38,14 @@ class UnpairedDataConfig(DataConfig):
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: the classes of the domains are not looked at")
 
     def open(self) -> Data:
-        return open_domains(self)
+        a, b = (_domain(self, setting, self.channels) for setting in ("a", "b"))
+        if a.train.channels != b.train.channels:
+            a, b = (_domain(self, setting, 3) for setting in ("a", "b"))
+        train = UnpairedImages(a.train, b.train)
+        validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
+        inputs = (InputSpec(name=IMAGES_B, kind="image", channels=train.channels),)
+        spec = DataSpec(image_size=self.image_size, channels=train.channels, inputs=inputs)
+        return Data(train, validation, spec, (*a.notes, *b.notes))
 
 
 class UnpairedImages(ImageSet):
@@ -61,18 +68,6 @@ class UnpairedImages(ImageSet):
             others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
         images = self._a.batch(items % len(self._a), positions, seed=seed).images
         return Loaded(images, None, {IMAGES_B: self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B)).images})
-
-
-def open_domains(config: UnpairedDataConfig) -> Data:
-    """Both domains. Raises ConfigError or DataError for what cannot be used."""
-    a, b = (_domain(config, setting, config.channels) for setting in ("a", "b"))
-    if a.train.channels != b.train.channels:
-        a, b = (_domain(config, setting, 3) for setting in ("a", "b"))
-    train = UnpairedImages(a.train, b.train)
-    validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
-    inputs = (InputSpec(name=IMAGES_B, kind="image", channels=train.channels),)
-    spec = DataSpec(image_size=config.image_size, channels=train.channels, inputs=inputs)
-    return Data(train, validation, spec, (*a.notes, *b.notes))
 
 
 def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None) -> Data:

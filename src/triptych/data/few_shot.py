@@ -15,7 +15,7 @@ from triptych.core.config import config, spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.rng import key_of, words
 from triptych.data.config import DataConfig
-from triptych.data.files import KINDS, Files
+from triptych.data.files import KINDS
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
 from triptych.data.source import FILES, located, open_files
@@ -47,7 +47,41 @@ class FewShotDataConfig(DataConfig):
         path, source = located(self)
         if source not in FILES:
             raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
-        return open_few_shot(self, open_files(path, source)[0])
+        files = open_files(path, source)[0]
+        place = str(files.place)
+        if not len(files.names):
+            raise DataError(f"{place}: no images to train on ({KINDS} in folders of classes)")
+        paths = parsed(list(files.names))
+        of_file = _class_names(self, paths.parts, place)
+        if any(split is not None for split in paths.split):
+            if self.held_out is not None:
+                raise ConfigError(
+                    "data.held_out", f"got {spelled(self.held_out)}, but {place} is split into folders by itself; leave it out"
+                )
+            training, validation = divided(paths, validation_fraction=self.validation_fraction)
+        else:
+            kept = np.isin(of_file, _held_out_classes(self, np.unique(of_file).tolist(), place))
+            training, validation = np.flatnonzero(~kept), np.flatnonzero(kept)
+        names = np.unique(of_file[training]).tolist()
+        numbers = {name: k for k, name in enumerate([*names, *(name for name in np.unique(of_file) if name not in names)])}
+        labels = np.array([numbers[name] for name in of_file], dtype=np.int64)
+
+        def images(items: np.ndarray, purpose: str) -> FewShotImages:
+            _check_classes(of_file[items], f"{place}: for {purpose}", self.style_count)
+            opened = FileImages(files, self, channels=self.channels or 3, items=items, labels=labels[items])
+            opened.probe()
+            return FewShotImages(opened, style_count=self.style_count)
+
+        train = images(training, "training")
+        styles = [InputSpec(name=name, kind="image", channels=train.channels) for name in style_names(self.style_count)]
+        spec = DataSpec(
+            image_size=self.image_size,
+            channels=train.channels,
+            num_classes=len(names),
+            class_names=tuple(names),
+            inputs=(*styles, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=len(names))),
+        )
+        return Data(train, images(validation, "validation") if len(validation) else None, spec, files.notes)
 
 
 class FewShotImages(ImageSet):
@@ -100,42 +134,6 @@ def _distinct(drawn: np.ndarray, count: int) -> list[int]:
 
 
 # Opening
-
-
-def open_few_shot(config: FewShotDataConfig, files: Files) -> Data:
-    """The images of some files by class. Raises ConfigError or DataError."""
-    place = str(files.place)
-    if not len(files.names):
-        raise DataError(f"{place}: no images to train on ({KINDS} in folders of classes)")
-    paths = parsed(list(files.names))
-    of_file = _class_names(config, paths.parts, place)
-    if any(split is not None for split in paths.split):
-        if config.held_out is not None:
-            raise ConfigError("data.held_out", f"got {spelled(config.held_out)}, but {place} is split into folders by itself; leave it out")
-        training, validation = divided(paths, validation_fraction=config.validation_fraction)
-    else:
-        kept = np.isin(of_file, _held_out_classes(config, np.unique(of_file).tolist(), place))
-        training, validation = np.flatnonzero(~kept), np.flatnonzero(kept)
-    names = np.unique(of_file[training]).tolist()
-    numbers = {name: k for k, name in enumerate([*names, *(name for name in np.unique(of_file) if name not in names)])}
-    labels = np.array([numbers[name] for name in of_file], dtype=np.int64)
-
-    def images(items: np.ndarray, purpose: str) -> FewShotImages:
-        _check_classes(of_file[items], f"{place}: for {purpose}", config.style_count)
-        opened = FileImages(files, config, channels=config.channels or 3, items=items, labels=labels[items])
-        opened.probe()
-        return FewShotImages(opened, style_count=config.style_count)
-
-    train = images(training, "training")
-    styles = [InputSpec(name=name, kind="image", channels=train.channels) for name in style_names(config.style_count)]
-    spec = DataSpec(
-        image_size=config.image_size,
-        channels=train.channels,
-        num_classes=len(names),
-        class_names=tuple(names),
-        inputs=(*styles, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=len(names))),
-    )
-    return Data(train, images(validation, "validation") if len(validation) else None, spec, files.notes)
 
 
 def _class_names(config: FewShotDataConfig, parts: list[list[str]], place: str) -> np.ndarray:

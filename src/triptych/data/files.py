@@ -128,20 +128,19 @@ class Archive(Files):
                 raise DataError(f"{place}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
             if member.offset + member.length > end:
                 raise DataError(f"{place}: the archive is cut short; copy or make it again")
-        self._offsets = np.array([member.offset for member in members], dtype=np.int64)
-        self._lengths = np.array([member.length for member in members], dtype=np.int64)
-        self._sizes = np.array([member.size for member in members], dtype=np.int64)
-        self._deflated = np.array([member.deflated for member in members], dtype=bool)
+        # An array, for it is read by every loader process: a list would be copied page by page.
+        self._places = np.array([(member.offset, member.length, member.size, member.deflated) for member in members], dtype=np.int64)
 
     def read(self, k: int) -> bytes:
-        data = os.pread(self._file.fileno(), int(self._lengths[k]), int(self._offsets[k]))
-        if self._deflated[k]:
+        offset, length, size, deflated = self._places[k].tolist()
+        data = os.pread(self._file.fileno(), length, offset)
+        if deflated:
             try:
                 # One byte more than there should be shows that there is more, without unpacking it.
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, int(self._sizes[k]) + 1)
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size + 1)
             except zlib.error:
                 data = b""
-        if len(data) != self._sizes[k]:
+        if len(data) != size:
             raise DataError(f"{self.describe(k)}: damaged in the archive; make the archive again")
         return data
 

@@ -12,8 +12,8 @@ import numpy as np
 from triptych.core.batch import DataSpec
 from triptych.core.rng import key_of
 from triptych.data.augmentation import move
+from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
-from triptych.data.settings import ImageSettings
 from triptych.data.stored import PROBED, Stored, evenly_spaced, measure, named
 from triptych.data.transforms import draw, mirror, padded, recolour, with_channels
 
@@ -36,7 +36,7 @@ class Loaded:
 class ImageSet(ABC):
     """Images numbered from 0, all cut to the same size and channels, with their labels."""
 
-    def __init__(self, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         self.config = config
         self.channels = channels
         self.labels = labels
@@ -82,21 +82,20 @@ class SquareImages(ImageSet):
         """uint8 (b, s, s, channels), writable: the centre squares, or those that the words of `crop` (b, 3) choose."""
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        draws = None if positions is None else draw(positions, self.config, seed=seed)
-        squares = self._squares(items, None if draws is None else draws.crop)
-        if draws is not None:
-            if draws.moves is not None:
-                move(squares, draws.moves)
-            mirror(squares, draws.flip)
-            if draws.jitter is not None:
-                recolour(squares, draws.jitter, amount=self.config.jitter)
+        draws = draw(positions, self.config, seed=seed)
+        squares = self._squares(items, draws.crop)
+        if draws.moves is not None:
+            move(squares, draws.moves)
+        mirror(squares, draws.flip)
+        if draws.jitter is not None:
+            recolour(squares, draws.jitter, amount=self.config.jitter)
         return Loaded(squares, None if self.labels is None else self.labels[items])
 
 
 class FileImages(SquareImages):
     """Images in files, archives or records, read and decoded when they are asked for."""
 
-    def __init__(self, stored: Stored, config: ImageSettings, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, stored: Stored, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._stored, self._cut = stored, Cut.of(config)
 
@@ -121,7 +120,7 @@ class ArrayImages(SquareImages):
     """Images of one size in an array, in memory or mapped from a file. One in memory is already padded, by `prepared`."""
 
     def __init__(
-        self, pixels: np.ndarray, config: ImageSettings, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
+        self, pixels: np.ndarray, config: DataConfig, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
     ) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._pixels = pixels
@@ -136,15 +135,15 @@ class ArrayImages(SquareImages):
         return 0 if in_memory and plain and _is_cut(self._pixels, self.config) else 1
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
-        chosen = self._pixels[self._items[items]]
+        chosen = np.ascontiguousarray(self._pixels[self._items[items]])  # as `mirror` wants it; an array may be in Fortran's order
         if isinstance(self._pixels, np.memmap):
             chosen = padded(chosen, self.config.pad)
         if crop is None and _is_cut(chosen, self.config):
-            return with_channels(np.asarray(chosen), self.channels)
+            return with_channels(chosen, self.channels)
         return with_channels(resized(chosen, self.config, crop), self.channels)
 
 
-def resized(pixels: np.ndarray, config: ImageSettings, crop: np.ndarray | None = None) -> np.ndarray:
+def resized(pixels: np.ndarray, config: DataConfig, crop: np.ndarray | None = None) -> np.ndarray:
     """The centre squares, or those that the words of `crop` (b, 3) choose, of padded images (b, h, w, c): uint8 (b, s, s, c)."""
     cut = replace(Cut.of(config), pad=0, enlarge=True)
     squares = np.empty((len(pixels), *cut.height_and_width, pixels.shape[-1]), dtype=np.uint8)
@@ -153,7 +152,7 @@ def resized(pixels: np.ndarray, config: ImageSettings, crop: np.ndarray | None =
     return squares
 
 
-def prepared(pixels: np.ndarray, config: ImageSettings) -> np.ndarray:
+def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
     """The pixels padded and, where that is small and nothing is random about it, cut to size once and for all; as they are if mapped."""
     if isinstance(pixels, np.memmap):
         return pixels
@@ -169,6 +168,6 @@ def seed_beside(seed: int, name: str) -> int:
     return low | high << 32
 
 
-def _is_cut(pixels: np.ndarray, config: ImageSettings) -> bool:
+def _is_cut(pixels: np.ndarray, config: DataConfig) -> bool:
     """Whether images (b, h, w, c) are of the wanted size as they are."""
     return pixels.shape[1:3] == (config.image_size, config.image_size) and config.resize in (None, config.image_size)

@@ -115,11 +115,10 @@ class _Samples(Dataset):
     def __init__(self, images: ImageSet, *, seed: int | None) -> None:
         self._images = images
         self._seed = seed
-        self._order = functools.lru_cache(_EPOCHS_KEPT)(functools.partial(_order, len(images), seed or 0))
+        self._order = functools.lru_cache(_EPOCHS_KEPT)(lambda epoch: permutation(len(images), seed=seed or 0, epoch=epoch))
 
     def load(self, index: np.ndarray) -> _Loaded:
-        items = index if self._seed is None else self._items(index)
-        found = self._images.batch(items) if self._seed is None else self._images.batch(items, index, seed=self._seed)
+        found = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
         return _Loaded(found.images, found.labels, found.inputs, index)
 
     def __getitems__(self, index: np.ndarray) -> Any:
@@ -137,10 +136,6 @@ class _Samples(Dataset):
         return items
 
 
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return permutation(count, seed=seed, epoch=epoch)
-
-
 def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Generator[RawBatch, None, None]:
     if workers == 0:
         for index in indices:
@@ -151,7 +146,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
             samples,
             batch_sampler=indices,  # pyright: ignore[reportArgumentType]  (arrays of numbers instead of lists)
             num_workers=workers,
-            collate_fn=_unchanged,
+            collate_fn=lambda loaded: loaded,
             worker_init_fn=functools.partial(_start_worker, parent=os.getpid()),
             prefetch_factor=_PREFETCHED,
             pin_memory=torch.cuda.is_available(),
@@ -174,10 +169,6 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
         for process in processes:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()
-
-
-def _unchanged(loaded: Any) -> Any:
-    return loaded
 
 
 def _start_worker(_: int, *, parent: int) -> None:

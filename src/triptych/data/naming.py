@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.data.settings import ClassesFrom
+from triptych.data.config import ClassesFrom
 
 LABELS = "data.labels"
 """The setting of a training that says so."""

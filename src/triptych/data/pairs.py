@@ -68,7 +68,25 @@ class PairedDataConfig(DataConfig):
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: pairs have no classes")
 
     def open(self) -> Data:
-        return open_pairs(self, existing_path(self))
+        train_root, held_root = _roots(self, existing_path(self))
+        keys, files, numbers = matched(train_root, _settings(self))
+        specs = _specs(self, files, numbers)
+        members = [Member(spec, files[spec.name], numbers[spec.name]) for spec in specs]
+        if held_root is None:
+            chosen, rest = held_out(keys, fraction=self.validation_fraction)
+            held_members = members
+        else:
+            held_keys, held_files, held_numbers = matched(held_root, _settings(self))
+            chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if self.validation_fraction > 0 else 0)
+            held_members = [Member(spec, held_files[spec.name], held_numbers[spec.name]) for spec in specs]
+        train = PairedImages(members, self, items=chosen)
+        validation = PairedImages(held_members, self, items=rest) if len(rest) else None
+        for images in (train, validation):
+            if images is not None:
+                images.probe()
+        width = None if self.width == self.image_size else self.width
+        spec = DataSpec(image_size=self.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
+        return Data(train, validation, spec, tuple(note for one in files.values() for note in one.notes))
 
 
 def _is_name(name: str) -> bool:
@@ -88,14 +106,13 @@ class PairedImages(ImageSet):
         return self._members[0].describe(int(self._items[item]))
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        draws = None if positions is None else draw(positions, self.config, seed=seed)
-        cut = self._load(items, None if draws is None else draws.crop, self._members)
-        if draws is not None:
-            for member in self._members:
-                values = cut[member.spec.name]
-                mirror(values if values.dtype == np.uint8 else values[..., None].view(np.uint8), draws.flip)
-                if draws.jitter is not None and _is_coloured(member.spec, self._members[0].spec):
-                    recolour(values, draws.jitter, amount=self.config.jitter)
+        draws = draw(positions, self.config, seed=seed)
+        cut = self._load(items, draws.crop, self._members)
+        for member in self._members:
+            values = cut[member.spec.name]
+            mirror(values if values.dtype == np.uint8 else values[..., None].view(np.uint8), draws.flip)
+            if draws.jitter is not None and _is_coloured(member.spec, self._members[0].spec):
+                recolour(values, draws.jitter, amount=self.config.jitter)
         images = cut.pop(self._members[0].spec.name)
         return Loaded(images, None, cut)
 
@@ -129,29 +146,6 @@ def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 # Opening
-
-
-def open_pairs(config: PairedDataConfig, path: Path) -> Data:
-    """The pairs at an existing path. Raises DataError naming the file or folder that is wrong."""
-    train_root, held_root = _roots(config, path)
-    keys, files, numbers = matched(train_root, _settings(config))
-    specs = _specs(config, files, numbers)
-    members = [Member(spec, files[spec.name], numbers[spec.name]) for spec in specs]
-    if held_root is None:
-        chosen, rest = held_out(keys, fraction=config.validation_fraction)
-        held_members = members
-    else:
-        held_keys, held_files, held_numbers = matched(held_root, _settings(config))
-        chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if config.validation_fraction > 0 else 0)
-        held_members = [Member(spec, held_files[spec.name], held_numbers[spec.name]) for spec in specs]
-    train = PairedImages(members, config, items=chosen)
-    validation = PairedImages(held_members, config, items=rest) if len(rest) else None
-    for images in (train, validation):
-        if images is not None:
-            images.probe()
-    width = None if config.width == config.image_size else config.width
-    spec = DataSpec(image_size=config.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
-    return Data(train, validation, spec, tuple(note for one in files.values() for note in one.notes))
 
 
 def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:

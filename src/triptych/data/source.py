@@ -13,12 +13,12 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data import arrays
 from triptych.data.arrays import Arrays
+from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall
 from triptych.data.database import is_database, open_database
 from triptych.data.files import KINDS, Files, open_folder, open_tar, open_zip
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
 from triptych.data.naming import classes_of, divided, held_out, pairs_warning, parsed
-from triptych.data.settings import ImageSettings, Source
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 FILES = ("folder", "lmdb", "tar", "zip")
@@ -26,7 +26,7 @@ FILES = ("folder", "lmdb", "tar", "zip")
 _TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
-def existing_path(config: ImageSettings) -> Path:
+def existing_path(config: DataConfig) -> Path:
     """`config.path`. Raises ConfigError where there is none, DataError where nothing lies there."""
     if config.path is None:
         raise ConfigError("data.path", "missing: give the folder or file of the images")
@@ -36,7 +36,7 @@ def existing_path(config: ImageSettings) -> Path:
     return path
 
 
-def located(config: ImageSettings) -> tuple[Path, Source]:
+def located(config: DataConfig) -> tuple[Path, Source]:
     """`config.path` and the kind of source that lies there. Raises ConfigError or DataError where it is not there, or of another kind."""
     path = existing_path(config)
     source = recognised(path) if config.source in ("auto", "digits") else config.source
@@ -47,7 +47,7 @@ def located(config: ImageSettings) -> tuple[Path, Source]:
     return path, source
 
 
-def open_images(config: ImageSettings) -> Data:
+def open_images(config: DataConfig) -> Data:
     """The images of any source, each alone. Raises ConfigError or DataError."""
     if config.path is None and config.source == "digits":
         return _from_pixels(config, arrays.digits(), None, enlarge=True)
@@ -72,7 +72,7 @@ def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tup
     if source == "mnist":
         train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
     else:
-        train, test = map(arrays.cifar10, arrays.cifar10_files(path))
+        train, test = arrays.cifar10(path, "data_batch_*.bin"), arrays.cifar10(path, "test_batch.bin")
     if train is None:
         raise DataError(f"{path}: holds no {'train-images-idx3-ubyte' if source == 'mnist' else 'data_batch_1.bin'}")
     return train, test
@@ -111,7 +111,7 @@ def recognised(path: Path) -> Source:
     raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
 
 
-def _from_pixels(config: ImageSettings, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
+def _from_pixels(config: DataConfig, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
     _check_labels(config, train.name, labelled=train.labels is not None)
     for part in (train, test):
         if part is not None and len(part):
@@ -131,7 +131,7 @@ def _from_pixels(config: ImageSettings, train: Arrays | Records, test: Arrays | 
     return Data(training(chosen), validation, _spec(config, channels, train.class_names if labelled else None))
 
 
-def _opener(config: ImageSettings, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
+def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
     """From the numbers of some images to the set of them."""
 
     def labels(items: np.ndarray) -> np.ndarray | None:
@@ -143,21 +143,21 @@ def _opener(config: ImageSettings, part: Arrays | Records, *, channels: int, lab
     return lambda items: ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels(items))
 
 
-def _check_labels(config: ImageSettings, name: str, *, labelled: bool) -> None:
+def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
     """Labels of an array's own are as good as those by folder that a recipe asks for."""
     if config.labels == "prefix" or (config.labels == "folder" and not labelled):
         hint = "it has labels of its own" if labelled else "it has no labels"
         raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
 
 
-def _check_sides(config: ImageSettings, part: Arrays | Records, *, enlarge: bool) -> None:
+def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
         dataclasses.replace(Cut.of(config), enlarge=enlarge or config.enlarge).plan(part.size)
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 
 
-def _from_files(config: ImageSettings, files: Files, empty: list[str]) -> Data:
+def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
     place = str(files.place)
     names = list(files.names)
     _check_count(len(names), place)
@@ -182,7 +182,7 @@ def _check_count(count: int, place: str) -> None:
         raise DataError(f"{place}: no images to train on ({KINDS} are looked for, in sub-folders too)")
 
 
-def _spec(config: ImageSettings, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:
+def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:
     return DataSpec(
         image_size=config.image_size,
         channels=channels,

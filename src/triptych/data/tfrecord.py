@@ -216,12 +216,9 @@ def _open_split(folder: Path, *, side: int) -> Records | None:
     numbers = {shard.number for shard in shards}
     missing = next((k for k in range(count) if k not in numbers), None)
     if missing is not None:
-        raise DataError(f"{folder / _sibling(shards[0], missing)}: missing; all {count} shards have to be there")
+        sibling = re.sub(r"-s-\d+-", f"-s-{missing:04d}-", name)
+        raise DataError(f"{folder / sibling}: missing; all {count} shards have to be there")
     return Records(folder, [shard.name for shard in sorted(shards, key=lambda shard: shard.number)], resolution=2**bits)
-
-
-def _sibling(shard: _Shard, number: int) -> str:
-    return re.sub(r"-s-\d+-", f"-s-{number:04d}-", shard.name)
 
 
 def _walked(path: Path) -> tuple[np.ndarray, np.ndarray]:

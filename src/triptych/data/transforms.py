@@ -15,7 +15,7 @@ from PIL import Image
 
 from triptych.core.rng import key_of, words
 from triptych.data.augmentation import moves
-from triptych.data.settings import ImageSettings
+from triptych.data.config import DataConfig
 
 Size = tuple[int, int]
 """Width and height."""
@@ -26,7 +26,7 @@ class Draws:
     """What augmentation draws for b samples."""
 
     flip: np.ndarray
-    "Which samples are mirrored: bool of shape (b,)."
+    "Which samples are mirrored: bool of shape (b,), or (0,) for none."
     crop: np.ndarray | None
     "Words in 0..2^32-1 for the scale, top and left of a random crop: int64 of shape (b, 3). None: centre crop."
     moves: np.ndarray | None = None
@@ -35,8 +35,10 @@ class Draws:
     "Words in 0..2^32-1 for each sample's brightness, contrast and gamma: int64 of shape (b, 3). None: colours stay."
 
 
-def draw(positions: np.ndarray, settings: ImageSettings, *, seed: int) -> Draws:
-    """The augmentation of the samples at these positions (b,) of the training order."""
+def draw(positions: np.ndarray | None, settings: DataConfig, *, seed: int) -> Draws:
+    """The augmentation of the samples at these positions (b,) of the training order; None: they stay as they are."""
+    if positions is None:
+        return Draws(np.zeros(0, dtype=bool), None)
     if settings.flip or settings.augment == "affine":
         mirrored = words(positions, key=key_of(seed, "data", "flip"))[:, 0] >= 1 << 31
     else:

@@ -19,7 +19,7 @@ from triptych.core.images import nearest_uint8
 from triptych.core.model import Encoder, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
-from triptych.data.settings import ClassesFrom
+from triptych.data.config import ClassesFrom
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions

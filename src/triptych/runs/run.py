@@ -9,7 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from triptych.core.config import Config
-from triptych.data.settings import ClassesFrom
+from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs import encoding, evaluation, sampling, translating, upsampling

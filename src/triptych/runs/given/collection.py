@@ -16,11 +16,11 @@ import numpy as np
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import is_inside, user_path
+from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
 from triptych.data.files import KINDS, Folder, is_image, walked
 from triptych.data.naming import LABELS, classes_of, divided, parsed
 from triptych.data.pairs import stems
-from triptych.data.settings import ClassesFrom
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
 from triptych.data.tfrecord import Records
