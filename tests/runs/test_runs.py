@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -351,15 +352,17 @@ def test_a_signal_saves_and_ends_normally(tmp_path, name):
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_to_every_process_of_a_job_saves_too(tmp_path, name):
     """Loader processes wait for the training to end them."""
-    start = config(train={"total_images": 10**9}, data={"workers": 2})
-    sent = []
+    start = config(train={"total_images": 10**9}, data={"workers": 2}, log={"every": BATCH})
+    sent, metrics = [], tmp_path / "run/metrics.jsonl"
 
     def send() -> None:
+        while not (metrics.is_file() and metrics.stat().st_size):  # nothing is saved before the first step
+            time.sleep(0.05)
         sent.extend(child.pid for child in multiprocessing.active_children())
         for process in (*sent, os.getpid()):
             os.kill(process, getattr(signal, name))
 
-    threading.Timer(2.5, send).start()
+    threading.Thread(target=send, daemon=True).start()
     run = train(start, tmp_path / "run", device="cpu")
     assert len(sent) == 2 and not multiprocessing.active_children()
     assert f"stopped by {name} at {run.checkpoints()[0]} images and saved" in (run.directory / "log.txt").read_text()
