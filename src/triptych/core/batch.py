@@ -119,9 +119,7 @@ def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Te
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Images in [-1, 1] (b, c, h, w), or clips (b, t, c, h, w); their labels (b,) or None; and the number of each sample (b,)."""
-
+class _Samples:
     images: Tensor
     labels: Tensor | None
     index: Tensor
@@ -131,6 +129,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.index)
 
+
+class Batch(_Samples):
+    """Images in [-1, 1] (b, c, h, w), or clips (b, t, c, h, w); their labels (b,) or None; and the number of each sample (b,)."""
+
     def __getitem__(self, samples: slice) -> Batch:
         """Some of the samples."""
         labels = None if self.labels is None else self.labels[samples]
@@ -138,18 +140,11 @@ class Batch:
         return Batch(self.images[samples], labels, self.index[samples], inputs)
 
 
-@dataclass(frozen=True)
-class RawBatch:
-    """A batch as the loader gives it, in host memory: images (b, h, w, c) or clips (b, t, h, w, c) of uint8, or floats as in `Batch`."""
+class RawBatch(_Samples):
+    """A batch as the loader gives it, in host memory: images (b, h, w, c) or clips (b, t, h, w, c) of uint8, or floats as in `Batch`.
 
-    images: Tensor
-    labels: Tensor | None
-    index: Tensor
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    "What else belongs to each sample: uint8 as in `images`; or of another type, and then as in `Batch`."
-
-    def __len__(self) -> int:
-        return len(self.index)
+    Inputs: uint8 as in `images`; or of another type, and then as in `Batch`.
+    """
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on `device`. What is uint8 is normalised there to [-1, 1] (x / 127.5 - 1): (b, c, h, w), laid out channels last."""

@@ -92,12 +92,11 @@ class Config:
 
         Raises ConfigError for an unknown name (with the nearest one), a wrong type or a value out of range.
         """
-        return _build(cls, _without_kind(cls, values), {})
+        return _build(cls, values, None)
 
     def updated(self, values: Mapping[str, Any]) -> Self:
         """A copy with `values` laid over it, section by section. Raises ConfigError as `from_dict` does."""
-        current = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return _build(type(self), _without_kind(type(self), values), current)
+        return _build(type(self), values, self)
 
 
 def settings_like(default: C, settings: Config | None) -> C:
@@ -121,19 +120,16 @@ def kind_of(cls: type[Config]) -> str:
     return cls.__dict__.get("kind_name") or f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _without_kind(cls: type[Config], values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _build(cls: type[C], values: Any, current: Any) -> C:
+    """The configuration that `values` describes, laid over `current` where that is one of this class."""
     if not isinstance(values, Mapping):
-        raise ConfigError("", f"got {values!r}, expected a table of settings")
-    if "kind" in field_types(cls):
-        return values
-    if "kind" in values and values["kind"] != kind_of(cls):
-        raise ConfigError("kind", f"got {values['kind']!r}, expected {kind_of(cls)!r}")
-    return {name: value for name, value in values.items() if name != "kind"}
-
-
-def _build(cls: type[C], values: Mapping[str, Any], current: dict[str, Any]) -> C:
+        raise ConfigError("", f"got {_quoted(values)}, expected a table of settings")
     types_by_name = field_types(cls)
-    settings = dict(current)
+    if "kind" not in types_by_name:
+        if values.get("kind", kind_of(cls)) != kind_of(cls):
+            raise ConfigError("kind", f"got {values['kind']!r}, expected {kind_of(cls)!r}")
+        values = {name: value for name, value in values.items() if name != "kind"}
+    settings = {name: getattr(current, name) for name in types_by_name} if type(current) is cls else {}
     for given, value in values.items():
         name = str(given).replace("-", "_")
         if name not in types_by_name:
@@ -198,16 +194,17 @@ def _convert_union(value: Any, options: tuple[Any, ...], current: Any) -> Any:
     for option in options:
         if isinstance(option, type) and issubclass(option, Config) and kind == kind_of(option):
             return convert(value, option, current)
-    reasons = []
+    reasons = {}
     for option in options:
         try:
             return convert(value, option, current)
         except ConfigError as error:
             if error.setting:
                 raise
-            reasons.append(error.reason)
-    if len([option for option in options if option is not type(None)]) == 1:
-        raise ConfigError("", next(r for o, r in zip(options, reasons, strict=True) if o is not type(None)))
+            reasons[option] = error.reason
+    reasons.pop(type(None), None)
+    if len(reasons) == 1:
+        raise ConfigError("", *reasons.values())
     raise ConfigError("", f"got {_quoted(value)}, expected {' or '.join(map(type_name, options))}")
 
 
@@ -227,12 +224,9 @@ def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
 def _convert_section(value: Any, annotation: type[Config], current: Any) -> Config:
     if isinstance(value, annotation):
         return value
-    if not isinstance(value, Mapping):
-        raise ConfigError("", f"got {_quoted(value)}, expected a table of settings")
-    named = "kind" in value and "kind" not in field_types(annotation)
+    named = isinstance(value, Mapping) and "kind" in value and "kind" not in field_types(annotation)
     cls = _resolve_kind(value["kind"], annotation) if named else type(current) if isinstance(current, Config) else annotation
-    over = {f.name: getattr(current, f.name) for f in dataclasses.fields(current)} if type(current) is cls else {}
-    return _build(cls, _without_kind(cls, value), over)
+    return _build(cls, value, current)
 
 
 def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
@@ -267,19 +261,14 @@ def modules_that_name(kind: str) -> Iterator[str]:
 def _plain(value: Any, annotation: Any = None) -> Any:
     if isinstance(value, Config):
         # A slotted dataclass replaces the class it decorates, so identity is that of the name.
-        declared = {kind_of(option) for option in _options(annotation) if isinstance(option, type) and issubclass(option, Config)}
+        options = (annotation, *typing.get_args(annotation))
+        declared = {kind_of(option) for option in options if isinstance(option, type) and issubclass(option, Config)}
         kind = kind_of(type(value))
         return ({} if declared == {kind} or "kind" in field_types(type(value)) else {"kind": kind}) | value.to_dict()
     if isinstance(value, tuple | list):
         items, *_ = (*typing.get_args(annotation), None)
         return [_plain(item, items) for item in value]
     return value
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
 
 
 def spelled(value: Any) -> str:

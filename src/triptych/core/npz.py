@@ -22,6 +22,9 @@ from triptych.core.errors import one_line
 from triptych.core.reading import open_regular
 
 _MOST_HEADER = 10_000  # bytes; NumPy's own limit, which it looks at after it has read the header
+_DAMAGE = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, EOFError, SyntaxError)
+_DAMAGE += (tokenize.TokenError, zipfile.BadZipFile, zlib.error)
+"""NumPy and zipfile raise many types: a zip that is encrypted is a RuntimeError, one of a strange method a NotImplementedError."""
 
 
 class DamagedArchive(Exception):
@@ -66,13 +69,21 @@ class Npz:
 
 
 @contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file. Within it damage is a DamagedArchive."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            yield file
+    except _DAMAGE as error:
+        of_header = isinstance(error, tokenize.TokenError | SyntaxError)
+        raise DamagedArchive("the header of an array is damaged" if of_header else one_line(error)) from error
+
+
+@contextmanager
 def open_npz(path: Path) -> Iterator[Npz]:
     """The arrays of an .npz; nothing in it is unpickled. Within it damage is a DamagedArchive, else OSError or MemoryError."""
-    try:
-        with open(open_regular(path), "rb") as file, zipfile.ZipFile(file) as archive:
-            yield Npz(archive)
-    except _DAMAGE as error:
-        raise DamagedArchive(_reason(error)) from error
+    with _opened(path) as file, zipfile.ZipFile(file) as archive:
+        yield Npz(archive)
 
 
 def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
@@ -86,12 +97,9 @@ def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -
 
 def map_npy(path: Path) -> np.ndarray:
     """The array of an .npy, mapped into memory as it is read. Raises DamagedArchive, and OSError where it cannot be read."""
-    try:
-        with open(open_regular(path), "rb") as file:
-            _header(file, path.name)
+    with _opened(path) as file:
+        _header(file, path.name)
         return np.lib.format.open_memmap(path, mode="r")
-    except _DAMAGE as error:
-        raise DamagedArchive(_reason(error)) from error
 
 
 def _header(content: IO[bytes], name: str) -> Header:
@@ -107,26 +115,3 @@ def _header(content: IO[bytes], name: str) -> Header:
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
     return Header(shape, dtype)
-
-
-_DAMAGE = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    OverflowError,
-    RecursionError,
-    EOFError,
-    SyntaxError,
-    tokenize.TokenError,
-    RuntimeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""NumPy and zipfile raise many types: a zip that is encrypted is a RuntimeError, one of a strange method a NotImplementedError."""
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, tokenize.TokenError | SyntaxError):
-        return "the header of an array is damaged"
-    return one_line(error)
