@@ -18,7 +18,7 @@ def record(values: list[float], *, group: list[int] | None = None, norm: float =
     made = StepRecord("denoise", images=64, gradient_norm=torch.tensor(norm))
     for k, value in enumerate(values):
         loss = torch.tensor([value])
-        made.add(LossTerms(loss, {"half": loss / 2}, group=None if group is None else torch.tensor([group[k]])))
+        made.terms.add(LossTerms(loss, {"half": loss / 2}, group=None if group is None else torch.tensor([group[k]])))
     return made
 
 

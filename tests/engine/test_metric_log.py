@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,10 @@ from triptych.engine.run_directory import RunDirectory
 PLAIN = LogConfig()
 
 
-def open_log(root: Path, config: LogConfig = PLAIN, **options) -> MetricLog:
+def open_log(root: Path, config: LogConfig = PLAIN, **options) -> closing[MetricLog]:
     run = RunDirectory(root)
     run.create()
-    return MetricLog(run, config=config, settings={"train": {"seed": 3}}, **options)
+    return closing(MetricLog(run, config=config, settings={"train": {"seed": 3}}, **options))
 
 
 def test_lines_come_back(tmp_path: Path) -> None:

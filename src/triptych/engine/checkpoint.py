@@ -70,7 +70,9 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
         sync(temporary)
         replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
-            _supersede(checkpoint_path(folder, newer))
+            superseded = folder / f"{_SUPERSEDED}{newer:09d}"
+            shutil.rmtree(superseded, ignore_errors=True)
+            os.rename(checkpoint_path(folder, newer), superseded)
     except (OSError, SafetensorError) as error:
         kept = [number for number in list_checkpoints(folder) if number != images_seen]
         last = f"the last good one is {checkpoint_path(folder, kept[-1])}" if kept else "there is no earlier one"
@@ -182,12 +184,6 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _supersede(path: Path) -> None:
-    aside = path.with_name(_SUPERSEDED + path.name.removeprefix(REPLACED))
-    shutil.rmtree(aside, ignore_errors=True)
-    os.rename(path, aside)
 
 
 def _discard(path: Path) -> None:

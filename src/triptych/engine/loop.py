@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -21,18 +20,18 @@ from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
-from triptych.engine.checkpoint import Checkpoint, prune, save_checkpoint
+from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import read_metrics
+from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Watch
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
-from triptych.engine.saving import refuse_not_finite, restore, saved_tensors
 from triptych.engine.schedule import step_settings
 from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
@@ -94,9 +93,27 @@ class Loop:
     # State -----------------------------------------------------------------------------------------------------------
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made."""
-        for line in restore(checkpoint, self.updaters.values(), self.averages):
-            self._say(line)
+        """Goes on from a checkpoint; the model's own tensors must have been loaded before the loop was made.
+
+        What the checkpoint does not have is said in the log. Raises CheckpointError for an optimizer's state of another model.
+        """
+        imported = "imported" in checkpoint.info
+        if imported and OPTIMIZER not in checkpoint.files:
+            self._say("the weights were imported without an optimizer's state: the optimizer starts anew")
+        else:
+            for updater in self.updaters.values():
+                prefix = f"{updater.name}:"
+                own = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
+                load_optimizer_state(updater.optimizer, updater.parameters, own)
+                updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
+        for average in self.averages:
+            stored = checkpoint.files.get(average.settings.name)
+            if stored is not None:
+                average.load(stored)
+            elif imported:
+                self._say(f"the average of {average.settings.described} starts at the imported weights")
+            else:
+                self._say(f"warning: this run had no average of {average.settings.described}; it starts at the weights of now")
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
         self.measurements.window = checkpoint.info.get("window", {})
@@ -108,19 +125,31 @@ class Loop:
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
-            files = saved_tensors(self.model, self.updaters.values(), self.averages)
-            refuse_not_finite(files, images_seen=self.images_seen, world=self.world)
+            files = self._tensors()
+            fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
+            if fault is not None:  # no loss has seen the weights of the last step yet
+                raise RunError(
+                    f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; "
+                    "a lower --optim.learning-rate or --optim.clip-norm may help"
+                )
             if self.world.is_main:
+                scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
+                info = {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
                 self.directory.require()
-                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=self._info())
+                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=info)
             self._saved_at = self.images_seen
         if self.world.is_main:
             best = None if self.best is None else int(self.best["images"])
             prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
 
-    def _info(self) -> dict[str, Any]:
-        scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
-        return {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training."""
+        files = {"model": dict(self.model.state_dict()), OPTIMIZER: {}}
+        files |= {average.settings.name: average.tensors for average in self.averages}
+        for updater in self.updaters.values():
+            state = optimizer_state(updater.optimizer, updater.parameters)
+            files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
+        return files
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -192,13 +221,14 @@ class Loop:
         rng = Rng(self.train.seed, (phase.name, progress.step), batch.index)
         updater = self.updaters[phase.networks]
         settings = step_settings(self.optim, phase, progress)
-        result = updater.step(phase, batch, rng=rng, settings=settings, total=self.train.batch_size, progress=progress)
-        if result.observed:
-            self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in result.observed.items()})
-        self.measurements.add(result.record)
+        total = self.train.batch_size
+        record, observed, carried = updater.step(phase, batch, rng=rng, settings=settings, total=total, progress=progress)
+        if observed:
+            self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
+        self.measurements.add(record)
         if self.world.device.type == "cpu":
             self._check()
-        return result.carried
+        return carried
 
     def _check(self) -> None:
         """Raises RunError in all processes where a measurement is not finite. The message ends with `Model.fault`."""

@@ -64,10 +64,6 @@ class StepRecord:
     terms: TermSums = field(default_factory=TermSums)
     gradient_norm: Tensor | None = None
 
-    def add(self, terms: LossTerms) -> None:
-        """Adds the samples of a microbatch."""
-        self.terms.add(terms)
-
     def flat(self) -> Tensor:
         """All numbers of the record as one vector, the gradient norm last."""
         assert self.gradient_norm is not None

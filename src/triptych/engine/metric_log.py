@@ -135,12 +135,6 @@ class MetricLog:
         self._metrics.close()
         self._log.close()
 
-    def __enter__(self) -> MetricLog:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _append(self, values: Mapping[str, Any]) -> None:
         finite = {name: value if not isinstance(value, float) or math.isfinite(value) else str(value) for name, value in values.items()}
         try:

@@ -151,11 +151,8 @@ class Progress:
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
-            self._line(text)
-
-    def _line(self, text: str) -> None:
-        self._stream.write(text + "\n")
-        self._stream.flush()
+            self._stream.write(text + "\n")
+            self._stream.flush()
 
     def _details(self) -> list[str]:
         speed = self._rate.value

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +23,25 @@ _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """A run on disk."""
 
-    root: Path
-
-    @property
-    def config_path(self) -> Path:
-        """The configuration, every default written out."""
-        return self.root / "config.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The folder of checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def samples(self) -> Path:
-        """The folder of sample grids."""
-        return self.root / "samples"
-
-    @property
-    def metrics_path(self) -> Path:
-        """Measurements, one JSON object per line."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def log_path(self) -> Path:
-        """What the terminal showed, with dates."""
-        return self.root / "log.txt"
-
-    @property
-    def tensorboard(self) -> Path:
-        """The folder of TensorBoard files."""
-        return self.root / "tensorboard"
-
-    @property
-    def profile(self) -> Path:
-        """The folder of the trace and the table of a profile."""
-        return self.root / "profile"
-
-    @property
-    def wandb_id_path(self) -> Path:
-        """The id of the run in Weights & Biases."""
-        return self.root / "wandb_id.txt"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config_path = root / "config.json"
+        "The configuration, every default written out."
+        self.checkpoints = root / "checkpoints"
+        self.samples = root / "samples"
+        "The folder of sample grids."
+        self.metrics_path = root / "metrics.jsonl"
+        "Measurements, one JSON object per line."
+        self.log_path = root / "log.txt"
+        "What the terminal showed, with dates."
+        self.tensorboard = root / "tensorboard"
+        self.profile = root / "profile"
+        "The folder of the trace and the table of a profile."
+        self.wandb_id_path = root / "wandb_id.txt"
+        "The id of the run in Weights & Biases."
 
     def exists(self) -> bool:
         """Whether a run was started here."""
@@ -139,8 +111,7 @@ class RunDirectory:
         """Removes temporary files that killed writers left, also those of sample grids. Only for the holder of the lock."""
         for folder in (self.root, self.samples):
             sweep(folder)
-        earlier = (self.root.glob(".config.json.*"), self.samples.glob(".*.png.*"))  # the names that earlier versions gave
-        for leftover in itertools.chain(*earlier):
+        for leftover in (*self.root.glob(".config.json.*"), *self.samples.glob(".*.png.*")):  # the names that earlier versions gave
             if leftover.suffix[1:].isdecimal():
                 remove(leftover)
 

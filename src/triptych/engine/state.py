@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +82,6 @@ def _other_number(images_seen: int, folder: str) -> str | None:
 # The fields -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Field:
-    fits: Callable[[Any], bool]
-    expected: str
-    optional: bool = False
-
-
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0  # JSON's true is an int to Python
 
@@ -120,28 +112,29 @@ def _is_origin(value: Any) -> bool:
     return isinstance(averages, list) and all(isinstance(stem, str) for stem in averages)
 
 
-_FIELDS = {
-    "images_seen": _Field(_is_count, "a whole number, 0 or more"),
-    "files": _Field(
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "images_seen": (_is_count, "a whole number, 0 or more"),
+    "files": (
         lambda value: isinstance(value, dict) and all(_is_file(*entry) for entry in value.items()),
         "names of files that a checkpoint can have, and their SHA-256",
     ),
-    "log2_loss_scale": _Field(
+    "log2_loss_scale": (
         lambda value: _is_table(value, lambda scale: _is_number(scale) and abs(scale) <= _LOG2_LIMIT),
         f"numbers from -{_LOG2_LIMIT} to {_LOG2_LIMIT}, by name",
     ),
-    "best": _Field(_is_best, "null, or a score and the images seen"),
-    "window": _Field(lambda value: _is_table(value, _is_pair), "pairs of numbers, by name", optional=True),
-    "imported": _Field(_is_origin, "where the weights are from, with a list of averages", optional=True),
+    "best": (_is_best, "null, or a score and the images seen"),
+    "window": (lambda value: _is_table(value, _is_pair), "pairs of numbers, by name"),
+    "imported": (_is_origin, "where the weights are from, with a list of averages"),
 }
+_OPTIONAL = ("window", "imported")
 
 
 def _fault(state: Mapping[str, Any]) -> str | None:
     """The fault of the first field that does not fit."""
-    for name, field in _FIELDS.items():
-        if name in state and not field.fits(state[name]):
-            return f"{name} is {_short(state[name])}, expected {field.expected}"
-        if name not in state and not field.optional:
+    for name, (fits, expected) in _FIELDS.items():
+        if name in state and not fits(state[name]):
+            return f"{name} is {_short(state[name])}, expected {expected}"
+        if name not in state and name not in _OPTIONAL:
             return f"{name} is missing"
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,16 +31,6 @@ class _PhaseModule(nn.Module):
 
     def forward(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         return self._model[0].loss(phase, batch, rng)
-
-
-class StepResult(NamedTuple):
-    """A step's record, and what its loss handed on of this process's samples."""
-
-    record: StepRecord
-    observed: dict[str, Tensor]
-    "`LossTerms.observed`, (b,) each."
-    carried: dict[str, Tensor]
-    "`LossTerms.carried`, (b, ...) each."
 
 
 def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -73,8 +62,10 @@ class Updater:
         for parameter in self.parameters.values():
             parameter.requires_grad_(wanted)
 
-    def step(self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress) -> StepResult:
-        """One optimizer step on this process's share of `total` samples."""
+    def step(
+        self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress
+    ) -> tuple[StepRecord, dict[str, Tensor], dict[str, Tensor]]:
+        """One optimizer step on this process's share of `total` samples. Its record, and their `observed` and `carried` of `LossTerms`."""
         self._model.prepare(phase, progress)
         record = StepRecord(phase.name, progress.images_seen + progress.iteration_images)
         observed, carried = [], []
@@ -84,12 +75,12 @@ class Updater:
                 with autocast(self._train.precision, device=self._world.device):
                     terms = self._module(phase, batch[samples], rng[samples])
                 (terms.loss.sum() * factor).backward()
-            record.add(terms)
+            record.terms.add(terms)
             observed.append(terms.observed)
             carried.append(terms.carried)
         record.gradient_norm = self._apply(settings)
         self._model.stepped(phase)
-        return StepResult(record, _joined(observed), _joined(carried))
+        return record, _joined(observed), _joined(carried)
 
     def _microbatches(self, count: int) -> Iterator[tuple[slice, bool]]:
         size = self._train.microbatch or count

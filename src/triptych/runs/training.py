@@ -187,7 +187,7 @@ def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack,
     images = 0 if checkpoint is None else checkpoint.images_seen
     progress = stack.enter_context(Progress(document.config.train.total_images, images=images))
     log = MetricLog(directory, config=document.config.log, settings=document.to_dict(), show=progress.message)
-    return Reporting(stack.enter_context(log), progress)
+    return Reporting(stack.enter_context(closing(log)), progress)
 
 
 def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None]) -> None:
