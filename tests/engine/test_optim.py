@@ -65,11 +65,12 @@ def test_a_phase_has_settings_of_its_own_that_may_change_over_the_run():
         learning_rate=1.0,
         betas=(0.0, 0.9),
         warmup_images=100,
+        weight_decay=0.3,
         clip_norm=5.0,
         phases=(
             PhaseOptimConfig(beta2=Ramp(start=0.9, end=0.99, images=200)),
             PhaseOptimConfig(phase="discriminator", learning_rate=0.5, beta1=0.1, eps=1e-3, weight_decay=0.2, clip_norm=1.0),
-            PhaseOptimConfig(phase="generator", learning_rate=Ramp(start=1.0, end=0.5, images=100, shape="linear")),
+            PhaseOptimConfig(phase="generator", learning_rate=Ramp(start=1.0, end=0.5, images=100, shape="linear"), weight_decay=0.0),
         ),
     )
     between = 0.9 + 0.09 * (1 - math.sqrt(0.5)) / 2

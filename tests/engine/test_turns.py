@@ -53,7 +53,7 @@ def test_an_iteration_is_what_it_is_by_hand(tmp_path: Path):
 
 
 class Numbered(Model):
-    """Carries the numbers of its samples from step to step, and keeps what it is given."""
+    """Carries the numbers of its samples from step to step, under a name that stays and one of the step; keeps what it is given."""
 
     phases = (Phase("draw", ("network",), repeats=2),)
     averaged = ("network",)
@@ -63,9 +63,10 @@ class Numbered(Model):
         self.network = nn.Linear(1, 1)
         self.step = 0
         self.given: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self.names: dict[int, set[str]] = {}
 
     def turns(self, progress: TrainingProgress) -> list[Turn]:
-        return [Turn(self.phases[0], part) for part in (0, 1, 0, 1)]
+        return [Turn(self.phases[0], part) for part in (0, 1, 0, 1, 0, 1)]
 
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         self.step, self.iteration = progress.step, progress.iteration
@@ -73,7 +74,9 @@ class Numbered(Model):
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         number: Tensor = batch.inputs.get("number", torch.full((len(batch), 1), -1.0))
         self.given[self.iteration, self.step] += number[:, 0].tolist()
-        return LossTerms(self.network(number)[:, 0], carried={"number": batch.index[:, None].float()})
+        self.names[self.step] = set(batch.inputs)
+        index = batch.index[:, None].float()
+        return LossTerms(self.network(number)[:, 0], carried={"number": index, f"of {self.step}": index})
 
 
 @pytest.mark.parametrize("microbatch", [None, 3])
@@ -83,7 +86,8 @@ def test_what_is_carried_stays_with_its_sample_and_within_its_iteration(tmp_path
     none = [-1.0] * 4
     for iteration in (0, 1):
         first, second = ([8.0 * iteration + 4 * part + k for k in range(4)] for part in (0, 1))
-        assert [loop.model.given[iteration, step] for step in range(4)] == [none, none, first, second]
+        assert [loop.model.given[iteration, step] for step in range(6)] == [none, none, first, second, first, second]
+    assert [loop.model.names[step] for step in (1, 3, 5)] == [set(), {"number", "of 1"}, {"number", "of 1", "of 3"}]
 
 
 def test_a_resume_ends_with_the_same_bytes(tmp_path: Path):
