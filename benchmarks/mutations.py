@@ -91,7 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "gans/label_maps.py": _tests("gans", "paired"),
     "gans/layers.py": _tests("gans", "layers structure parity"),
     "gans/losses.py": _tests("gans", "losses"),
-    "gans/model.py": _tests("gans", "model view"),
+    "gans/model.py": _tests("gans", "view model"),
     "gans/munit.py": _tests("gans", "parity unpaired networks"),
     "gans/norms.py": _tests("gans", "layers parity"),
     "gans/paired_base.py": _tests("gans", "paired"),

@@ -16,7 +16,7 @@ from triptych.engine.distributed import World
 from triptych.engine.progress import unwatched
 from triptych.runs import Latents, Run
 from triptych.runs.files import save_npz
-from triptych.runs.work import Part, Within, Work, assembled, done, in_memory, make_missing, ranges
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing, ranges
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -27,6 +27,10 @@ class Squares:
     def __init__(self, identity: str = "squares") -> None:
         self.made: list[range] = []
         self.work = Work(7, identity, self._make)
+
+    @property
+    def items(self) -> list[int]:
+        return [item for part in self.made for item in part]
 
     def _make(self, items: Sequence[int], within: Within) -> Iterator[Part]:
         for part in ranges(items, 2):
@@ -91,10 +95,13 @@ def test_each_process_makes_its_share_of_what_is_missing(tmp_path: Path) -> None
         def save(self, items: Sequence[int], arrays: Any) -> None:
             kept.append((items, arrays))
 
+    told: list[tuple[float, float]] = []
     for rank, work in enumerate((first, second)):
-        make_missing(work.work, Kept(), world=World(rank, 2, ALONE.device), progress=unwatched)
-    assert [item for work in (first, second) for part in work.made for item in part] == list(range(7))
-    assert 0 < sum(map(len, first.made)) < 7
+        make_missing(work.work, Kept(), world=World(rank, 2, ALONE.device), progress=lambda *now: told.append(now))
+        assert told[0] == (0, len(work.items)) and told[-1] == (len(work.items), len(work.items)), "of its own share"
+        told.clear()
+    assert first.items + second.items == list(range(7))
+    assert 0 < len(first.items) < 7
     assert assembled(reversed(kept), 7)["squares"].tolist() == SQUARES
 
 
@@ -113,6 +120,14 @@ def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(Stopped, match="another process"):
         in_memory(Squares().work, Two(0, 2, ALONE.device), unwatched)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_goes_back_to_the_mode_that_it_was_in(training: bool) -> None:
+    model = torch.nn.Linear(1, 1).train(training)
+    with evaluating(model):
+        assert not model.training and not model(torch.ones(1)).requires_grad
+    assert model.training is training
 
 
 @pytest.fixture(scope="module")
