@@ -16,6 +16,7 @@ from triptych.engine.distributed import World
 from triptych.engine.progress import unwatched
 from triptych.runs import Latents, Run
 from triptych.runs.files import save_npz
+from triptych.runs.pieces import Pieces
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing, ranges
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -120,6 +121,16 @@ def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(Stopped, match="another process"):
         in_memory(Squares().work, Two(0, 2, ALONE.device), unwatched)
+
+
+def test_pieces_that_were_asked_for_twice_at_once_count_once(tmp_path: Path) -> None:
+    pieces = Pieces.of(tmp_path / "a.npz", identity="squares")
+    for first in (0, 2, 4):
+        pieces.save(range(first, first + 4), {"squares": np.square(range(first, first + 4))})
+    assert list(pieces.missing(range(1, 10))) == [range(8, 10)]
+    parts = list(pieces.read(8))
+    assert [items for items, _ in parts] == [range(4), range(4, 8)]
+    assert assembled(parts, 8)["squares"].tolist() == np.square(range(8)).tolist()
 
 
 @pytest.mark.parametrize("training", [True, False])
