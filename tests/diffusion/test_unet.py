@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
-from triptych.diffusion.attention import SelfAttention, attend
-from triptych.diffusion.embedding import timestep_embedding
+from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
 from triptych.diffusion.norm import GroupNorm, Modulation
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, plan
 from triptych.nn.resample import convolved_enlarged, enlarged

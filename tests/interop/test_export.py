@@ -15,7 +15,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.diffusion.adm import ADMConfig
-from triptych.diffusion.attention import SelfAttention
+from triptych.diffusion.blocks import SelfAttention
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig

@@ -53,10 +53,6 @@ class ADM(DiffusionModel):
     interpolation = "sphere"
     network: UNet
 
-    def __init__(self, config: ADMConfig, spec: DataSpec) -> None:
-        super().__init__(config, spec)
-        self.sampling = config.sampling
-
     def make_network(self, spec: DataSpec, *, out_channels: int) -> UNet:
         """The U-Net from x_t to what is predicted of it."""
         network, size = self.config.network, spec.image_size

@@ -98,16 +98,15 @@ def bound(
 
     `noise(i)` is the i-th draw, of timestep T - 1 - i; `hook` changes the predicted x_0.
     """
-    terms, x0_mse, noise_mse = [], [], []
+    found = []
     for i, step in enumerate(reversed(range(process.steps))):
         t = torch.full((len(x0),), step, device=x0.device)
         c, drawn = process.at(t), noise(i)
         x_t = process.noised(x0, drawn, c)
         moments = process.moments(denoise(x_t, c), x_t, c, hook)
-        terms.append(bound_term(process, moments, x0=x0, x_t=x_t, coefficients=c))
-        x0_mse.append(mean_of_samples((moments.x0 - x0) ** 2))
-        noise_mse.append(mean_of_samples((process.noise_from(moments.x0, x_t, c) - drawn) ** 2))
+        term = bound_term(process, moments, x0=x0, x_t=x_t, coefficients=c)
+        noise_difference = process.noise_from(moments.x0, x_t, c) - drawn
+        found.append((term, mean_of_samples((moments.x0 - x0) ** 2), mean_of_samples(noise_difference**2)))
     prior = prior_term(process, x0)
-    stacked = torch.stack(terms, dim=1)
-    x0_mses, noise_mses = torch.stack(x0_mse, dim=1), torch.stack(noise_mse, dim=1)
-    return Bound(stacked.sum(1) + prior, prior, stacked, x0_mses, noise_mses, process.kept[::-1])
+    terms, x0_mse, noise_mse = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
+    return Bound(terms.sum(1) + prior, prior, terms, x0_mse, noise_mse, process.kept[::-1])

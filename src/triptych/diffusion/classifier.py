@@ -30,17 +30,15 @@ TOP = 5
 """Accuracy is also counted among this many most probable classes, where there are more."""
 
 
-def _published_encoder() -> EncoderConfig:
-    return EncoderConfig(attention_resolutions=(32, 16, 8), num_head_channels=64, resblock_updown=True)
-
-
 @config
 class ClassifierConfig(ModelConfig):
     """A classifier of noisy images."""
 
     kind_name: ClassVar = "classifier"
 
-    network: EncoderConfig = dataclasses.field(default_factory=_published_encoder)
+    network: EncoderConfig = dataclasses.field(
+        default_factory=lambda: EncoderConfig(attention_resolutions=(32, 16, 8), num_head_channels=64, resblock_updown=True)
+    )
     "The encoder; attention pooling has heads of num_head_channels."
     pool: Pool = "attention"
     "From features to classes: attention, or a mean, over the last map; spatial and spatial_v2: two layers on the means of all maps."

@@ -137,7 +137,7 @@ class DiffusionModel(Model):
 
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.sampling = config, config.sampling
         self.image_shape = (spec.channels, spec.image_size, spec.image_size)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.diffusion = GaussianDiffusion(config.diffusion)

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
-from triptych.diffusion.attention import attend
-from triptych.diffusion.init import zeroed
+from triptych.diffusion.blocks import attend, zeroed
 from triptych.diffusion.norm import GroupNorm, Modulation
 from triptych.diffusion.unet import Plan
 from triptych.nn.precision import widened

@@ -40,12 +40,8 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
 
 def ancestral_step(moments: Moments, c: StepCoefficients, noise: Tensor) -> Tensor:
     """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
-    deviation = c.not_last * (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else _deviation(moments, c)
-    return moments.mean + deviation * noise
-
-
-def _deviation(moments: Moments, c: StepCoefficients) -> float:
-    return float(c.not_last * moments.variance**0.5)
+    deviation = (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else moments.variance**0.5
+    return moments.mean + c.not_last * deviation * noise
 
 
 def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:

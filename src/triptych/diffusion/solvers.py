@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Literal, Protocol
 
@@ -93,41 +94,25 @@ def _rise(c: Coefficients, following: Coefficients) -> float:
     return math.log(c.sigma / following.sigma)
 
 
-def dpm_solver_2m(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
+def dpm_solver_2m(
+    predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor], tau: int = 0
+) -> Iterator[Step]:
     """The steps of DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2), one network call each; it asks for no noise.
 
-    x_0 goes on along the line through the last two predictions; the first step has but one.
+    With `tau` 1 those of SDE-DPM-Solver++(2M) (section 5), with noise in all but the last. x_0 is taken half a step on, along the line
+    through the last two predictions; the first step has but one.
     """
-    slope = _Slope()
-    for c, following in pairwise(points):
-        x0, h = predict(x, c), _rise(c, following)
-        x = following.sqrt_noise / c.sqrt_noise * x - following.sqrt_abar * math.expm1(-h) * slope.midway(x0, h)
-        yield Step(x, x0)
-    yield _last(predict, x, points)
-
-
-def dpm_solver_2m_sde(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
-    """The steps of SDE-DPM-Solver++(2M) (Lu et al. 2022, section 5), one network call each and noise in all but the last."""
-    slope = _Slope()
+    before: tuple[Tensor, float] | None = None
     for i, (c, following) in enumerate(pairwise(points)):
         x0, h = predict(x, c), _rise(c, following)
-        kept = following.sqrt_noise / c.sqrt_noise * math.exp(-h)
-        drawn = following.sqrt_noise * math.sqrt(-math.expm1(-2 * h))
-        x = kept * x - following.sqrt_abar * math.expm1(-2 * h) * slope.midway(x0, h) + drawn * noise(i)
+        midway = x0 if before is None else x0 + h / (2 * before[1]) * (x0 - before[0])
+        before = x0, h
+        kept = following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h)
+        x = kept * x - following.sqrt_abar * math.expm1(-(1 + tau) * h) * midway
+        if tau:
+            x = x + following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h)) * noise(i)
         yield Step(x, x0)
     yield _last(predict, x, points)
-
-
-class _Slope:
-    """The prediction of the step before, to go on from."""
-
-    def __init__(self) -> None:
-        self._before: tuple[Tensor, float] | None = None
-
-    def midway(self, x0: Tensor, h: float) -> Tensor:
-        """x_0 half a step h on, along the line through this prediction and the one before it; this one where it is the first."""
-        before, self._before = self._before, (x0, h)
-        return x0 if before is None else x0 + h / (2 * before[1]) * (x0 - before[0])
 
 
 def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step:
@@ -195,7 +180,7 @@ def heun(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise
 
 SOLVERS: dict[str, Solver] = {
     "dpm++2m": Solver(dpm_solver_2m, order=2, spacing="log-snr"),
-    "dpm++2m-sde": Solver(dpm_solver_2m_sde, order=2, spacing="log-snr"),
+    "dpm++2m-sde": Solver(partial(dpm_solver_2m, tau=1), order=2, spacing="log-snr"),
     "unipc": Solver(unipc, order=UNIPC_ORDER + 1, spacing="log-snr"),
     "heun": Solver(heun, order=2, spacing="edm", calls=2),
 }

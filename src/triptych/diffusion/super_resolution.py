@@ -74,7 +74,6 @@ class SuperResolution(DiffusionModel):
 
     def __init__(self, config: SuperResolutionConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
-        self.sampling = config.sampling
         self.input_size = config.small_size
 
     def make_network(self, spec: DataSpec, *, out_channels: int) -> SuperResolutionUNet:

@@ -20,11 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
-from triptych.diffusion.attention import AttentionOrder, SelfAttention
-from triptych.diffusion.embedding import timestep_embedding
-from triptych.diffusion.init import zeroed
+from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
 from triptych.diffusion.norm import NUM_GROUPS, GroupNorm, Modulation
-from triptych.diffusion.residual import ResBlock
 from triptych.nn.resample import convolved_enlarged, enlarged
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
@@ -221,18 +218,16 @@ class Encoder(nn.Module):
                 yield Stage([self._resample(width, f"input_blocks.{len(skips)}.0", up=False)])
                 skips.append(width)
 
-    def _residual(self, width: int, out_width: int, name: str) -> ResBlock:
-        c = self.config
-        return ResBlock(width, out_width, embedding=self.embedding, scale_shift=c.scale_shift_norm, dropout=c.dropout, name=name)
+    def _residual(self, width: int, out_width: int, name: str, resampling: Resampling = "none") -> ResBlock:
+        scale_shift, dropout = self.config.scale_shift_norm, self.config.dropout
+        return ResBlock(
+            width, out_width, embedding=self.embedding, scale_shift=scale_shift, dropout=dropout, resampling=resampling, name=name
+        )
 
     def _resample(self, width: int, name: str, *, up: bool) -> nn.Module:
-        c = self.config
-        if not c.resblock_updown:
-            return (Upsample if up else Downsample)(width, convolution=c.conv_resample)
-        resampling = "up" if up else "down"
-        return ResBlock(
-            width, width, embedding=self.embedding, scale_shift=c.scale_shift_norm, dropout=c.dropout, resampling=resampling, name=name
-        )
+        if self.config.resblock_updown:
+            return self._residual(width, width, name, "up" if up else "down")
+        return (Upsample if up else Downsample)(width, convolution=self.config.conv_resample)
 
     def _attention(self, width: int, heads: int) -> SelfAttention:
         c = self.config

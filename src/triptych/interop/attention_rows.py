@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from triptych.diffusion.attention import AttentionOrder
+from triptych.diffusion.blocks import AttentionOrder
 
 
 def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from triptych.data.config import DataConfig
 from triptych.diffusion.adm import ADMConfig
-from triptych.diffusion.attention import AttentionOrder
+from triptych.diffusion.blocks import AttentionOrder
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.schedules import ScheduleName

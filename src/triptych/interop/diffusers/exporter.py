@@ -23,7 +23,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADM
-from triptych.diffusion.attention import SelfAttention
+from triptych.diffusion.blocks import SelfAttention
 from triptych.diffusion.gaussian import RESCALED_TO, GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.norm import NUM_GROUPS

@@ -23,7 +23,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM
-from triptych.diffusion.attention import SelfAttention
+from triptych.diffusion.blocks import SelfAttention
 from triptych.diffusion.unet import Encoder
 from triptych.interop.attention_rows import legacy_rows
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
