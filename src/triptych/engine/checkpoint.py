@@ -144,7 +144,14 @@ def prune(folder: Path, *, keep_last: int, keep_every: int | None, best: int | N
     kept = {*numbers[-keep_last:], best}
     removed = [number for number in numbers if number not in kept and (keep_every is None or number % keep_every)]
     for number in removed:
-        _discard(checkpoint_path(folder, number))
+        path = checkpoint_path(folder, number)
+        doomed = folder / f"{_TEMPORARY}{path.name}-removed"
+        shutil.rmtree(doomed, ignore_errors=True)
+        try:
+            os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
+        except OSError as error:
+            raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
+        shutil.rmtree(doomed, ignore_errors=True)
     return removed
 
 
@@ -184,17 +191,6 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _discard(path: Path) -> None:
-    """Removes a checkpoint. It is renamed first, so that nobody sees a half of it. `sweep` removes what remains."""
-    doomed = path.with_name(f"{_TEMPORARY}{path.name}-removed")
-    shutil.rmtree(doomed, ignore_errors=True)
-    try:
-        os.rename(path, doomed)
-    except OSError as error:
-        raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
-    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _read_tensors(path: Path, expected: str) -> dict[str, Tensor]:

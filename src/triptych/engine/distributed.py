@@ -19,10 +19,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import (
-    PrefixStore,
-    _set_pg_timeout,
-)  # the latter is the one way to change it; torchtitan uses it too
+from torch.distributed.distributed_c10d import PrefixStore, _set_pg_timeout  # the one way to change it; torchtitan uses it too
 from torch.distributed.rendezvous import rendezvous
 
 from triptych.core.errors import ConfigError, UserError

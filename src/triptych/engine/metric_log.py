@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from triptych.core.errors import CheckpointError, ConfigError, printable
 from triptych.core.files import explain, write_text
@@ -67,18 +67,6 @@ def _measured(values: Any) -> dict[str, Any]:
         raise ValueError from None
 
 
-class Sink(Protocol):
-    """Somewhere else that measurements go."""
-
-    def resumed(self, images: int) -> None: ...
-
-    def write(self, images: int, values: Mapping[str, float]) -> None: ...
-
-    def image(self, images: int, path: Path) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class MetricLog:
     """Writes the log of one start of a run. For the process of rank 0."""
 
@@ -91,7 +79,7 @@ class MetricLog:
         """
         self._run, self._show = run, show
         self._began, self._earlier_seconds = time.monotonic(), 0.0
-        self._sinks: list[Sink] = []
+        self._sinks: list[_TensorBoard | _WeightsAndBiases] = []
         if config.tensorboard:
             self._sinks.append(_TensorBoard(run.tensorboard))
         if config.wandb != "off":

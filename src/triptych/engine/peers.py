@@ -141,7 +141,9 @@ class Peers:
             return error
         line = " ".join(str(error).split()) or type(error).__name__
         try:
-            if not _broken_connection(error):
+            # What a process gets when another one has gone.
+            broken = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+            if not broken:
                 self._tell(self.rank, f"failed: {line}", own=True)
                 return error
             behind = self._behind()  # as of now: they may arrive yet, too late
@@ -221,11 +223,6 @@ class Peers:
             sys.stderr.write(f"triptych: error: {message}\n")
             sys.stderr.flush()
         os._exit(1)
-
-
-def _broken_connection(error: BaseException) -> bool:
-    """Whether the error is what a process gets when another one has gone."""
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
 def spelled_minutes(minutes: float) -> str:

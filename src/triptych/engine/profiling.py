@@ -23,10 +23,9 @@ class Profiler:
     def __init__(self, folder: Path, *, steps: int) -> None:
         self._folder, self._left = folder, WARMUP_STEPS + steps
         self._profile: Any = None
-        self._on = steps > 0
 
     def __enter__(self) -> Profiler:
-        if self._on:
+        if self._left > WARMUP_STEPS:
             from torch.profiler import ProfilerActivity, profile, schedule
 
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
@@ -44,15 +43,12 @@ class Profiler:
         if self._left > 0:
             self._profile.step()
         else:
-            self._stop()
+            self.__exit__()
 
     def __exit__(self, *exception: object) -> None:
         if self._profile is not None:
-            self._stop()
-
-    def _stop(self) -> None:
-        self._profile.stop()
-        self._profile = None
+            self._profile.stop()
+            self._profile = None
 
     def _write(self, recorded: Any) -> None:
         order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"

@@ -28,9 +28,6 @@ def headlines(values: Mapping[str, float], phases: Sequence[Phase]) -> dict[str,
     """The measurements for the terminal: without groups and standard errors; of several phases the losses alone."""
     several = len(phases) > 1
     prefix = "" if several else f"{phases[0].name}/"
-    left_out = (
-        STANDARD_ERROR,
-        *(f"_q{group}" for group in range(NUM_GROUPS)),
-        *(("gradient_norm", "learning_rate") if several else ()),
-    )
+    left_out = (STANDARD_ERROR, *(f"_q{group}" for group in range(NUM_GROUPS)))
+    left_out += ("gradient_norm", "learning_rate") if several else ()
     return {name.removeprefix(prefix): value for name, value in values.items() if not name.endswith(left_out)}

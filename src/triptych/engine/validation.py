@@ -44,7 +44,9 @@ def validation_loss(
                     terms = model.loss(phase, batch, Rng(seed, ("validation", phase.name), batch.index))
                 values, squares = sums[phase.name]
                 values.add(terms)
-                squares.add(_squared(terms))
+                squares.add(
+                    LossTerms(terms.loss.double().square(), {name: value.double().square() for name, value in terms.logged.items()})
+                )
             done += len(raw)
             seen(done)
 
@@ -63,7 +65,3 @@ def validation_loss(
                 variance = max(squared[name] / count - mean**2, 0.0)
                 found[f"{phase.name}/{name}{STANDARD_ERROR}"] = math.sqrt(variance / (count - 1))
     return found
-
-
-def _squared(terms: LossTerms) -> LossTerms:
-    return LossTerms(terms.loss.double().square(), {name: value.double().square() for name, value in terms.logged.items()})
