@@ -279,10 +279,9 @@ def spelled(value: Any) -> str:
 def _quoted(value: Any) -> str:
     """A value as Python writes it, cut where it is long: it may come from a hostile file."""
     try:
-        text = repr(value)
+        return _cut(repr(value))
     except (ValueError, RecursionError):  # a number of more digits than Python writes; lists in lists in lists
         return f"something of type {type(value).__name__} that is too long to show"
-    return _cut(text)
 
 
 def _cut(text: str) -> str:

@@ -172,7 +172,6 @@ class DataInitialized(Protocol):
 
     def initialize(self, batch: Batch, rng: Rng) -> None:
         """Called once, before the first step, with the same first images in every process."""
-        ...
 
 
 @runtime_checkable

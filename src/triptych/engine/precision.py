@@ -39,8 +39,7 @@ class LossScale:
     def __init__(self, settings: TrainConfig) -> None:
         self.enabled = settings.precision == "fp16"
         self.log2_scale = torch.tensor(settings.loss_scale, dtype=torch.float64).log2().item()
-        self._growth = settings.loss_scale_growth
-        self._floor = settings.loss_scale_floor
+        self._growth, self._floor = settings.loss_scale_growth, settings.loss_scale_floor
 
     @property
     def scale(self) -> float:

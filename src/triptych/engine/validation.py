@@ -44,9 +44,8 @@ def validation_loss(
                     terms = model.loss(phase, batch, Rng(seed, ("validation", phase.name), batch.index))
                 values, squares = sums[phase.name]
                 values.add(terms)
-                squares.add(
-                    LossTerms(terms.loss.double().square(), {name: value.double().square() for name, value in terms.logged.items()})
-                )
+                logged = {name: value.double().square() for name, value in terms.logged.items()}
+                squares.add(LossTerms(terms.loss.double().square(), logged))
             done += len(raw)
             seen(done)
 
