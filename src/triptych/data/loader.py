@@ -8,6 +8,7 @@ size, and any number of processes and workers gives the same samples.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import signal
 import warnings
@@ -50,7 +51,9 @@ class Loader:
         Ends the stream of an earlier call. Raises DataError naming a file that cannot be used, RunError when a worker is killed.
         """
         self.close()
-        self._stream = _stream(self._samples, _positions(start, self._batch_size, self._share), self._workers)
+        own = self._share
+        positions = (np.arange(seen + own.start, seen + own.stop) for seen in itertools.count(start, self._batch_size))
+        self._stream = _stream(self._samples, positions, self._workers)
         return self._stream
 
     def close(self) -> None:
@@ -58,12 +61,6 @@ class Loader:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-
-def _positions(start: int, batch_size: int, own: range) -> Iterator[np.ndarray]:
-    while True:
-        yield np.arange(start + own.start, start + own.stop)
-        start += batch_size
 
 
 def evaluation_batches(

@@ -22,7 +22,6 @@ from triptych.diffusion.guidance import LabelledPredictor, NoisyImageClassifier,
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, last_sample
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
-from triptych.diffusion.unet import UNet
 
 _ENCODING_STEPS = 250  # a digit comes back from them with a mean error of 0.5 levels of 255; from 50 of 1.9
 
@@ -51,12 +50,6 @@ class ADM(DiffusionModel):
 
     encoding = EncodingConfig()
     interpolation = "sphere"
-    network: UNet
-
-    def make_network(self, spec: DataSpec, *, out_channels: int) -> UNet:
-        """The U-Net from x_t to what is predicted of it."""
-        network, size = self.config.network, spec.image_size
-        return UNet(network, image_size=size, in_channels=spec.channels, out_channels=out_channels, num_classes=self.num_classes)
 
     def conditions(self, batch: Batch) -> Conditions:
         """The labels, where the model is conditional."""

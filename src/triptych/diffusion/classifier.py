@@ -70,10 +70,7 @@ class ClassifierNetwork(Encoder):
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
     def forward(self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], rng: Rng | None = None) -> Float[Tensor, "b classes"]:
-        """The logits of images of `in_channels` channels.
-
-        `t`: original timesteps, integer, between two or rescaled. `rng` draws the dropout masks in training mode.
-        """
+        """The logits; `t` and `rng` as in `UNet`."""
         outputs, last = self._down(x, self._embed(t, None), rng)
         with torch.autocast(x.device.type, enabled=False):
             return self.out([*outputs, last])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec, checked_labels
 from triptych.core.config import Config, config, settings_like, spelled
@@ -30,7 +30,7 @@ from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
-from triptych.diffusion.unet import NO_LABEL, UNetConfig
+from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
 
 Conditions = tuple[Tensor | None, ...]
 """What the network gets after x and t: the labels (b,), or None, and before them what else the model goes by."""
@@ -133,7 +133,8 @@ class DiffusionModel(Model):
     averaged = ("network",)
     validated = ("denoise",)
     likelihood = FlowODEConfig()
-    network: nn.Module
+    unet: ClassVar[type[UNet]] = UNet
+    "The class of the network, called with x, t, the conditions and an rng."
 
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
         super().__init__()
@@ -143,7 +144,13 @@ class DiffusionModel(Model):
         self.diffusion = GaussianDiffusion(config.diffusion)
         out_channels = spec.channels * (2 if config.diffusion.learns_variance else 1)
         try:
-            self.network = self.make_network(spec, out_channels=out_channels)
+            self.network = self.unet(
+                config.network,
+                image_size=spec.image_size,
+                in_channels=spec.channels,
+                out_channels=out_channels,
+                num_classes=self.num_classes,
+            )
         except ConfigError as error:
             raise error.inside("network") from None
         self.timesteps = make_timestep_sampler(config.timestep_sampler, config.diffusion.steps)
@@ -152,10 +159,6 @@ class DiffusionModel(Model):
     def noise(self) -> GaussianConfig:
         """The timesteps that it was trained on."""
         return self.config.diffusion
-
-    @abstractmethod
-    def make_network(self, spec: DataSpec, *, out_channels: int) -> nn.Module:
-        """The network with fresh weights: called with x, t, the conditions and an rng. Raises ConfigError, of its own settings."""
 
     @abstractmethod
     def conditions(self, batch: Batch) -> Conditions:

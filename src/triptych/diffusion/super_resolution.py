@@ -50,8 +50,10 @@ class SuperResolutionConfig(DiffusionConfig):
 class SuperResolutionUNet(UNet):
     """The network eps(x_t, t, low_res, y): a U-Net that sees x_t and the enlarged small image, channel by channel."""
 
-    def __init__(self, network: UNetConfig, *, image_size: int, channels: int, out_channels: int, num_classes: int | None = None) -> None:
-        super().__init__(network, image_size=image_size, in_channels=2 * channels, out_channels=out_channels, num_classes=num_classes)
+    def __init__(
+        self, network: UNetConfig, *, image_size: int, in_channels: int, out_channels: int, num_classes: int | None = None
+    ) -> None:
+        super().__init__(network, image_size=image_size, in_channels=2 * in_channels, out_channels=out_channels, num_classes=num_classes)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (it takes one condition more)
         self,
@@ -70,18 +72,11 @@ class SuperResolution(DiffusionModel):
     """The model of a SuperResolutionConfig: an Upsampler."""
 
     config: SuperResolutionConfig
-    network: SuperResolutionUNet
+    unet = SuperResolutionUNet
 
     def __init__(self, config: SuperResolutionConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
         self.input_size = config.small_size
-
-    def make_network(self, spec: DataSpec, *, out_channels: int) -> SuperResolutionUNet:
-        """The U-Net from x_t and the small image to what is predicted of x_t."""
-        network, size = self.config.network, spec.image_size
-        return SuperResolutionUNet(
-            network, image_size=size, channels=spec.channels, out_channels=out_channels, num_classes=self.num_classes
-        )
 
     def conditions(self, batch: Batch) -> Conditions:
         """The small images, by the mean over areas of the large ones, and the labels where the model is conditional."""
