@@ -292,29 +292,6 @@ def test_two_processes_find_the_same(trained: Run, tmp_path: Path) -> None:
             np.testing.assert_allclose(arrays[name], values, rtol=1e-4, atol=1e-9, err_msg=name)
 
 
-def test_pieces(tmp_path: Path) -> None:
-    pieces = Pieces.of(tmp_path / "a.json", identity={"seed": 1})
-    assert list(pieces.missing(range(3, 9))) == [range(3, 9)]
-    for start, stop in ((4, 6), (5, 7), (8, 9)):  # the second overlaps: the same was asked for twice at once
-        pieces.save(range(start, stop), {"x": np.arange(start, stop)})
-    assert list(pieces.missing(range(3, 12))) == [range(3, 4), range(6, 8), range(9, 12)]
-    assert list(pieces.missing(range(3))) == [range(3)] and list(pieces.missing(range(4, 6))) == []
-    for items in (*pieces.missing(range(3, 12)),):
-        pieces.save(items, {"x": np.arange(items.start, items.stop)})
-    with pytest.raises(RunError, match=r"the pieces 0 to 2 of 12 are gone; the same command goes on"):
-        next(pieces.read(12))
-    pieces.save(range(3), {"x": np.arange(3)})
-    assert np.concatenate([arrays["x"] for _, arrays in pieces.read(12)]).tolist() == list(range(12))
-    (damaged,) = pieces.folder.glob("*-000000009.npz")
-    damaged.write_bytes(damaged.read_bytes()[:-9])
-    with pytest.raises(RunError, match=r"-000000009.npz is damaged, and was removed; the same command goes on"):
-        list(pieces.read(12))
-    assert list(pieces.missing(range(12))) == [range(8, 9)]
-    assert Pieces.of(tmp_path / "a.json", identity={"seed": 2}).folder != pieces.folder
-    pieces.remove()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_place_that_cannot_be_written_is_found_before_the_work(trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("triptych.runs.evaluation._measure", None)

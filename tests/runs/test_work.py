@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.runs.glow import moved_run, pixels
-from triptych.core.errors import Stopped
+from triptych.core.errors import RunError, Stopped
 from triptych.engine.distributed import World
 from triptych.engine.progress import unwatched
 from triptych.runs import Latents, Run
@@ -123,14 +123,27 @@ def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> Non
         in_memory(Squares().work, Two(0, 2, ALONE.device), unwatched)
 
 
-def test_pieces_that_were_asked_for_twice_at_once_count_once(tmp_path: Path) -> None:
-    pieces = Pieces.of(tmp_path / "a.npz", identity="squares")
-    for first in (0, 2, 4):
-        pieces.save(range(first, first + 4), {"squares": np.square(range(first, first + 4))})
-    assert list(pieces.missing(range(1, 10))) == [range(8, 10)]
-    parts = list(pieces.read(8))
-    assert [items for items, _ in parts] == [range(4), range(4, 8)]
-    assert assembled(parts, 8)["squares"].tolist() == np.square(range(8)).tolist()
+def test_pieces(tmp_path: Path) -> None:
+    pieces = Pieces.of(tmp_path / "a.json", identity={"seed": 1})
+    assert list(pieces.missing(range(3, 9))) == [range(3, 9)]
+    for start, stop in ((4, 6), (5, 7), (8, 9)):  # the second overlaps: the same was asked for twice at once
+        pieces.save(range(start, stop), {"x": np.arange(start, stop)})
+    assert list(pieces.missing(range(3, 12))) == [range(3, 4), range(6, 8), range(9, 12)]
+    assert list(pieces.missing(range(3))) == [range(3)] and list(pieces.missing(range(4, 6))) == []
+    for items in (*pieces.missing(range(3, 12)),):
+        pieces.save(items, {"x": np.arange(items.start, items.stop)})
+    with pytest.raises(RunError, match=r"the pieces 0 to 2 of 12 are gone; the same command goes on"):
+        next(pieces.read(12))
+    pieces.save(range(3), {"x": np.arange(3)})
+    assert np.concatenate([arrays["x"] for _, arrays in pieces.read(12)]).tolist() == list(range(12))
+    (damaged,) = pieces.folder.glob("*-000000009.npz")
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(RunError, match=r"-000000009.npz is damaged, and was removed; the same command goes on"):
+        list(pieces.read(12))
+    assert list(pieces.missing(range(12))) == [range(8, 9)]
+    assert Pieces.of(tmp_path / "a.json", identity={"seed": 2}).folder != pieces.folder
+    pieces.remove()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("training", [True, False])
