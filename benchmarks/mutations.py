@@ -120,7 +120,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "diffusion/super_resolution.py": _tests("diffusion", "super_resolution super_resolution_parity"),
     "diffusion/timestep_sampling.py": _tests("diffusion", "timestep_sampling"),
     "diffusion/unet.py": _tests("diffusion", "unet parity"),
-    "runs/pieces.py": _tests("runs", "work outputs"),
+    "runs/pieces.py": _tests("runs", "work"),
     "runs/work.py": _tests("runs", "work"),
 }
 
@@ -160,7 +160,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("diffusion/blocks.py", "q * q.shape[-1] ** -0.5", "q * q.shape[-2] ** -0.5"),
     ("diffusion/blocks.py", "self.heads, 3, c // self.heads).unbind(3)", "3, self.heads, c // self.heads).unbind(2)"),
     ("data/loader.py", "start += batch_size", "start += batch_size - 1"),
-    ("data/loader.py", "self._images.batch(items, index, seed=self._seed)", "self._images.batch(items, index, seed=0)"),
+    ("data/loader.py", "self._images.batch(self._items(index), index, seed=self._seed)", "self._images.batch(self._items(index), index, seed=0)"),
     ("data/few_shot.py", "others += others >= own", "others += others > own"),
     ("data/transforms.py", "pixels[chosen][:, :, ::-1]", "pixels[chosen][:, ::-1]"),
     ("diffusion/bounds.py", "prediction.detach(), logits", "prediction, logits"),
@@ -233,7 +233,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("flows/dequantization.py", "return (level + u) / 2**self.bits - 0.5", "return (level + u) / 2**self.bits"),
     ("flows/dequantization.py", "_ABOVE_LEVEL = 2.0**-10", "_ABOVE_LEVEL = 0.0"),
     ("flows/dequantization.py", "return self.bits - log_density", "return 8 - log_density"),
-    ("runs/work.py", "missing = list(store.missing(own))", "missing = [own]"),
+    ("runs/work.py", "for items in store.missing(own) if items]", "for items in [own] if items]"),
     ("runs/work.py", "made = len(own) - sum(map(len, missing))", "made = 0"),
     ("runs/work.py", "share(work.count, rank=world.rank, world_size=world.size)", "range(work.count)"),
     ("runs/work.py", "progress(made + images, len(own))", "progress(made + images, work.count)"),
