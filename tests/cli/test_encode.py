@@ -16,7 +16,7 @@ from triptych.cli.main import main
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import DataError
-from triptych.diffusion.adm import EncodingConfig
+from triptych.diffusion.adm import ADM, EncodingConfig
 from triptych.runs import Latents, Run, train
 from triptych.runs.directions import read_directions
 from triptych.runs.encoding import Coder
@@ -157,8 +157,10 @@ def test_decoded_images_are_rounded(run: Run, monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(found.images, levels)
 
 
-def test_run_encode_and_decode(run: Run) -> None:
+def test_run_encode_and_decode(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ADM, "encoding", EncodingConfig(steps=4))  # all 250 take seconds
     latents = run.encode(pixels(1), labels=["7"], device="cpu")
+    np.testing.assert_array_equal(latents.arrays[0], coder(run).encode(pixels(1), labels=["7"]).arrays[0])
     samples = run.decode(latents, device="cpu")
     assert samples.images.dtype == np.uint8 and samples.images.shape == (1, 8, 8, 1)
     assert samples.labels is not None and samples.labels.tolist() == [7]
