@@ -242,6 +242,16 @@ def test_settings_out_of_range(make, message):
         make()
 
 
+def test_a_file_of_settings_is_told_what_a_table_holds():
+    optim = OptimConfig()
+    with pytest.raises(ConfigError, match=r"^phases: got 5, expected a list of a table \(phase, learning_rate, beta1, .*\)$"):
+        optim.updated({"phases": 5})
+    with pytest.raises(
+        ConfigError, match=r"^phases.beta1: got 'x', expected a number or a table \(start, end, images, shape\) or nothing$"
+    ):
+        optim.updated({"phases": [{"beta1": "x"}]})
+
+
 def test_which_settings_a_run_may_go_on_with():
     """All of training but the seed, all of the optimizer but its kind."""
     for settings, fixed in ((TrainConfig, {"seed", "randomized_seed"}), (OptimConfig, {"name"})):

@@ -297,4 +297,6 @@ def type_name(annotation: Any) -> str:
         return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
     if typing.get_origin(annotation) is tuple:
         return f"a list of {type_name(typing.get_args(annotation)[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return f"a table ({', '.join(field_types(annotation))})"
     return str(getattr(annotation, "__name__", annotation))
