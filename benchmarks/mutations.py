@@ -159,7 +159,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("diffusion/norm.py", "d_weight, d_bias = ((1 + scale) * sum_dy_normal).sum(0)", "d_weight, d_bias = sum_dy_normal.sum(0)"),
     ("diffusion/blocks.py", "q * q.shape[-1] ** -0.5", "q * q.shape[-2] ** -0.5"),
     ("diffusion/blocks.py", "self.heads, 3, c // self.heads).unbind(3)", "3, self.heads, c // self.heads).unbind(2)"),
-    ("data/loader.py", "start += batch_size", "start += batch_size - 1"),
+    ("data/loader.py", "itertools.count(start, self._batch_size))", "itertools.count(start, self._batch_size - 1))"),
     ("data/loader.py", "self._images.batch(self._items(index), index, seed=self._seed)", "self._images.batch(self._items(index), index, seed=0)"),
     ("data/few_shot.py", "others += others >= own", "others += others > own"),
     ("data/transforms.py", "pixels[chosen][:, :, ::-1]", "pixels[chosen][:, ::-1]"),
