@@ -15,13 +15,12 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.diffusion.adm import ADMConfig
-from triptych.diffusion.blocks import SelfAttention
+from triptych.diffusion.blocks import SelfAttention, legacy_rows, split_rows
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
-from triptych.interop.attention_rows import legacy_rows, split_rows
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import from_state_dict, to_state_dict
 

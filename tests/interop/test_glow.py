@@ -15,7 +15,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.flows.glow import Glow, GlowConfig
-from triptych.interop.glow.published import published_checkpoint
+from triptych.interop.glow.importer import published_checkpoint
 from triptych.interop.glow.weights import averages, complete_flags, from_variables, structure_flags, variable_name
 from triptych.recipes.catalogue import load_recipe
 

@@ -12,8 +12,7 @@ import pytest
 
 from triptych import interop
 from triptych.core.errors import ConfigError
-from triptych.interop.exporting import TARGETS, exported
-from triptych.interop.importing import SOURCES, ImportRequest, folder_of, imported
+from triptych.interop.programs import SOURCES, TARGETS, ImportRequest, exported, folder_of, imported
 
 FOLDERS = {path.parent.name for path in Path(interop.__file__).parent.glob("*/__init__.py")}
 
@@ -54,5 +53,5 @@ def test_names_that_scripts_outside_rely_on() -> None:
 def test_the_flags_of_all_programs_come_without_pytorch() -> None:
     folders = ", ".join(f"triptych.interop.{folder}" for folder in sorted(FOLDERS))
     flags = ", ".join(f"triptych.interop.{folder}.flags" for folder in sorted(FOLDERS - {"diffusers"}))
-    words = f"import sys, triptych.interop.importing, triptych.interop.exporting, {folders}, {flags}; sys.exit('torch' in sys.modules)"
+    words = f"import sys, triptych.interop.programs, {folders}, {flags}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words]).returncode == 0

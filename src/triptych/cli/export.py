@@ -8,7 +8,7 @@ from triptych.cli.arguments import at_checkpoint, named_as_flags, run_argument
 from triptych.cli.output import show, show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.interop.exporting import Target
+from triptych.interop.programs import Target
 from triptych.runs.loading import WeightsChoice
 
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
@@ -65,7 +65,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def configure(run: str, arguments: Sequence[str]) -> ExportOptions:
-    """The options."""
     from triptych.cli.settings import parse
 
     options, _ = parse(

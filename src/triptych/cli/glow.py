@@ -61,7 +61,6 @@ def _training(flags: TrainFlags) -> Commands:
 
 
 def _model_words(flags: TrainFlags) -> str:
-    """The given flags that say what the model is, as a command line."""
     return words({name: flags[name] for name in FLAGS if name in flags.given and FLAGS[name].group == "model"})
 
 
@@ -73,8 +72,7 @@ def _inference(flags: TrainFlags) -> Commands:
         raise ConfigError("--n_test", f"got {flags['n_test']}, expected at least 1 with --inference, or -1 for the number of the problem")
     logdir = Path(flags["logdir"])
     if flags["restore_path"]:
-        run, before = import_commands("glow", flags["restore_path"], words=_model_words(flags), setting="--restore_path")
-        yield from before
+        run = yield from import_commands("glow", flags["restore_path"], words=_model_words(flags), setting="--restore_path")
     elif (logdir / "config.json").is_file():
         run = logdir
     else:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from triptych.cli.originals import Commands, flag_list, import_commands, nearest_recipe, note, run_all, weights_to_begin, without_python
 from triptych.cli.output import show_page
 from triptych.cli.processes import num_processes
 from triptych.core.errors import ConfigError
-from triptych.interop.guided_diffusion.flags import Kind
-from triptych.interop.guided_diffusion.scripts import SCRIPTS, ScriptFlags, read, script_name
+from triptych.interop.guided_diffusion.flags import SCRIPTS, Kind, ScriptFlags, read, script_name
 
 USAGE = """usage: triptych guided-diffusion SCRIPT --flag value ... [--run DIR | --out FILE]
 
@@ -52,7 +51,6 @@ def help_page(script: str) -> str:
 
 
 def commands(flags: ScriptFlags) -> Commands:
-    """What the flags of a script become."""
     return _COMMANDS[flags.script](flags)
 
 
@@ -74,24 +72,20 @@ def _train(flags: ScriptFlags) -> Commands:
 
 
 def _sample(flags: ScriptFlags) -> Commands:
-    run, commands = _imported(flags, "diffusion")
-    yield from commands
+    run = yield from _imported(flags, "diffusion")
     yield ["sample", str(run), *_sampler(flags, "diffusion")]
 
 
 def _sample_with_classifier(flags: ScriptFlags) -> Commands:
-    run, commands = _imported(flags, "diffusion")
-    yield from commands
-    guide, commands = _imported(flags, "classifier", name="classifier_path")
-    yield from commands
+    run = yield from _imported(flags, "diffusion")
+    guide = yield from _imported(flags, "classifier", name="classifier_path")
     yield ["sample", str(run), "--guide", str(guide), "--guidance-scale", str(flags["classifier_scale"]), *_sampler(flags, "diffusion")]
 
 
 def _sample_upsampled(flags: ScriptFlags) -> Commands:
     if not flags["base_samples"]:
         raise ConfigError("--base_samples", "missing: an .npz of small images (or a folder of them, or a run)")
-    run, commands = _imported(flags, "super-resolution")
-    yield from commands
+    run = yield from _imported(flags, "super-resolution")
     there = _small_images(Path(flags["base_samples"]), flags["small_size"])
     yield ["sample", str(run), "--base", flags["base_samples"], *_sampler(flags, "super-resolution", most=there)]
 
@@ -112,8 +106,7 @@ def _likelihood(flags: ScriptFlags) -> Commands:
 
     images = DataConfig(source="folder", path=flags["data_dir"], image_size=flags["image_size"], enlarge=True, validation_fraction=0.0)
     count = _num_samples(flags, len(images.open().train))
-    run, commands = _imported(flags, "diffusion")
-    yield from commands
+    run = yield from _imported(flags, "diffusion")
     note("the images are not mirrored at random, as the original does")
     command = ["evaluate", str(run), "--metrics", "bits-per-dim", "--likelihood", "bound", "--split", "all"]
     command += ["--data.path", flags["data_dir"], "--data.labels", "prefix" if flags["class_cond"] else "none", "--data.enlarge", "True"]
@@ -145,7 +138,7 @@ def _sampler(flags: ScriptFlags, kind: Kind, *, most: float = math.inf) -> list[
     ]
 
 
-def _imported(flags: ScriptFlags, kind: Kind, *, name: str = "model_path") -> tuple[Path, Commands]:
+def _imported(flags: ScriptFlags, kind: Kind, *, name: str = "model_path") -> Generator[list[str], None, Path]:
     return import_commands("guided-diffusion", flags[name], words=flags.words(kind), setting=f"--{name}")
 
 

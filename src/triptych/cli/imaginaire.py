@@ -96,17 +96,13 @@ def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, lis
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]
     if flags["wandb_id"]:
-        _write_wandb_id(logdir, flags["wandb_id"])
+        from triptych.engine.run_directory import RunDirectory
+
+        directory = RunDirectory(logdir)
+        directory.create()
+        try:
+            write_text(directory.wandb_id_path, f"{flags['wandb_id']}\n")
+        except OSError as error:
+            raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error
     yield words
     return begin
-
-
-def _write_wandb_id(logdir: Path, name: str) -> None:
-    from triptych.engine.run_directory import RunDirectory
-
-    directory = RunDirectory(logdir)
-    directory.create()
-    try:
-        write_text(directory.wandb_id_path, f"{name}\n")
-    except OSError as error:
-        raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from triptych.cli.arguments import next_command
 from triptych.cli.output import show, show_page
@@ -11,7 +12,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
-from triptych.interop.importing import SOURCES, expected_program
+from triptych.interop.programs import SOURCES, expected_program
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
@@ -41,8 +42,8 @@ class ImportOptions(Config):
 
     program: str
     file: str
+    run: str
     checkpoint: str | None = None
-    run: str | None = None
     flags: str | None = None
     ema: str | None = None
     ema_rate: float | None = None
@@ -55,23 +56,12 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         show_page(USAGE)
         return 0
-    options = configure(arguments)
+    options = asdict(configure(arguments))
 
     from triptych import runs
 
     try:
-        run = runs.import_run(
-            options.file,
-            str(options.run),
-            flags=options.flags,
-            program=options.program,  # type: ignore[arg-type]
-            ema=options.ema,
-            ema_rate=options.ema_rate,
-            checkpoint=options.checkpoint,
-            data=options.data,
-            processes=options.processes,
-            report=print,
-        )
+        run = runs.import_run(run_dir=options.pop("run"), **options, report=print)
     except ConfigError as error:
         own = error.setting in ("ema", "ema_rate", "flags", "data", "processes")  # options of this command
         raise ConfigError(f"--{error.setting.replace('_', '-')}" if own else error.setting, error.reason) from None

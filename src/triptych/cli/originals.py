@@ -10,8 +10,9 @@ import hashlib
 import importlib
 import shlex
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, num_processes
@@ -84,7 +85,7 @@ def run_all(commands: Callable[[], Commands]) -> int:
 
 
 def _run(command: list[str]) -> int:
-    """The exit code of a command, which is printed before."""
+    """Prints a command and runs it; gives its exit code."""
     from triptych.cli.main import VERBS
 
     if is_first_process():
@@ -99,10 +100,7 @@ def note(text: str) -> None:
 
 
 def without_python(arguments: Sequence[str], *, begin: str, several: str) -> Sequence[str]:
-    """A copied command line without `python`; ConfigError where something else launches it.
-
-    `begin`: what it has to begin with. `several`: the command for several processes.
-    """
+    """A copied command line without `python`; a ConfigError for another launcher says how to `begin`, and how `several` processes run."""
     if not arguments or arguments[0] not in LAUNCHERS:
         return arguments
     if arguments[0] not in ("python", "python3") or len(arguments) < 2:
@@ -117,31 +115,27 @@ def flag_list(flags: dict[str, OriginalFlag]) -> str:
     return "flags of the original, with its defaults:\n" + "\n".join(lines)
 
 
-def import_commands(program: str, path: str, *, words: str, setting: str) -> tuple[Path, Commands]:
-    """The run of the weights in a file, and the command that makes it; no command where the run is there already.
+def import_commands(program: str, path: str, *, words: str, setting: str) -> Generator[list[str], None, Path]:
+    """Returns the run of the weights in a file; yields the command that makes it, where it is not there already.
 
     `path` may be a run itself. `words`: the flags that describe the model. `setting`: the flag that names the file.
     """
     if not path:
         raise ConfigError(setting, "missing: the file of the weights, or a run directory")
     if (Path(path) / "config.json").is_file():
-        return Path(path), iter(())
+        return Path(path)
     digest = hashlib.sha256(f"{Path(path).resolve()} {_version(Path(path))} {words}".encode()).hexdigest()[:6]
     run = Path("runs") / f"{Path(path).stem}-{digest}"
-    if (run / "config.json").is_file():
-        return run, iter(())
-    return run, iter([["import", program, path, "--run", str(run), *(["--flags", words] if words else [])]])
+    if not (run / "config.json").is_file():
+        yield ["import", program, path, "--run", str(run), *(["--flags", words] if words else [])]
+    return run
 
 
 def weights_to_begin(program: str, flags: FlagValues, name: str, *, words: str) -> Generator[list[str], None, list[str]]:
-    """Yields the import of the weights that a flag of a training names; returns the options by which `triptych train` begins with them.
-
-    `words`: as in `import_commands`.
-    """
+    """Yields the import of the weights that a training's flag names; returns the options by which `triptych train` begins with them."""
     if not flags[name]:
         return []
-    run, commands = import_commands(program, flags[name], words=words, setting=f"--{name}")
-    yield from commands
+    run = yield from import_commands(program, flags[name], words=words, setting=f"--{name}")
     note(f"--{name} gives the weights alone; a run of Triptych goes on exactly when the same command is given again")
     return ["--init-from", str(run)]
 
@@ -172,9 +166,7 @@ def settings_flags(base: Config, target: Config) -> list[str]:
 
     words: list[str] = []
     for flag in flags_of(base):
-        value: Any = target
-        for part in flag.setting.split("."):
-            value = getattr(value, part)
+        value = attrgetter(flag.setting)(target)
         if value != flag.default:
             words += [flag.name, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
     return words

@@ -135,3 +135,20 @@ class SelfAttention(nn.Module):
 def _pointwise(x: Tensor, layer: nn.Conv1d) -> Tensor:
     """The layer at every pixel of (b, c, h, w). As a convolution: a CPU's matrix product may run at half its speed (MKL on AMD does)."""
     return F.conv2d(x, layer.weight[..., None], layer.bias)
+
+
+def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows of the queries, keys and values, each (channels, ...) and counted (heads, channels of a head)."""
+    channels = len(qkv) // 3
+    if order == "legacy":
+        parts = qkv.reshape(heads, 3, channels // heads, *qkv.shape[1:]).transpose(0, 1)
+    else:
+        parts = qkv.reshape(3, heads, channels // heads, *qkv.shape[1:])
+    q, k, v = parts.reshape(3, channels, *qkv.shape[1:]).unbind(0)
+    return q, k, v
+
+
+def legacy_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> Tensor:
+    """The rows in the legacy order."""
+    parts = torch.stack(split_rows(qkv, heads=heads, order=order))
+    return parts.reshape(3, heads, -1, *qkv.shape[1:]).transpose(0, 1).reshape(qkv.shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -29,7 +30,6 @@ class OriginalFlag:
 
     @property
     def type(self) -> type:
-        """bool, int, float or str."""
         return type(self.default)
 
 
@@ -80,10 +80,7 @@ def parse_flags(words: str | Sequence[str], table: Mapping[str, OriginalFlag]) -
 
 
 def checked_flags(values: Mapping[str, Any], table: Mapping[str, OriginalFlag]) -> dict[str, Value]:
-    """Python values by flag, each of its flag's type; a list of numbers may stand for the text of one ("1,2,2").
-
-    Raises ConfigError for an unknown flag and for a value of the wrong type.
-    """
+    """Python values as their flags' types (a list may stand for a text of numbers); ConfigError for an unknown flag or another type."""
     checked: dict[str, Value] = {}
     for name, value in values.items():
         flag = _named(name, table)
@@ -118,8 +115,18 @@ def command_line(values: Mapping[str, Any]) -> str:
     return " ".join(f"--{name} {flag_text(value)}" for name, value in values.items() if flag_text(value) != "")
 
 
+@contextmanager
+def named_as_flags(names: Mapping[str, str], flags: Container[str]) -> Iterator[None]:
+    """Within it a ConfigError is about the flag of its setting, if there is one. `names`: flags by a setting's last name, else alike."""
+    try:
+        yield
+    except ConfigError as error:
+        last = error.setting.rpartition(".")[2]
+        name = names.get(last, last)
+        raise ConfigError(f"--{name}" if name in flags else error.setting, error.reason) from None
+
+
 def listed(names: Iterable[str]) -> str:
-    """Names of flags, separated by commas."""
     return ", ".join(f"--{name}" for name in names)
 
 
@@ -138,7 +145,6 @@ def _several(words: Iterable[str]) -> Iterator[str]:
 
 
 def _begun(name: str, table: Mapping[str, OriginalFlag]) -> OriginalFlag:
-    """The flag of that name, or the only one that begins with it."""
     if name in table:
         return table[name]
     begun = [flag for flag in table if name and flag.startswith(name)]

@@ -30,7 +30,8 @@ _FOOTER, _MAGIC, _TRAILER = 48, 0xDB4775248B80FB57, 5
 _LARGEST_INDEX = 1 << 26  # bytes; that of 4,000 variables has 300,000
 _MOST_AXES = 32
 _DATA_FILE = re.compile(r"\.data-\d{5}-of-\d{5}$")
-_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "bfloat16", 19: "<f2"}
+_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 14: "<u2", 19: "<f2"}
+_BFLOAT16 = 14  # the upper half of a float32
 _OTHER_TYPES = {4: "uint8", 5: "int16", 6: "int8", 7: "text", 8: "complex64", 10: "bool", 17: "uint16", 22: "uint32", 23: "uint64"}
 
 
@@ -93,10 +94,7 @@ def bundle_files(path: str | Path) -> list[Path]:
 
 
 def find_bundle(path: str | Path) -> Path:
-    """The prefix of the checkpoint that is meant by its prefix, one of its files, or a folder that has it, itself or in a sub-folder.
-
-    Raises CheckpointError where there is none, or several.
-    """
+    """The prefix of the checkpoint that its prefix, one of its files or a folder (or sub-folder) names. CheckpointError: none, several."""
     path = Path(path)
     if path.is_dir():
         indices = sorted(path.glob("*.index")) or sorted(path.glob("*/*.index"))
@@ -144,7 +142,6 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 
 
 def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a table, in their order."""
     footer = data[-_FOOTER:]
     _, position = _handle(footer, 0)  # the other index, of what describes blocks; checkpoints have none
     place, _ = _handle(footer, position)
@@ -252,7 +249,7 @@ class _Shard:
         if entry.dtype not in _TYPES:
             kind = _OTHER_TYPES.get(entry.dtype, f"of TensorFlow's type {entry.dtype}")
             raise CheckpointError(f"{self.path}: {name} is {kind}, expected float16 to float64, bfloat16, int32 or int64")
-        if math.prod(entry.shape) * _width(entry) != entry.size:
+        if math.prod(entry.shape) * np.dtype(_TYPES[entry.dtype]).itemsize != entry.size:
             _refuse(self.path, f"{name} of shape {list(entry.shape)} has {entry.size} bytes")
         if entry.offset + entry.size > self._size:
             _refuse(self.path, f"it is cut short: {name} ends at byte {entry.offset + entry.size} of {self._size}")
@@ -267,15 +264,10 @@ class _Shard:
             raise CheckpointError(f"{self.path}: there is no memory for the {entry.size} bytes of {name}") from None
         if len(data) != entry.size or masked(crc32c(data)) != entry.crc:
             _refuse(self.path, f"the checksum of {name} is wrong")
-        kind = _TYPES[entry.dtype]
-        if kind == "bfloat16":  # the upper half of a float32
-            return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(entry.shape)
-        return data.view(kind).reshape(entry.shape)
-
-
-def _width(entry: Entry) -> int:
-    kind = _TYPES[entry.dtype]
-    return 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+        values = data.view(_TYPES[entry.dtype])
+        if entry.dtype == _BFLOAT16:
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return values.reshape(entry.shape)
 
 
 # Arrays in an archive ------------------------------------------------------------------------------------------------------

@@ -38,7 +38,22 @@ def read_content(path: str | Path) -> Any:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} is a folder; give a file of weights (.pt)" if path.is_dir() else f"there is no file {path}")
-    return _load(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_tensors(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except PermissionError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    except MemoryError:
+        raise
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged, or not a file of safetensors") from error
+    except Exception as error:  # what a damaged file raises depends on where the damage is
+        if "unsupported global" in str(error).lower() or "Unsupported class" in str(error):
+            raise CheckpointError(f"{path} holds more than tensors: to read it, code that it names would have to be run") from error
+        raise CheckpointError(f"{path} is damaged, or not a file of PyTorch's weights") from error
 
 
 def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor]:
@@ -98,27 +113,7 @@ def _is_whole(tensor: Tensor) -> bool:
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without the prefixes that all names have."""
     for prefix in _WRAPPERS:
         if all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     return tensors
-
-
-def _load(path: Path) -> Any:
-    try:
-        if path.suffix == ".safetensors":
-            return load_tensors(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except PermissionError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
-    except MemoryError:
-        raise
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged, or not a file of safetensors") from error
-    except Exception as error:  # what a damaged file raises depends on where the damage is
-        if "unsupported global" in str(error).lower() or "Unsupported class" in str(error):
-            raise CheckpointError(f"{path} holds more than tensors: to read it, code that it names would have to be run") from error
-        raise CheckpointError(f"{path} is damaged, or not a file of PyTorch's weights") from error

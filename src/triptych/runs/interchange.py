@@ -1,6 +1,6 @@
 """Weights of other programs as runs of ours, and runs as files of other programs.
 
-The importer of a program (interop/importing.py) reads its files; `import_run` writes the run. It has one checkpoint, at 0 images. Its
+The importer of a program (interop/programs.py) reads its files; `import_run` writes the run. It has one checkpoint, at 0 images. Its
 state.json says under "imported" where the weights come from: the program, the file, its SHA-256 (of several files, that of all their
 bytes), the flags, and the moving averages that came with it ("averages": stems of files). Published weights are themselves an average and
 are stored once, as the model's; with that mark they are used where the run's first average is asked for.
@@ -21,8 +21,7 @@ from triptych.core.files import explain
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.exporting import Exported, ExportRequest, Target, exported
-from triptych.interop.importing import ImportRequest, Source, imported
+from triptych.interop.programs import Exported, ExportRequest, ImportRequest, Source, Target, exported, imported
 from triptych.runs.document import RunDocument
 from triptych.runs.run import Run, open_run
 

@@ -23,13 +23,12 @@ from triptych.core.errors import ConfigError
 from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADM
-from triptych.diffusion.blocks import SelfAttention
+from triptych.diffusion.blocks import SelfAttention, split_rows
 from triptych.diffusion.gaussian import RESCALED_TO, GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.norm import NUM_GROUPS
 from triptych.diffusion.unet import UNet
-from triptych.interop.attention_rows import split_rows
-from triptych.interop.exporting import Exported, ExportRequest
+from triptych.interop.programs import Exported, ExportRequest
 
 _VERSION = "0.34.0"  # whose configurations these are; later versions read them too
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
@@ -69,17 +68,14 @@ class DiffusersModel:
 
 
 def exported(request: ExportRequest) -> Exported:
-    """Writes the folder; an earlier export is replaced. Raises as `exporting.exported` does."""
+    """Writes the folder; an earlier export is replaced. Raises as `programs.exported` does."""
     layout = to_diffusers(request.load(), drop_variance=request.drop_variance)
     write_diffusers(layout, request.out)
     return Exported((request.out,), None, tuple(layout.notes))
 
 
 def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel:
-    """The model in diffusers' layout. `drop_variance`: without the output channels of a learned variance.
-
-    Raises ConfigError that names every setting for which diffusers has nothing.
-    """
+    """The model in diffusers' layout, with `drop_variance` without a learned variance; a ConfigError names all that diffusers lacks."""
     if not isinstance(model, ADM):
         raise ConfigError("", f"diffusers cannot express this model: its UNet2DModel has no counterpart of {type(model).__name__}")
     diffusion = model.config.diffusion
@@ -105,10 +101,7 @@ def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel
 
 
 def write_diffusers(layout: DiffusersModel, folder: Path) -> None:
-    """Writes the folder, whole or not at all; an earlier export is replaced.
-
-    Raises ConfigError where other files are in the way, OSError and SafetensorError where the disk refuses.
-    """
+    """Writes the folder, whole or not at all; an earlier export is replaced, and ConfigError raised where other files are in the way."""
     if folder.name in ("", ".."):
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
     if folder.exists() and not _is_export(folder):

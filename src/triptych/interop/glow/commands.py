@@ -10,6 +10,7 @@ from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.flows.glow import GlowConfig
+from triptych.interop.flags import named_as_flags
 from triptych.interop.glow.flags import AUGMENTATIONS, FLAGS, OPTIMIZERS, TrainFlags
 from triptych.interop.glow.weights import model_config
 from triptych.recipes.config import RunConfig
@@ -41,13 +42,10 @@ Note = Callable[[str], None]
 
 
 def training(flags: TrainFlags, note: Note) -> RunConfig:
-    """What the flags train. `note` hears of what differs from the original.
-
-    Raises ConfigError, about the original's flag where a setting has one.
-    """
+    """What the flags train. `note` hears of what differs from the original; a ConfigError is about its flag, where a setting has one."""
     if flags["epochs"] < 2:
         raise ConfigError("--epochs", f"got {flags['epochs']}, expected at least 2 (the original trains for one less)")
-    try:
+    with named_as_flags(_FLAG_OF, FLAGS):
         config = RunConfig(
             model=_model_config(flags, note),
             data=data_config(flags, note),
@@ -55,10 +53,6 @@ def training(flags: TrainFlags, note: Note) -> RunConfig:
             optim=_optim_config(flags, note),
             log=LogConfig(every=flags.step_images if flags["verbose"] else flags.epoch_images),
         )
-    except ConfigError as error:
-        last = error.setting.rpartition(".")[2]
-        name = _FLAG_OF.get(last, last)
-        raise ConfigError(f"--{name}" if name in FLAGS else error.setting, error.reason) from None
     if "epochs" not in flags.given:
         note(f"--epochs is {flags['epochs']}: training ends after {config.train.total_images} images; stop it with Ctrl-C")
     size, levels = flags.image_size, flags["n_levels"]

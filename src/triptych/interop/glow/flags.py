@@ -108,7 +108,6 @@ class TrainFlags(FlagValues):
 
     @property
     def num_tested(self) -> int:
-        """Images of a validation."""
         return _NUM_TESTED[self["problem"]] if self["n_test"] == -1 else self["n_test"]
 
     @property
@@ -128,10 +127,7 @@ class TrainFlags(FlagValues):
 
     @property
     def second_rate(self) -> float:
-        """beta2 of the original's optimizers and the rate of its moving averages, whose memory is polyak_epochs (1) epochs.
-
-        0 to 0.999999, to six places.
-        """
+        """beta2 and the rate of the moving averages, whose memory is polyak_epochs (1) epochs: 0 to 0.999999, to six places."""
         return min(max(round(1 - 1 / (self.epoch_steps * self["polyak_epochs"]), 6), 0.0), 0.999999)
 
 

@@ -7,8 +7,10 @@ averages in the checkpoint become the run's.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from triptych.core.batch import DataSpec
@@ -18,13 +20,24 @@ from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop.flags import checked_flags, parse_flags
 from triptych.interop.glow import weights
 from triptych.interop.glow.flags import FLAGS, TrainFlags, check_positive, words
-from triptych.interop.glow.published import PublishedCheckpoint, published_checkpoint
-from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
 from triptych.interop.tensor_bundle import bundle_files, read_variables
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
 _PROCESSES = 8  # of the original's recipes; a checkpoint does not say, and the rate of its averages depends on it
+_PERMUTATIONS = {"reverse": 0, "shuffle": 1, "1x1": 2}
+_COUPLINGS = {"add": 0, "aff": 1}
+_CATEGORIES = {"bdr": "bedroom", "crh": "church", "twr": "tower"}
+
+
+@dataclass(frozen=True)
+class PublishedCheckpoint:
+    """A published checkpoint: the name of its archive, the flags that its shapes do not tell or have to bear out, and its recipe."""
+
+    name: str
+    flags: Mapping[str, Any] = field(hash=False)
+    recipe: str
 
 
 def imported(request: ImportRequest) -> ImportedRun:
@@ -92,10 +105,7 @@ def _spec(model: Glow) -> DataSpec:
 
 
 def _run_config(model: Glow, published: PublishedCheckpoint | None) -> RunConfig:
-    """The model, with the training and the data of its recipe, or else of the recipe most like it.
-
-    The settings of the model that leave no trace in the weights are the recipe's too.
-    """
+    """The model, with training, data and settings that leave no trace in weights from its recipe, or from the recipe most like it."""
     spec = _spec(model)
     recipe = _most_like(model.config, spec) if published is None else load_recipe(published.recipe)
     assert isinstance(recipe.model, GlowConfig)
@@ -119,3 +129,17 @@ def _most_like(model: GlowConfig, spec: DataSpec) -> RunConfig:
     glows = [recipe for recipe in loaded if isinstance(recipe.model, GlowConfig)]
     # Not one of the built-in digits: a run with those would train on them, though nobody asked for digits.
     return min((recipe for recipe in glows if recipe.data.source != "digits"), key=differences)
+
+
+def published_checkpoint(path: str | Path) -> PublishedCheckpoint | None:
+    """The published checkpoint that a path speaks of: a folder of it, or the file itself, is called like the archive; None: none."""
+    for part in reversed(Path(path).absolute().parts):
+        ablation = re.search(r"abl-(reverse|shuffle|1x1)-(add|aff)", part)
+        if ablation:
+            flags = {"flow_permutation": _PERMUTATIONS[ablation[1]], "flow_coupling": _COUPLINGS[ablation[2]]}
+            return PublishedCheckpoint(ablation[0], {"problem": "cifar10", "image_size": 32, "n_bits_x": 8} | flags, "glow-cifar10")
+        lsun = re.search(r"lsun-rnvp-(bdr|crh|twr)", part)
+        if lsun:
+            flags = {"problem": "lsun_realnvp", "image_size": 64, "n_bits_x": 8, "flow_permutation": 2, "flow_coupling": 1}
+            return PublishedCheckpoint(lsun[0], flags, f"glow-lsun-{_CATEGORIES[lsun[1]]}")
+    return None

@@ -117,12 +117,13 @@ def structure_flags(variables: Variables) -> dict[str, Any]:
     if len(steps) < levels * depth:
         level, step = next(place for place in itertools.product(range(levels), range(depth)) if place not in steps)
         raise CheckpointError(f"the weights have no model/{level}/{step}, but other levels have it")
-    channels, out = (_last_axis(variables, f"model/0/0/{name}") for name in ("actnorm_center/b", "f1/l_last/W"))
+    names = ("actnorm_center/b", "f1/l_last/W", "f1/l_1/W")
+    channels, out, width = (_shape(variables, f"model/0/0/{name}", axes=4)[-1] for name in names)
     step_names = {name.split("/", 3)[3] for name in variables if _STEP.match(name)}
     return {
         "n_levels": levels,
         "depth": depth,
-        "width": _last_axis(variables, "model/0/0/f1/l_1/W"),
+        "width": width,
         "flow_coupling": int(out == channels),
         "flow_permutation": 2 if "invconv/W" in step_names else 1 if "shuffle/indices" in step_names else 0,
         "learntop": "model/prior/p/W" in variables,
@@ -149,7 +150,6 @@ def _checked(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_config(values: Mapping[str, Any]) -> GlowConfig:
-    """The configuration that the model's flags are."""
     return GlowConfig(
         levels=values["n_levels"],
         depth=values["depth"],
@@ -199,10 +199,6 @@ def _found(variables: Variables, name: str) -> np.ndarray:
     if name not in variables:
         raise CheckpointError(f"the weights have no {name}, which a model of these flags has; see {_STRUCTURE}")
     return np.asarray(variables[name])
-
-
-def _last_axis(variables: Variables, name: str) -> int:
-    return _shape(variables, name, axes=4)[-1]
 
 
 def _num_classes(variables: Variables) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.interop.flags import named_as_flags
 from triptych.interop.guided_diffusion.configs import FLAG_OF, configuration
-from triptych.interop.guided_diffusion.scripts import ScriptFlags
+from triptych.interop.guided_diffusion.flags import ScriptFlags
 from triptych.recipes.config import RunConfig
 
 ENDLESS_IMAGES = 10**12
@@ -24,42 +25,31 @@ _TRAINING_FLAG_OF = {
 
 
 def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None]) -> RunConfig:
-    """What the flags of a training script train on so many processes. `note` hears of what differs from the original.
-
-    Raises ConfigError, about the original's flag where a setting has one.
-    """
-    try:
-        return _training(flags, processes, note)
-    except ConfigError as error:
-        last = error.setting.rpartition(".")[2]
-        name = (FLAG_OF | _TRAINING_FLAG_OF).get(last, last)
-        raise ConfigError(f"--{name}" if name in flags.values else error.setting, error.reason) from None
-
-
-def _training(flags: ScriptFlags, processes: int, note: Callable[[str], None]) -> RunConfig:
-    classifier, batch = flags.kind == "classifier", flags["batch_size"] * processes
-    model, image_size = configuration(flags.values, flags.kind)
-    model = model.updated({"timestep_sampler": flags["schedule_sampler"]} | ({"noised": flags["noised"]} if classifier else {}))
-    return RunConfig(
-        model=model,
-        data=DataConfig(
-            source="folder",
-            path=flags["data_dir"],
-            image_size=image_size,
-            channels=3,
-            labels="prefix" if classifier or flags["class_cond"] else "none",
-            crop="random" if classifier else "center",
-            enlarge=True,
-            validation_fraction=0.05 if classifier and flags["val_data_dir"] else 0.0,
-        ),
-        train=_train_config(flags, batch, note),
-        optim=OptimConfig(
-            learning_rate=flags["lr"],
-            weight_decay=flags["weight_decay"],
-            schedule="linear" if (flags["anneal_lr"] if classifier else flags["lr_anneal_steps"] > 0) else "constant",
-        ),
-        log=LogConfig(every=flags["log_interval"] * batch),
-    )
+    """What a script's flags train. `note` hears of what differs from the original; a ConfigError is about its flag, if there is one."""
+    with named_as_flags(FLAG_OF | _TRAINING_FLAG_OF, flags.values):
+        classifier, batch = flags.kind == "classifier", flags["batch_size"] * processes
+        model, image_size = configuration(flags.values, flags.kind)
+        model = model.updated({"timestep_sampler": flags["schedule_sampler"]} | ({"noised": flags["noised"]} if classifier else {}))
+        return RunConfig(
+            model=model,
+            data=DataConfig(
+                source="folder",
+                path=flags["data_dir"],
+                image_size=image_size,
+                channels=3,
+                labels="prefix" if classifier or flags["class_cond"] else "none",
+                crop="random" if classifier else "center",
+                enlarge=True,
+                validation_fraction=0.05 if classifier and flags["val_data_dir"] else 0.0,
+            ),
+            train=_train_config(flags, batch, note),
+            optim=OptimConfig(
+                learning_rate=flags["lr"],
+                weight_decay=flags["weight_decay"],
+                schedule="linear" if (flags["anneal_lr"] if classifier else flags["lr_anneal_steps"] > 0) else "constant",
+            ),
+            log=LogConfig(every=flags["log_interval"] * batch),
+        )
 
 
 def _train_config(flags: ScriptFlags, batch: int, note: Callable[[str], None]) -> TrainConfig:

@@ -144,10 +144,7 @@ class OriginalFlags:
 
 
 def original_flags(config: ModelConfig, spec: DataSpec) -> OriginalFlags:
-    """The flags by which guided-diffusion's scripts make the network of `config` for the images of `spec`, and its diffusion.
-
-    Raises ConfigError that names every setting for which there is no flag.
-    """
+    """The flags that make the network of `config` for the images of `spec` and its diffusion; a ConfigError names all that have none."""
     refused = list(_refused(config, spec))
     if refused:
         raise ConfigError("", "guided-diffusion cannot express this model: " + "; ".join(refused))
@@ -235,7 +232,6 @@ def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
 
 
 def _head_channels(network: EncoderConfig, spec: DataSpec) -> set[int]:
-    """The channels of the heads of all attention layers."""
     levels = plan(network, image_size=spec.image_size)
     widths = [width for width, there in zip(levels.widths, levels.attention, strict=True) if there]
     return {network.num_head_channels or width // network.num_heads for width in (*widths, levels.widths[-1])}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from triptych.core.errors import ConfigError
 from triptych.core.files import write_text
-from triptych.interop.exporting import Exported, ExportRequest
 from triptych.interop.flags import command_line
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
+from triptych.interop.programs import Exported, ExportRequest
 from triptych.interop.weight_files import write_weights
 
 
 def exported(request: ExportRequest) -> Exported:
-    """Writes both files; an earlier export is replaced. Raises as `exporting.exported` does."""
+    """Writes both files; an earlier export is replaced. Raises as `programs.exported` does."""
     out = request.out
     if request.drop_variance:
         raise ConfigError("drop_variance", "guided-diffusion makes no use of it: leave it out, or export to diffusers")

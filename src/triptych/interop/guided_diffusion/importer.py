@@ -19,12 +19,11 @@ from triptych.data.config import DataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.interop.flags import command_line, parse_flags
-from triptych.interop.guided_diffusion.flags import PROGRAMS, Program, all_flags
+from triptych.interop.guided_diffusion.flags import OF_SCRIPTS, PROGRAMS, Program, all_flags
 from triptych.interop.guided_diffusion.published import Published, recognise
-from triptych.interop.guided_diffusion.scripts import OF_SCRIPTS
 from triptych.interop.guided_diffusion.shapes import shape_flags
 from triptych.interop.guided_diffusion.weights import DescribedNetwork, describe, filled_model
-from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
@@ -117,7 +116,6 @@ def _run_config(described: DescribedNetwork, recipe: str | None) -> RunConfig:
 
 
 def _rate(ema: Path) -> float:
-    """The rate in a name such as ema_0.9999_500000.pt."""
     match = re.match(r"ema_(0?\.\d+|0)_", ema.name)
     if match is None:
         raise ConfigError("ema", f"got {ema.name!r}, expected a name such as ema_0.9999_500000.pt, which says the rate of the average")

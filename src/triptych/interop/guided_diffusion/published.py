@@ -121,10 +121,7 @@ class Recognised:
 
 
 def recognise(weights: Mapping[str, Tensor], name: str | None = None) -> Recognised | None:
-    """The published file of that name, or with those shapes; None: there is none.
-
-    Raises CheckpointError for a file that has the name of a published one and another network.
-    """
+    """The published file of that name, or with those shapes, or None. Raises CheckpointError where the name has another network."""
     shapes = {depth: read_shape(weights, depth=depth) for depth in (2, 4)}  # a classifier's depth may not be certain
     fitting = [published for published in PUBLISHED if any(_fits(published, shape) for shape in shapes.values())]
     namesake = next((published for published in PUBLISHED if published.name == Path(name or "").name), None)

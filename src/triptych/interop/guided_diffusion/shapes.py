@@ -16,7 +16,7 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.diffusion.unet import CHANNEL_MULT
-from triptych.interop.flags import flag_text
+from triptych.interop.flags import Value, flag_text
 from triptych.interop.guided_diffusion.flags import Kind
 
 _FEWEST_AXES = {"time_embed.0.weight": 2, "input_blocks.0.0.weight": 2, "out.2.positional_embedding": 2}
@@ -64,6 +64,26 @@ class Shape:
             return self.pool_size * 2 ** (len(self.widths) - 1)
         return self.table_sizes[0] if len(self.table_sizes) == 1 else None
 
+    @property
+    def facts(self) -> dict[str, tuple[Value, str]]:
+        """The values of flags that leave a trace whatever the image size, the width and the depth first, each with what shows it."""
+        prefix = "classifier_" if self.kind == "classifier" else ""
+        facts: dict[str, tuple[Value, str]] = {
+            "classifier_width" if prefix else "num_channels": (self.num_channels, str(self.num_channels)),
+            "classifier_depth" if prefix else "num_res_blocks": (self.num_res_blocks, str(self.num_res_blocks)),
+        }
+        how = "scale and shift" if self.scale_shift_norm else "are added"
+        facts[f"{prefix}use_scale_shift_norm"] = (self.scale_shift_norm, f"embeddings that {how}")
+        if self.resblock_updown is not None:
+            what = "residual blocks" if self.resblock_updown else "convolutions"
+            facts[f"{prefix}resblock_updown"] = (self.resblock_updown, f"{what} that change the resolution")
+        if self.pool is not None:
+            return facts | {"classifier_pool": (self.pool, f"{self.pool} pooling")}
+        labels = "no label_emb.weight" if self.num_classes is None else f"label_emb.weight for {self.num_classes} classes"
+        outputs = self.channels * (2 if self.learns_variance else 1)
+        learned = (self.learns_variance, f"{outputs} output channels")
+        return facts | {"class_cond": (self.num_classes is not None, labels), "learn_sigma": learned}
+
     def attention_resolutions(self, image_size: int) -> tuple[int, ...]:
         """Resolutions of the levels with attention, in pixels."""
         return tuple(image_size // 2**level for level, there in enumerate(self.attention) if there)
@@ -75,27 +95,19 @@ def multiples(widths: Sequence[int], base: int) -> tuple[float, ...]:
 
 
 def shape_flags(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The flags that the shapes determine, by name; the image size, and attention's resolutions with it, only where they do.
-
-    Raises CheckpointError for tensors that are not those of such a network.
-    """
+    """The flags that the shapes determine; image size and attention's resolutions only where they do. Raises as `read_shape` does."""
     shape = read_shape(state)
     size, prefix = shape.image_size, "classifier_" if shape.kind == "classifier" else ""
+    (width, channels), (depth, blocks), *others = ((name, value) for name, (value, _) in shape.facts.items())
     flags: dict[str, Any] = {}
     if size is not None:
         flags["large_size" if shape.kind == "super-resolution" else "image_size"] = size
-    flags["classifier_width" if prefix else "num_channels"] = shape.num_channels
-    flags["classifier_depth" if prefix else "num_res_blocks"] = shape.num_res_blocks
+    flags |= {width: channels, depth: blocks}
     if shape.kind == "diffusion":
         flags["channel_mult"] = flag_text(shape.channel_mult)
     if size is not None and any(shape.attention):
         flags[f"{prefix}attention_resolutions"] = flag_text(shape.attention_resolutions(size))
-    flags[f"{prefix}use_scale_shift_norm"] = shape.scale_shift_norm
-    if shape.resblock_updown is not None:
-        flags[f"{prefix}resblock_updown"] = shape.resblock_updown
-    if prefix:
-        return flags | {"classifier_pool": shape.pool}
-    return flags | {"class_cond": shape.num_classes is not None, "learn_sigma": shape.learns_variance}
+    return flags | dict(others)
 
 
 def read_shape(state: Mapping[str, Tensor], *, depth: int | None = None) -> Shape:

@@ -23,9 +23,8 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM
-from triptych.diffusion.blocks import SelfAttention
+from triptych.diffusion.blocks import SelfAttention, legacy_rows
 from triptych.diffusion.unet import Encoder
-from triptych.interop.attention_rows import legacy_rows
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
 from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configuration, reached
 from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
@@ -58,10 +57,7 @@ def from_state_dict(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, 
 
 
 def filled_model(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -> Model:
-    """The model of a configuration with the weights of a file, in evaluation mode.
-
-    Raises CheckpointError that names the first tensor that does not fit.
-    """
+    """The model of a configuration and a file's weights, in evaluation mode; a CheckpointError names the first tensor that is wrong."""
     with without_weights():
         model = config.build(spec)
     model.to_empty(device="cpu")
@@ -156,28 +152,8 @@ def disagreements(shape: Shape, given: Mapping[str, Value], program: Program = "
     """A line for each flag that is not what the shapes say: given wrongly, or missing where its default is wrong."""
     table = flag_table(shape.kind, program)
     full = {name: flag.default for name, flag in table.items()} | dict(given)
-    prefix = "classifier_" if shape.kind == "classifier" else ""
-    facts: dict[str, tuple[Value, str]] = {
-        "classifier_width" if prefix else "num_channels": (shape.num_channels, str(shape.num_channels)),
-        "classifier_depth" if prefix else "num_res_blocks": (shape.num_res_blocks, str(shape.num_res_blocks)),
-        f"{prefix}use_scale_shift_norm": (
-            shape.scale_shift_norm,
-            "embeddings that scale and shift" if shape.scale_shift_norm else "embeddings that are added",
-        ),
-    }
-    if shape.resblock_updown is not None:
-        what = "residual blocks" if shape.resblock_updown else "convolutions"
-        facts[f"{prefix}resblock_updown"] = (shape.resblock_updown, f"{what} that change the resolution")
-    if shape.pool is not None:
-        facts["classifier_pool"] = (shape.pool, f"{shape.pool} pooling")
-    else:
-        labels = "no label_emb.weight" if shape.num_classes is None else f"label_emb.weight for {shape.num_classes} classes"
-        facts["class_cond"] = (shape.num_classes is not None, labels)
-        outputs = shape.channels * (2 if shape.learns_variance else 1)
-        facts["learn_sigma"] = (shape.learns_variance, f"{outputs} output channels")
-    lines = [
-        _line(name, value, evidence, given, table, program) for name, (value, evidence) in facts.items() if full.get(name, False) != value
-    ]
+    facts = [(name, value, evidence) for name, (value, evidence) in shape.facts.items() if full.get(name, False) != value]
+    lines = [_line(*fact, given, table, program) for fact in facts]
     return lines + _wrong_levels(shape, full, given, program)
 
 

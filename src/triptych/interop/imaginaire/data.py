@@ -112,7 +112,6 @@ def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ..
 
 
 def _input_types(data: Settings) -> dict[str, Settings]:
-    """The settings of each type of data, by name."""
     value = data.value("input_types")
     entries = value if isinstance(value, list) else [] if value is None else [value]
     fits = isinstance(value, list | Mapping | None) and all(isinstance(entry, Mapping) for entry in entries)
@@ -132,7 +131,6 @@ def _check_operations(settings: Settings) -> None:
 
 
 def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]:
-    """The types of data that a setting lists."""
     names = data.texts(key, "a list of names of data.input_types")
     for name in names:
         if name not in types:
@@ -141,7 +139,6 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
 
 
 def _depth(settings: Settings) -> int:
-    """Channels of images."""
     depth = settings.number("num_channels", 3)
     settings.require(depth in (1, 3), "num_channels", "1 (grey) or 3 (RGB)")
     return depth

@@ -144,7 +144,6 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
 
 
 def _loss(setting: str) -> str:
-    """The name in `trainer.loss_weight` of one of our weights."""
     return _LOSSES.get(setting, setting.removesuffix("_weight"))
 
 

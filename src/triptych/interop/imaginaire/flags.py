@@ -37,10 +37,7 @@ class TrainFlags(FlagValues):
         return None
 
     def training(self, note: Callable[[str], None], *, resumed: bool) -> list[str]:
-        """The settings of the training as words. A resumed run keeps its seed, which one that was given is compared with.
-
-        `note` is told what was drawn.
-        """
+        """The settings of the training as words; a resumed run's seed is compared with a given one. `note` is told what was drawn."""
         words: list[str] = []
         if self["randomized_seed"] and not resumed:
             seed = secrets.randbelow(_SEEDS)

@@ -18,7 +18,7 @@ from triptych.interop.imaginaire.data import Dataset
 from triptych.interop.imaginaire.experiment import Experiment, read_experiment
 from triptych.interop.imaginaire.weights import run_weights
 from triptych.interop.imaginaire.yaml_file import YamlFile, read_yaml
-from triptych.interop.importing import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
 from triptych.recipes.config import RunConfig
 
 _AVERAGE_RATE = 0.9999  # of a moving average in a checkpoint whose file has none
@@ -55,8 +55,7 @@ def run_of(file: YamlFile, request: ImportRequest) -> ImportedRun:
         warnings.warn(line, stacklevel=2)
     if request.checkpoint is not None:
         with about_file(request.checkpoint):
-            weights = run_weights(request.checkpoint, experiment, file.settings)
-        experiment, files["model"], average, notes = weights.experiment, weights.model, weights.average, weights.notes
+            experiment, files["model"], average, notes = run_weights(request.checkpoint, experiment, file.settings)
     config = _run_config(experiment, request)
     for line in [*experiment.notes, *notes]:
         request.report(line)

@@ -89,10 +89,7 @@ _PATCHES: dict[ModelType, Config] = {
 
 
 def generator_config(kind: ModelType, gen: Settings, *, short_side: int) -> Config:
-    """The generator that the section `gen` describes; `short_side`: pixels of the images that it is trained on.
-
-    Raises ConfigError, naming the setting, for what is wrong or not here.
-    """
+    """The generator that `gen` describes, for images with so many pixels on the `short_side`; a ConfigError names the setting."""
     _check_paddings_and_norms(kind, gen)
     names = GENERATORS[kind]
     match kind:

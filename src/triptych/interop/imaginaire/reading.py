@@ -83,13 +83,11 @@ class Settings:
         return value
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        """True or false."""
         value = self.value(key, default)
         self.require(isinstance(value, bool), key, "true or false")
         return value
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A text."""
         value = self.value(key, default)
         self.require(isinstance(value, str), key, "text")
         return value
@@ -109,10 +107,7 @@ class Settings:
 
 
 def model_types(config: Any) -> dict[str, ModelType]:
-    """The model of each of a YAML file's sections `gen` and `dis`; one without a type has the other's.
-
-    Raises ConfigError where neither has one, and for types that are not known.
-    """
+    """The models of a YAML file's `gen` and `dis`; one without a type has the other's. ConfigError where neither has one, or is unknown."""
     if not isinstance(config, Mapping):
         raise ConfigError("", f"got {config!r}, expected a table with the sections gen and dis")
     values = {section: Settings(config.get(section) or {}, section).values.get("type") for section in ("gen", "dis")}

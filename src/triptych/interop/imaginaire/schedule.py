@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.model import GANConfig
@@ -27,7 +27,6 @@ class Span:
 
     @property
     def ends(self) -> bool:
-        """Whether it has an end."""
         return self.iterations is not None or self.epochs is not None
 
     def images(self, iteration: int, epoch: int | None) -> int | None:
@@ -68,10 +67,8 @@ class Schedule:
     "Of one process, where nothing is counted in images yet."
     optim: OptimConfig
     decay: Decay
-    total: Span
-    checkpoint: Span
-    sample: Span
-    validate: Span
+    spans: dict[str, Span]
+    "By settings of `train`."
     log_iterations: int
     repeats: int
     "Steps of an iteration, each on images of its own: the discriminator's or the generator's, whichever are more."
@@ -84,8 +81,7 @@ class Schedule:
     @property
     def uses_epochs(self) -> bool:
         """Whether anything is counted in epochs, so that the number of training images is needed."""
-        spans = (self.total, self.checkpoint, self.sample, self.validate, self.decay.start, self.decay.end)
-        return any(span.epochs is not None for span in spans)
+        return any(span.epochs is not None for span in (*self.spans.values(), self.decay.start, self.decay.end))
 
     def configs(self, *, processes: int, num_images: int | None) -> tuple[TrainConfig, OptimConfig, LogConfig]:
         """The settings of a run in so many processes, on so many training images (None: unknown).
@@ -95,20 +91,19 @@ class Schedule:
         batch = self.train.batch_size * processes
         iteration = batch * self.repeats
         epoch = None if num_images is None else max(1, num_images // iteration) * iteration
-        total = self.total.images(iteration, epoch) or (UNCOUNTED_IMAGES if self.total.ends else ENDLESS * iteration)
+        counts = {name: span.images(iteration, epoch) for name, span in self.spans.items()}
+        if counts["total_images"] is None:
+            counts["total_images"] = UNCOUNTED_IMAGES if self.spans["total_images"].ends else ENDLESS * iteration
         rates = self.train.ema_rates
         if self.half_life is not None and rates:
             rates = (0.5 ** (batch / self.half_life),)
         train = replace(
             self.train,
-            total_images=total,
             batch_size=batch,
             # An average moves after each of the generator's steps there, here after all of an iteration.
             ema_rates=tuple(rate**self.generator_steps for rate in rates),
             ema_start=-(-self.average_start // self.generator_steps) * iteration,
-            checkpoint_every=self.checkpoint.images(iteration, epoch),
-            sample_every=self.sample.images(iteration, epoch),
-            validate_every=self.validate.images(iteration, epoch),
+            **cast(Any, counts),
         )
         return train, self.decay.applied(self.optim, iteration, epoch), LogConfig(every=self.log_iterations * iteration)
 
@@ -126,10 +121,12 @@ def read_schedule(settings: Settings, model: GANConfig) -> Schedule:
         train=_train(trainer, batch=batch_size(settings)),
         optim=generator[0],
         decay=generator[1],
-        total=_span(settings, "max_iter", "max_epoch"),
-        checkpoint=saved,
-        sample=_span(settings, "image_save_iter"),
-        validate=measured if measured.ends else saved,
+        spans={
+            "total_images": _span(settings, "max_iter", "max_epoch"),
+            "checkpoint_every": saved,
+            "sample_every": _span(settings, "image_save_iter"),
+            "validate_every": measured if measured.ends else saved,
+        },
         log_iterations=settings.number("logging_iter", most=ENDLESS),
         repeats=max(model.discriminator_steps, model.generator_steps),
         generator_steps=model.generator_steps,
@@ -139,7 +136,6 @@ def read_schedule(settings: Settings, model: GANConfig) -> Schedule:
 
 
 def batch_size(settings: Settings) -> int:
-    """Images of a step of one GPU."""
     return settings.inside("data").inside("train").number("batch_size", most=1_000_000)
 
 

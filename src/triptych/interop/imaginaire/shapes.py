@@ -49,7 +49,6 @@ class Weights:
         return {int(match[1]) for match in map(pattern.match, self.state) if match}
 
     def count(self, start: str, end: str) -> int:
-        """How many such numbers there are."""
         return len(self.numbers(start, end))
 
     def shape(self, name: str, *, axes: int) -> tuple[int, ...]:
@@ -74,7 +73,6 @@ class Weights:
         return "weight" if any(name.endswith("weight_g") for name in self.state) else "none"
 
     def norm_of(self, stem: str) -> WeightNorm:
-        """How the weight of one layer is normalised."""
         return "spectral" if f"{stem}.weight_u" in self.state else "weight" if f"{stem}.weight_g" in self.state else "none"
 
     def norm_first(self, block: str) -> bool | None:
@@ -96,16 +94,12 @@ class Network:
     "That a few-shot discriminator knows; None: of another network."
 
     def build(self) -> nn.Module:
-        """The network."""
         numbers = {"image_channels": self.image_channels, "label_channels": self.label_channels, "num_classes": self.num_classes}
         return self.make(self.config, **{name: number for name, number in numbers.items() if number is not None})
 
 
 def generator_of(kind: ModelType, weights: Weights, gen: Settings) -> Network:
-    """The generator with such weights; what they do not show is as the section `gen` says.
-
-    Raises CheckpointError for weights of another network, ConfigError for a setting that is wrong.
-    """
+    """The generator with such weights; the rest is as `gen` says. CheckpointError for another network, ConfigError for a wrong setting."""
     network = _spade(weights) if kind == "spade" else _pix2pixhd(weights) if kind == "pix2pixHD" else _auto_encoders(kind, weights)
     names = GENERATORS[kind]
     if getattr(network.config, "style_dims", None) is not None:
@@ -180,7 +174,6 @@ def _pix2pixhd(weights: Weights) -> Network:
 
 
 def _last_output(weights: Weights, root: str) -> int:
-    """Output channels of the last block of a row."""
     return weights.weight(f"{root}.{max(weights.numbers(f'{root}.', '.layers.conv.'), default=0)}.layers.conv")[0]
 
 
@@ -248,11 +241,16 @@ def discriminator_of(kind: ModelType, weights: Weights, dis: Settings) -> Networ
             images = dis.number("image_channels", 3)
             return Network(Pix2PixHDDiscriminator, config, images, label_channels=channels - images)
         case "unit" | "munit":
-            patches = weights.has("discriminator_a.discriminator")
-            config, channels = _patches(weights, dis, "discriminator_a.") if patches else _residual(weights, dis)
+            if weights.has("discriminator_a.discriminator"):
+                config, channels = _patches(weights, dis, "discriminator_a.")
+            else:
+                settings, channels = _residual(weights, "discriminator_a.model", blocks=1)
+                config = _overlaid(ResidualDiscriminatorConfig(**settings), dis, RESIDUAL)
             return Network(PairDiscriminator, config, channels)
         case "funit" | "coco_funit":
-            return _class_discriminator(weights, dis)
+            settings, channels = _residual(weights, "model.model", blocks=2)
+            config = _overlaid(FUNITDiscriminatorConfig(**settings), dis, CLASSES)
+            return Network(FUNITDiscriminator, config, channels, num_classes=weights.shape("model.embedder.weight", axes=2)[0])
 
 
 def _patches(weights: Weights, dis: Settings, prefix: str, *, norm: NormKind = "none") -> tuple[PatchDiscriminatorConfig, int]:
@@ -284,29 +282,9 @@ def _spade_discriminator(weights: Weights, dis: Settings) -> Network:
     return Network(SPADEDiscriminator, SPADEDiscriminatorConfig(patch=patch), images, label_channels=labels)
 
 
-def _residual(weights: Weights, dis: Settings) -> tuple[ResidualDiscriminatorConfig, int]:
-    """A residual discriminator of images, and their channels."""
-    root = "discriminator_a.model"
-    layers = max(1, weights.count(f"{root}.", ".conv_block_0."))
+def _residual(weights: Weights, root: str, *, blocks: int) -> tuple[dict[str, Any], int]:
+    """Settings of a discriminator with so many residual blocks in a layer, and the channels of its images."""
+    layers = max(1, weights.count(f"{root}.", ".conv_block_0.") // blocks)
     filters, channels = weights.weight(f"{root}.0.layers.conv")[:2]
-    config = ResidualDiscriminatorConfig(
-        num_filters=filters,
-        max_num_filters=weights.weight(f"{root}.{2 * layers - 1}.conv_block_1.layers.conv")[0],
-        num_layers=layers,
-        weight_norm=weights.weight_norm,
-    )
-    return _overlaid(config, dis, RESIDUAL), channels
-
-
-def _class_discriminator(weights: Weights, dis: Settings) -> Network:
-    root = "model.model"
-    layers = max(1, weights.count(f"{root}.", ".conv_block_0.") // 2)
-    filters, channels = weights.weight(f"{root}.0.layers.conv")[:2]
-    config = FUNITDiscriminatorConfig(
-        num_filters=filters,
-        max_num_filters=weights.weight(f"{root}.{4 * layers - 2}.conv_block_1.layers.conv")[0],
-        num_layers=layers,
-        weight_norm=weights.weight_norm,
-    )
-    classes = weights.shape("model.embedder.weight", axes=2)[0]
-    return Network(FUNITDiscriminator, _overlaid(config, dis, CLASSES), channels, num_classes=classes)
+    widest = weights.weight(f"{root}.{blocks * (2 * layers - 1)}.conv_block_1.layers.conv")[0]
+    return {"num_filters": filters, "max_num_filters": widest, "num_layers": layers, "weight_norm": weights.weight_norm}, channels

@@ -11,12 +11,17 @@ weights, the output's factor or nonlinearity, the scales of a shared discriminat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from triptych.core.outline import without_weights
-from triptych.interop.imaginaire.calls import CALLS, OriginalNetwork
+from triptych.gans.discriminators import PairDiscriminator, Scores
+from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
+from triptych.gans.munit import MUNITGenerator
+from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
+from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
 from triptych.interop.weight_files import check_fit, checked_weights
@@ -81,3 +86,196 @@ def _filled(network: Network, state: Mapping[str, Tensor]) -> nn.Module:
     module.to_empty(device="cpu")
     module.load_state_dict(dict(state))
     return module
+
+
+# Networks as the original calls them ----------------------------------------------------------------------------------
+
+Outputs = dict[str, Any]
+"""Tensors by the original's names, lists of them where there are several scales."""
+
+
+class OriginalNetwork(nn.Module):
+    """A generator or discriminator under the original's names; `network` is ours. All images and maps are (b, c, h, w)."""
+
+    def __init__(self, network: nn.Module, *, edges: bool) -> None:
+        """`edges`: edges are made of the last channel of label maps, the map of instances."""
+        super().__init__()
+        self.network: Any = network
+        self.edges = edges
+
+    def seen(self, label: Tensor) -> Tensor:
+        """The label map (b, c, h, w) as our network takes it."""
+        return with_edges(label[:, :-1], label[:, -1:]) if self.edges else label
+
+
+class SPADECalls(OriginalNetwork):
+    """fake_images of label; with images also mu and logvar."""
+
+    def forward(self, *, label: Tensor, images: Tensor | None = None, z: Tensor | None = None, random_style: bool = False) -> Outputs:
+        """The style of maps (b, c, h, w) is that of `images`; with `random_style` or without images from N(0, I); or `z` (b, dims)."""
+        network: SPADEGenerator = self.network
+        dims = network.config.style_dims
+        if dims is None:
+            return {"fake_images": network(label=label).fake_images}
+        noise = torch.randn(len(label), dims, device=label.device, dtype=label.dtype) if z is None else None
+        if images is None or random_style:
+            return {"fake_images": network(label=label, z=noise if z is None else z).fake_images}
+        if z is not None:
+            mu, logvar = network.encode(images)
+            return {"fake_images": network(label=label, z=z).fake_images, "mu": mu, "logvar": logvar}
+        return _present(network(label=label, images=images, noise=noise))
+
+
+class Pix2PixHDCalls(OriginalNetwork):
+    """fake_images of label, whose last channel is the map of instances; with `edges` False it is their edges already."""
+
+    def forward(
+        self, *, label: Tensor, images: Tensor | None = None, instance_maps: Tensor | None = None, random_style: bool = False
+    ) -> Outputs:
+        """Of maps (b, c, h, w). A feature encoder takes `images`, and `instance_maps` (b, 1, h, w) where the label maps have edges."""
+        network: Pix2PixHDGenerator = self.network
+        edged = self.seen(label)
+        if network.config.encoder is None:
+            return {"fake_images": network(label=edged)}
+        instances = label[:, -1:] if self.edges and instance_maps is None else instance_maps
+        if images is None or instances is None:
+            raise ValueError("the feature encoder needs images" if images is None else "the feature encoder needs instance_maps")
+        features = network.encoder(images, instances=instances)
+        return {"fake_images": network(label=edged, features=features), "feature_maps": features}
+
+
+class UNITCalls(OriginalNetwork):
+    """images_ab, images_ba, content_a, content_b; the images' own reconstructions and the way back."""
+
+    def forward(self, *, images_a: Tensor, images_b: Tensor, image_recon: bool = True, cycle_recon: bool = True) -> Outputs:
+        """Both domains' images (b, c, h, w), each translated to the other."""
+        return _present(self.network(images_a=images_a, images_b=images_b, reconstruct=image_recon, cycle=cycle_recon))
+
+
+class MUNITCalls(OriginalNetwork):
+    """As UNIT's, and the styles."""
+
+    def forward(
+        self,
+        *,
+        images_a: Tensor,
+        images_b: Tensor,
+        random_style: bool = True,
+        style_a_rand: Tensor | None = None,
+        style_b_rand: Tensor | None = None,
+        image_recon: bool = True,
+        latent_recon: bool = True,
+        cycle_recon: bool = True,
+    ) -> Outputs:
+        """Of images (b, c, h, w), in styles (b, dims, 1, 1) that are given or from N(0, I); without `random_style` in the images' own."""
+        network: MUNITGenerator = self.network
+        drawn = {}
+        if random_style:
+            shape = (len(images_a), network.style_dims, 1, 1)
+            for name, style in (("style_a_rand", style_a_rand), ("style_b_rand", style_b_rand)):
+                drawn[name] = torch.randn(*shape, device=images_a.device, dtype=images_a.dtype) if style is None else style
+        out = network(
+            images_a=images_a,
+            images_b=images_b,
+            random_style_a=drawn.get("style_a_rand"),
+            random_style_b=drawn.get("style_b_rand"),
+            encode_translations=latent_recon,
+            reconstruct=image_recon,
+            cycle=cycle_recon,
+        )
+        return _present(out) | drawn
+
+
+class FUNITCalls(OriginalNetwork):
+    """images_trans and images_recon."""
+
+    def forward(
+        self, *, images_content: Tensor, images_style: Tensor, labels_content: Tensor | None = None, labels_style: Tensor | None = None
+    ) -> Outputs:
+        """Of images (b, c, h, w). The labels (b,) are for the discriminator."""
+        network: FUNITGenerator = self.network
+        return _present(network(images_content=images_content, images_style=images_style))
+
+
+class PairedScores(OriginalNetwork):
+    """real_outputs and real_features of images, fake_outputs and fake_features of fake_images."""
+
+    def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
+        """Of images (b, c, h, w). `label`: as the generator takes it."""
+        network: SPADEDiscriminator | Pix2PixHDDiscriminator = self.network
+        label, out = self.seen(label), {}
+        for name, judged in (("real", images), ("fake", fake_images)):
+            if judged is not None:
+                scores = network(judged, label=label)
+                out |= {f"{name}_outputs": list(scores.outputs), f"{name}_features": [list(layers) for layers in scores.features]}
+        return out
+
+
+class DomainScores(OriginalNetwork):
+    """out_a and fea_a of images_a, out_ba and fea_ba of images_ba, and so on; lists where there are several scales."""
+
+    def forward(
+        self,
+        *,
+        images_a: Tensor | None = None,
+        images_b: Tensor | None = None,
+        images_ab: Tensor | None = None,
+        images_ba: Tensor | None = None,
+        images_aa: Tensor | None = None,
+        images_bb: Tensor | None = None,
+    ) -> Outputs:
+        """All (b, c, h, w), judged as images of the domain that their name ends with: images_ba as of a, which decoded them."""
+        network: PairDiscriminator = self.network
+        out: Outputs = {}
+        judged = {"a": images_a, "b": images_b, "ab": images_ab, "ba": images_ba, "aa": images_aa, "bb": images_bb}
+        for name, images in judged.items():
+            if images is not None:
+                scores: Scores = network(images, domain=name[-1])
+                out[f"out_{name}"], out[f"fea_{name}"] = _one_or_list(scores.outputs), _one_or_list(scores.features)
+        return out
+
+
+class ClassScores(OriginalNetwork):
+    """real_out_style of images_style, fake_out_trans of images_trans, fake_out_recon of images_recon, and their features."""
+
+    def forward(
+        self,
+        *,
+        images_style: Tensor | None = None,
+        labels_style: Tensor | None = None,
+        images_trans: Tensor | None = None,
+        images_recon: Tensor | None = None,
+        images_content: Tensor | None = None,
+        labels_content: Tensor | None = None,
+    ) -> Outputs:
+        """Of images (b, c, h, w) and labels (b,). Reconstructions are judged as of the content's class, all others as of the style's."""
+        network: FUNITDiscriminator = self.network
+        out: Outputs = {}
+        for name, images, labels in (
+            ("real_{}_style", images_style, labels_style),
+            ("fake_{}_trans", images_trans, labels_style),
+            ("fake_{}_recon", images_recon, labels_content),
+        ):
+            if images is not None and labels is not None:
+                scores = network(images, labels=labels)
+                out |= {name.format("out"): scores.outputs[0], name.format("features"): scores.features[0][0]}
+        return out
+
+
+def _present(out: NamedTuple) -> Outputs:
+    return {name: value for name, value in out._asdict().items() if value is not None}
+
+
+def _one_or_list(values: tuple[Any, ...]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
+
+
+CALLS: dict[ModelType, tuple[type[OriginalNetwork], type[OriginalNetwork]]] = {
+    "spade": (SPADECalls, PairedScores),
+    "pix2pixHD": (Pix2PixHDCalls, PairedScores),
+    "unit": (UNITCalls, DomainScores),
+    "munit": (MUNITCalls, DomainScores),
+    "funit": (FUNITCalls, ClassScores),
+    "coco_funit": (FUNITCalls, ClassScores),
+}
+"""Of each model's generator and discriminator."""

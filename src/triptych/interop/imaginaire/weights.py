@@ -7,7 +7,7 @@ that sigma is 1: what its layer applies is the averaged weight itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +34,12 @@ _ROUNDS = 5  # of power iteration, from what fitted the weights of the last step
 State = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class RunWeights:
-    """What of a checkpoint goes into a run."""
-
-    experiment: Experiment
-    "With the networks that the weights are of, and the data that they take."
-    model: State
-    "The model's state."
-    average: State | None
-    "The generator's, under the names of the model's state; None: the file has none."
-    notes: list[str]
+Content = tuple[Experiment, State, State | None, list[str]]
+"""What of a checkpoint goes into a run: the experiment with the networks that the weights are of and the data that they take, the model's
+state, the generator's average under the names of that state (None: the file has none), and notes."""
 
 
-def run_weights(path: str | Path, experiment: Experiment, settings: Settings) -> RunWeights:
+def run_weights(path: str | Path, experiment: Experiment, settings: Settings) -> Content:
     """The weights in a checkpoint for the experiment of a YAML file, whose sections gen and dis must agree with them.
 
     Raises CheckpointError for a checkpoint that cannot be used, ConfigError where it and the file do not fit.
@@ -71,7 +63,7 @@ def run_weights(path: str | Path, experiment: Experiment, settings: Settings) ->
             notes.append("it has no net_D: the discriminator begins anew")
     if average is not None:
         average = _unfolded(average, _part(model, _GENERATOR))
-    return RunWeights(experiment, {key: model[key].clone() for key in expected}, average, notes)
+    return experiment, {key: model[key].clone() for key in expected}, average, notes
 
 
 def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
@@ -104,7 +96,6 @@ def _part(state: Mapping[str, Tensor], name: str) -> State:
 
 
 def _fresh(experiment: Experiment) -> State:
-    """The state of a new model."""
     try:
         return dict(seeded_build(experiment.model, experiment.data.spec, seed=0).state_dict())
     except ConfigError as error:
@@ -156,10 +147,7 @@ def _check_channels(data: Dataset, network: Network, name: str) -> None:
 
 @torch.no_grad()
 def _unfolded(average: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> State:
-    """An average as a run keeps it: weight_orig, u and v in place of a plain weight, where `trained` has them.
-
-    Raises CheckpointError, naming the first tensor, where the two are not of one network.
-    """
+    """An average with weight_orig, u and v where `trained` has them; a CheckpointError names the first tensor of another network."""
     check_fit(fold_spectral_norm(trained), average)
     unfolded: State = {}
     divided = []
@@ -195,11 +183,11 @@ def _is_coarse(experiment: Experiment, state: Mapping[str, Tensor]) -> bool:
     return bool(getattr(generator, "num_enhancers", 0)) and any(key.startswith("global_model.model.") for key in state)
 
 
-def _enlarged(experiment: Experiment, state: Mapping[str, Tensor], notes: list[str]) -> RunWeights:
+def _enlarged(experiment: Experiment, state: Mapping[str, Tensor], notes: list[str]) -> Content:
     """The weights of the coarse generator, all but its last layer, in the model with enhancers; the rest of it is fresh."""
     fresh = _fresh(experiment)
     taken = {key: tensor for key, tensor in fresh.items() if key.startswith("generator.global_model.")}
     renamed = {f"generator.{key.replace('global_model.model.', 'global_model.', 1)}": tensor for key, tensor in state.items()}
     check_fit(taken, {key: tensor for key, tensor in renamed.items() if key in taken})
     notes = [*notes, "it has no enhancers: the global generator takes its weights; they and the discriminator begin anew"]
-    return RunWeights(experiment, fresh | {key: renamed[key].clone() for key in taken}, None, notes)
+    return experiment, fresh | {key: renamed[key].clone() for key in taken}, None, notes

@@ -1,4 +1,7 @@
-"""Files of other programs as runs. Each program has an importer in its folder: an `ImportRequest` goes in, an `ImportedRun` comes out."""
+"""The programs whose files are read and written, each with a folder of its own.
+
+Its importer makes an `ImportedRun` of an `ImportRequest`, its exporter writes the files that an `ExportRequest` asks for.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from triptych.core.batch import DataSpec
+    from triptych.core.model import Model, ModelConfig
     from triptych.recipes.config import RunConfig
 
 Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
 """Whose weights are imported."""
 SOURCES: tuple[Source, ...] = get_args(Source)
+Target = Literal["guided-diffusion", "diffusers"]
+"""What a run is exported to."""
+TARGETS: tuple[Target, ...] = get_args(Target)
 
 
 @dataclass(frozen=True)
@@ -88,3 +95,37 @@ def about_file(file: Path) -> Iterator[None]:
         if str(file) in str(error):
             raise
         raise CheckpointError(f"{file}: {error}") from None
+
+
+# Exports --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What is to be written where; see `triptych.runs.export_run`."""
+
+    out: Path
+    config: ModelConfig
+    spec: DataSpec
+    load: Callable[[], Model]
+    "Reads the model with its weights; called once nothing else is in the way."
+    drop_variance: bool
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What an export wrote."""
+
+    paths: tuple[Path, ...]
+    "The file or folder first."
+    flags: str | None
+    "The original's flags that go with a file of its weights; None: there are none."
+    notes: tuple[str, ...]
+    "What the user has to know about using it."
+
+
+def exported(to: Target, request: ExportRequest) -> Exported:
+    """Writes the files of a program. Raises ConfigError for what it cannot express, OSError and SafetensorError where the disk refuses."""
+    if to not in TARGETS:
+        raise ConfigError("to", f"got {to!r}, expected one of {', '.join(TARGETS)}{nearest(str(to), TARGETS)}")
+    return importlib.import_module(f"triptych.interop.{folder_of(to)}.exporter").exported(request)
