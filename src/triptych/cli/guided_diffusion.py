@@ -39,15 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     arguments = without_python(arguments, begin="the script", several=_SEVERAL)
     name = script_name(arguments[0])
     if "-h" in arguments or "--help" in arguments:
-        show_page(help_page(name))
+        show_page(f"usage: triptych guided-diffusion {name} --flag value ...\n\n{flag_list(SCRIPTS[name].flags())}")
         return 0
     flags = read(name, arguments[1:])
     return run_all(lambda: commands(flags))
-
-
-def help_page(script: str) -> str:
-    """The flags of a script with the original's defaults."""
-    return f"usage: triptych guided-diffusion {script} --flag value ...\n\n{flag_list(SCRIPTS[script].flags())}"
 
 
 def commands(flags: ScriptFlags) -> Commands:

@@ -50,7 +50,12 @@ def commands(flags: TrainFlags) -> Commands:
         if name in flags.given:
             note(f"--{name} is not used: {reason}")
     logdir = Path(flags["logdir"] or f"logs/{time.strftime('%Y_%m%d_%H%M_%S')}_{Path(flags['config']).stem}")
-    resumed = _has_run(logdir)
+    resumed = False
+    if (logdir / "config.json").is_file():
+        from triptych.engine.run_directory import RunDirectory
+        from triptych.runs.interchange import settings_alone
+
+        resumed = not settings_alone(RunDirectory(logdir))
     if resumed and flags["resume"] == "0":
         raise ConfigError("--resume", f"got 0, but {logdir} holds a run; give another --logdir")
     begin: list[str] = []
@@ -62,16 +67,6 @@ def commands(flags: TrainFlags) -> Commands:
     else:
         begin = yield from _imported(flags, logdir)
     yield ["train", str(logdir), *begin, *flags.training(note, resumed=resumed)]
-
-
-def _has_run(logdir: Path) -> bool:
-    """Whether the directory holds a run with weights, or one that was trained."""
-    if not (logdir / "config.json").is_file():
-        return False
-    from triptych.engine.run_directory import RunDirectory
-    from triptych.runs.interchange import settings_alone
-
-    return not settings_alone(RunDirectory(logdir))
 
 
 def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, list[str]]:

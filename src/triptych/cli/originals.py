@@ -62,10 +62,7 @@ def run_script(
 
 
 def run_all(commands: Callable[[], Commands]) -> int:
-    """The exit code of the last of the commands that ran; all but the last are imports.
-
-    Among several processes the first one says what there is to do, and imports while the others wait.
-    """
+    """The exit code of the last command; the others are imports, which the first of several processes runs while all others wait."""
     if num_processes() == 1:
         code = 0
         for command in commands():

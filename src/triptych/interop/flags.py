@@ -48,11 +48,6 @@ class FlagValues:
         """The values, with defaults for the other flags of the table."""
         return cls({name: flag.default for name, flag in table.items()} | dict(values), frozenset(values))
 
-    @classmethod
-    def read(cls, words: str | Sequence[str], table: Mapping[str, OriginalFlag]) -> Self:
-        """The flags of a command line, with defaults for the others; raises as `parse_flags` does."""
-        return cls.complete(parse_flags(words, table), table)
-
 
 def parse_flags(words: str | Sequence[str], table: Mapping[str, OriginalFlag]) -> dict[str, Value]:
     """The values in a command line of the original, by flag; the last one counts where a flag is repeated.

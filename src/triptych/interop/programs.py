@@ -50,16 +50,16 @@ class ImportedRun:
 
     config: RunConfig
     spec: DataSpec
-    recipe: str | None
-    "The recipe whose settings of training the run has, if any."
     files: dict[str, dict[str, Tensor]]
     "The run's checkpoint: model, and ema-RATE. Empty where there are settings alone."
     flags: str
     "The original's flags that describe the model, defaults included."
-    published: str | None
-    "Name of the published file that it is."
     sources: tuple[Path, ...]
     "The files that were read; that of the request first."
+    recipe: str | None = None
+    "The recipe whose settings of training the run has, if any."
+    published: str | None = None
+    "Name of the published file that it is."
 
 
 def imported(request: ImportRequest) -> ImportedRun:

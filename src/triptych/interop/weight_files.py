@@ -72,7 +72,11 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
             raise CheckpointError(f"{name} holds a {type(value).__name__} under {key!r}, expected tensors by name{inner}")
         if not _is_whole(value):
             raise CheckpointError(f"{name}: {key} does not hold all of its {value.numel()} values; save plain tensors")
-    return _unwrapped({key: value.detach() for key, value in content.items()})
+    tensors = {key: value.detach() for key, value in content.items()}
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
@@ -110,10 +114,3 @@ def _is_whole(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return False
     return tensor.untyped_storage().nbytes() >= tensor.numel() * tensor.element_size()
-
-
-def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    for prefix in _WRAPPERS:
-        if all(name.startswith(prefix) for name in tensors):
-            tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    return tensors

@@ -9,7 +9,6 @@ from pathlib import Path
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
-from triptych.flows.glow import GlowConfig
 from triptych.interop.flags import named_as_flags
 from triptych.interop.glow.flags import AUGMENTATIONS, FLAGS, OPTIMIZERS, TrainFlags
 from triptych.interop.glow.weights import model_config
@@ -45,9 +44,12 @@ def training(flags: TrainFlags, note: Note) -> RunConfig:
     """What the flags train. `note` hears of what differs from the original; a ConfigError is about its flag, where a setting has one."""
     if flags["epochs"] < 2:
         raise ConfigError("--epochs", f"got {flags['epochs']}, expected at least 2 (the original trains for one less)")
+    if flags["weight_y"] and not flags["ycond"]:
+        note("--weight_y has no effect without --ycond, as in the original")
+    memory = "checkpoint" if flags["gradient_checkpointing"] else "autograd"
     with named_as_flags(_FLAG_OF, FLAGS):
         config = RunConfig(
-            model=_model_config(flags, note),
+            model=replace(model_config(flags.values), memory=memory, init_images=flags["n_batch_init"]),
             data=data_config(flags, note),
             train=_train_config(flags),
             optim=_optim_config(flags, note),
@@ -61,13 +63,6 @@ def training(flags: TrainFlags, note: Note) -> RunConfig:
             "--n_levels", f"got {levels} for images of {size} pixels (--image_size), which have to be a multiple of 2^{levels}"
         )
     return config
-
-
-def _model_config(flags: TrainFlags, note: Note) -> GlowConfig:
-    if flags["weight_y"] and not flags["ycond"]:
-        note("--weight_y has no effect without --ycond, as in the original")
-    memory = "checkpoint" if flags["gradient_checkpointing"] else "autograd"
-    return replace(model_config(flags.values), memory=memory, init_images=flags["n_batch_init"])
 
 
 def data_config(flags: TrainFlags, note: Note) -> DataConfig:

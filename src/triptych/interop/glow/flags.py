@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import FlagValues, OriginalFlag, Value
+from triptych.interop.flags import FlagValues, OriginalFlag, Value, parse_flags
 
 _MODEL: dict[str, Value] = {
     "problem": "cifar10",
@@ -133,7 +133,7 @@ class TrainFlags(FlagValues):
 
 def read_flags(arguments: Sequence[str], *, processes: int) -> TrainFlags:
     """The flags of a command line, checked and completed. Raises ConfigError for an unknown flag or value."""
-    flags = replace(TrainFlags.read(arguments, FLAGS), processes=processes)
+    flags = replace(TrainFlags.complete(parse_flags(arguments, FLAGS), FLAGS), processes=processes)
     check_choices(flags.values)
     check_choices(flags.values, choices={"optimizer": OPTIMIZERS, "dal": AUGMENTATIONS})
     check_positive(flags.values)

@@ -257,14 +257,9 @@ def _notes(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
             yield "the original always gives the network a label: there is no guidance without a classifier"
         if config.timestep_sampler != "uniform":
             yield f"to train on: --schedule_sampler {config.timestep_sampler}"
-        yield from _sampling_notes(config.sampling)
-
-
-def _sampling_notes(sampling: SamplingConfig) -> Iterator[str]:
-    if sampling.sampler not in ("ancestral", "ddim"):
-        yield f"the original has no sampler {sampling.sampler}: it draws by ancestral sampling, or by --use_ddim True"
-        return
-    words = f" --timestep_respacing {sampling.steps}" if sampling.steps is not None else ""
-    words += " --use_ddim True" if sampling.sampler == "ddim" else ""
-    if words:
-        yield f"to sample as this run does:{words}"
+        sampler, steps = config.sampling.sampler, config.sampling.steps
+        words = ("" if steps is None else f" --timestep_respacing {steps}") + (" --use_ddim True" if sampler == "ddim" else "")
+        if sampler not in ("ancestral", "ddim"):
+            yield f"the original has no sampler {sampler}: it draws by ancestral sampling, or by --use_ddim True"
+        elif words:
+            yield f"to sample as this run does:{words}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from triptych.core.errors import ConfigError, nearest
-from triptych.interop.flags import FlagValues, OriginalFlag, Value, command_line
+from triptych.interop.flags import FlagValues, OriginalFlag, Value, command_line, parse_flags
 
 Program = Literal["guided-diffusion", "improved-diffusion"]
 """Whose flags are meant."""
@@ -206,4 +206,5 @@ def script_name(script: str) -> str:
 def read(script: str, words: Sequence[str]) -> ScriptFlags:
     """The flags of a script, checked and completed. Raises ConfigError for an unknown script, flag or value."""
     name = script_name(script)
-    return replace(ScriptFlags.read(words, SCRIPTS[name].flags()), script=name)
+    table = SCRIPTS[name].flags()
+    return replace(ScriptFlags.complete(parse_flags(words, table), table), script=name)

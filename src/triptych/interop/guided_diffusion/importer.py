@@ -63,7 +63,12 @@ def imported(request: ImportRequest) -> ImportedRun:
 def _flags(weights: Mapping[str, Tensor], request: ImportRequest, program: Program) -> tuple[Mapping[str, Any], Published | None]:
     """The flags that were given; without any those of the published file that it is, and that file."""
     if isinstance(request.flags, str):
-        return _parsed(request.flags, program), None
+        try:
+            return parse_flags(request.flags, all_flags(program)), None
+        except ConfigError as error:
+            if error.setting.removeprefix("--") not in OF_SCRIPTS - all_flags().keys():
+                raise
+            raise ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out") from None
     if request.flags is not None:
         return request.flags, None
     recognised = recognise(weights, request.file.name)
@@ -75,15 +80,6 @@ def _flags(weights: Mapping[str, Tensor], request: ImportRequest, program: Progr
         )
     request.report(f"{request.file} is {recognised.line}")
     return recognised.published.flags, recognised.published
-
-
-def _parsed(words: str, program: Program) -> Mapping[str, Any]:
-    try:
-        return parse_flags(words, all_flags(program))
-    except ConfigError as error:
-        if error.setting.removeprefix("--") in OF_SCRIPTS - all_flags().keys():
-            raise ConfigError(error.setting, "this is a flag of the original's scripts, not of a network: leave it out") from None
-        raise
 
 
 def _run_config(described: DescribedNetwork, recipe: str | None) -> RunConfig:

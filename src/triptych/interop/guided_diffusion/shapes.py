@@ -111,10 +111,7 @@ def shape_flags(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def read_shape(state: Mapping[str, Tensor], *, depth: int | None = None) -> Shape:
-    """The network of a file's tensors. `depth`: the number of residual blocks of a level to prefer where a classifier may have several.
-
-    Raises CheckpointError for tensors that are not those of such a network.
-    """
+    """The network of a file's tensors, or CheckpointError. `depth`: blocks of a level to prefer where a classifier may have several."""
     for name, tensor in state.items():
         if tensor.numel() == 0 or tensor.ndim < _FEWEST_AXES.get(name, 1):
             raise CheckpointError(f"{name} has the shape {list(tensor.shape)}: the network is not one of guided-diffusion")
@@ -126,7 +123,9 @@ def read_shape(state: Mapping[str, Tensor], *, depth: int | None = None) -> Shap
     channels = in_channels // 2 if upsampler else in_channels
     if channels not in (1, 3):
         raise CheckpointError(f"input_blocks.0.0.weight takes {in_channels} channels, expected 3 (or 6, of an upsampler)")
-    blocks = _unet_depth(decoder) if decoder else _encoder_depth(encoder, depth)
+    # The first block of the decoder that upsamples ends the first level.
+    ends = (index for index, block in enumerate(decoder) if block.up)
+    blocks = next(ends, len(decoder) - 1) if decoder else _encoder_depth(encoder, depth)
     levels = len(encoder) // (blocks + 1)
     if len(encoder) != levels * (blocks + 1) or (decoder and len(decoder) != len(encoder)):
         raise CheckpointError(f"{len(encoder)} input_blocks and {len(decoder)} output_blocks do not make a network of guided-diffusion")
@@ -188,13 +187,8 @@ def _block(part: Mapping[str, Tensor], name: str) -> _Block:
     )
 
 
-def _unet_depth(decoder: list[_Block]) -> int:
-    """Residual blocks of a level: the first block of the decoder that upsamples ends the first level."""
-    return next((index for index, block in enumerate(decoder) if block.up), len(decoder) - 1)
-
-
 def _encoder_depth(encoder: list[_Block], preferred: int | None) -> int:
-    """The same without a decoder. Convolutions show it; residual blocks that resample look like others of their level."""
+    """Residual blocks a level without a decoder. Convolutions show it; residual blocks that resample look like others of their level."""
     convolutions = [index for index, block in enumerate(encoder) if block.convolution]
     if convolutions:
         return convolutions[0] - 1

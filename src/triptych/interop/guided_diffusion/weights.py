@@ -109,10 +109,7 @@ def describe(weights: Mapping[str, Tensor], flags: Mapping[str, Any], *, program
 
 
 def own_flags(shape: Shape, given: Mapping[str, Value], program: Program) -> dict[str, Value]:
-    """The given flags that describe this kind of network. A classifier's may stand beside those of the diffusion model that it guides.
-
-    Raises ConfigError for flags of another kind.
-    """
+    """The given flags of this kind of network; a classifier's may stand beside its diffusion model's. ConfigError for other kinds."""
     own = {
         name: value
         for name, value in given.items()

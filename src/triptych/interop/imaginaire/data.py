@@ -74,10 +74,7 @@ def data_without_section(gen: Settings) -> Dataset:
 
 
 def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Dataset:
-    """What a section `data` says, for a model of that kind. `num_classes`: of the few-shot discriminator, None: it is not said.
-
-    Raises ConfigError, naming the setting, for what is wrong or not here.
-    """
+    """What `data` says, for such a model; `num_classes`: of the few-shot discriminator, if said. A ConfigError names the setting."""
     expected, name = _DATA.get(kind, _PAIRED), data.text("type", "images").rpartition(".")[2]
     if name not in (expected, *_ANY_DATA):
         raise ConfigError(data.name("type"), f"got {name!r}, expected one that ends in {expected}, which {kind} learns from")
@@ -162,7 +159,7 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
     if not names:
         raise ConfigError(data.name("input_labels"), "missing: the types of data that images are made from")
     counts, dont_care = _class_counts(data, types, names), _dont_care(data, types, names)
-    last = names[-1] if kind == "pix2pixHD" and names[-1] not in counts and _is_mask(types[names[-1]]) else None
+    last = names[-1] if kind == "pix2pixHD" and names[-1] not in counts and types[names[-1]].flag("is_mask", False) else None
     maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care) for name in names if name in counts]
     instances = [] if last is None else [InputSpec(name=last, kind="instances")]
     images = [name for name in names if name not in (*counts, last)]
@@ -182,17 +179,13 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
     return config, labels
 
 
-def _is_mask(settings: Settings) -> bool:
-    return settings.flag("is_mask", False)
-
-
 def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> dict[str, int]:
     """The number of classes of each type that is a class map."""
     value = data.value("one_hot_num_classes")
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        masks = [name for name in labels if _is_mask(types[name])]
+        masks = [name for name in labels if types[name].flag("is_mask", False)]
         data.require(len(masks) == 1, "one_hot_num_classes", "a number for each class map by its name")
         return {masks[0]: data.number("one_hot_num_classes", most=_MOST_CLASSES)}
     numbers = data.inside("one_hot_num_classes")

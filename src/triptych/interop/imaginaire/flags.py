@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from triptych.core.errors import ConfigError
-from triptych.interop.flags import FlagValues, OriginalFlag, Value
+from triptych.interop.flags import FlagValues, OriginalFlag, Value, parse_flags
 
 _DEFAULTS: dict[str, Value] = {"config": "", "logdir": "", "checkpoint": "", "seed": 2, "local_rank": 0, "wandb_name": "default"}
 _DEFAULTS |= dict.fromkeys(("wandb_id", "resume", "num_workers"), "")
@@ -63,8 +63,8 @@ def read_flags(words: Sequence[str]) -> TrainFlags:
         if word.startswith("--"):
             chosen = ours if word.startswith(_SECTIONS) else theirs
         chosen.append(word)
-    flags = TrainFlags.read([word.replace("--local-rank", "--local_rank", 1) for word in theirs], FLAGS)
-    flags = replace(flags, settings=tuple(ours))
+    values = parse_flags([word.replace("--local-rank", "--local_rank", 1) for word in theirs], FLAGS)
+    flags = replace(TrainFlags.complete(values, FLAGS), settings=tuple(ours))
     if not flags["config"]:
         raise ConfigError("--config", "missing: the YAML file")
     if flags["seed"] < 0:

@@ -25,11 +25,7 @@ _AVERAGE_RATE = 0.9999  # of a moving average in a checkpoint whose file has non
 
 
 def imported(request: ImportRequest) -> ImportedRun:
-    """The run of a YAML file, with the weights of a checkpoint where one is given.
-
-    Raises ConfigError for the file and the settings of the request, CheckpointError for the checkpoint, DataError for data that are not
-    there.
-    """
+    """The run of a YAML file, and of a checkpoint's weights. ConfigError: file or request; CheckpointError: weights; DataError: no data."""
     refuse(request, ("flags", "ema", "ema_rate"), "a YAML file of imaginaire says it all")
     if request.processes < 1:
         raise ConfigError("processes", f"got {request.processes}, expected at least 1")
@@ -68,10 +64,8 @@ def run_of(file: YamlFile, request: ImportRequest) -> ImportedRun:
     return ImportedRun(
         config=config,
         spec=experiment.data.spec,
-        recipe=None,
         files=files,
         flags=f"--config {request.file.name}",
-        published=None,
         sources=(request.file,) if request.checkpoint is None else (request.checkpoint, request.file),
     )
 

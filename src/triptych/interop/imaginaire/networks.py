@@ -30,12 +30,7 @@ _MOST_BLOCKS = 64
 _COUNTS = ("num_layers", "num_res_blocks", "num_enhancer_res_blocks", "num_enhancers", "num_discriminators", "mlp_layers")
 
 _CONVOLUTIONS = {"num_filters": "num_filters", "weight_norm": "weight_norm_type"}
-_CONTENT = {
-    **_CONVOLUTIONS,
-    "num_res_blocks": "num_res_blocks",
-    "content_norm": "content_norm_type",
-    "decoder_norm": "decoder_norm_type",
-}
+_CONTENT = {**_CONVOLUTIONS, "num_res_blocks": "num_res_blocks", "content_norm": "content_norm_type", "decoder_norm": "decoder_norm_type"}
 _WIDEST = {"max_num_filters": "max_num_filters", "pre_activation": "pre_act", "output": "output_nonlinearity"}
 _STYLE = {
     "num_downsamples_content": "num_downsamples_content",

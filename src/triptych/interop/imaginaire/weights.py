@@ -40,10 +40,7 @@ state, the generator's average under the names of that state (None: the file has
 
 
 def run_weights(path: str | Path, experiment: Experiment, settings: Settings) -> Content:
-    """The weights in a checkpoint for the experiment of a YAML file, whose sections gen and dis must agree with them.
-
-    Raises CheckpointError for a checkpoint that cannot be used, ConfigError where it and the file do not fit.
-    """
+    """A checkpoint's weights for a file's experiment. CheckpointError: it cannot be used; ConfigError: gen or dis do not agree with it."""
     trained, average, notes = _read(path)
     _check_kind(experiment.kind, trained[_GENERATOR])
     if _is_coarse(experiment, trained[_GENERATOR]):
