@@ -195,7 +195,7 @@ def test_expected_weighted_loss_is_the_mean_over_timesteps() -> None:
     """Exactly, over the sampler's own probabilities, and not by drawing often."""
     made, (images, _) = model(timestep_sampler="loss-second-moment", noise=NoiseConfig(steps=4, schedule="cosine")), batch(1)
     for repetition in range(10):
-        made.timesteps.record(torch.arange(4), torch.tensor([1.0, 2, 3, 4]) + repetition)  # type: ignore[operator]
+        made.timesteps.observe({"t": torch.arange(4), "loss": torch.tensor([1.0, 2, 3, 4]) + repetition})  # type: ignore[operator]
     p = made.timesteps.probabilities().tolist()  # type: ignore[operator]
     assert p[3] / p[0] > 1.4
     expectation, plain = 0.0, []

@@ -15,7 +15,7 @@ def warmed(steps: int = 20) -> tuple[LossSecondMoment, torch.Tensor]:
     sampler = LossSecondMoment(steps)
     losses = torch.linspace(0.1, 3, steps)[:, None] * (1 + torch.linspace(0, 2, steps)[:, None] * torch.arange(HISTORY).remainder(3))
     for column in losses.unbind(1):
-        sampler.record(torch.arange(steps), column)
+        sampler.observe({"t": torch.arange(steps), "loss": column})
     return sampler, losses
 
 
@@ -37,7 +37,7 @@ def test_draws_belong_to_their_samples() -> None:
 def test_uniform_until_every_timestep_has_its_losses() -> None:
     sampler = LossSecondMoment(20)
     for _ in range(HISTORY):
-        sampler.record(torch.arange(19), torch.arange(19.0) + 1)
+        sampler.observe({"t": torch.arange(19), "loss": torch.arange(19.0) + 1})
     torch.testing.assert_close(sampler.probabilities(), torch.full((20,), 0.05, dtype=torch.float64))
     t, weights = sampler.draw(rng(10_000))
     assert (weights == 1).all()
@@ -68,7 +68,7 @@ def test_record_keeps_the_last_ten_in_order() -> None:
     generator = torch.Generator().manual_seed(0)
     for count in (3, 40, 1, 60, 7):
         t, loss = torch.randint(0, 4, (count,), generator=generator), torch.rand(count, generator=generator)
-        sampler.record(t, loss)
+        sampler.observe({"t": t, "loss": loss})
         for step, value in zip(t.tolist(), loss.tolist(), strict=True):
             known[step].append(value)
     for step, values in known.items():
@@ -80,7 +80,7 @@ def test_record_keeps_the_last_ten_in_order() -> None:
 def test_a_loss_of_0_everywhere_stays_uniform() -> None:
     sampler = LossSecondMoment(4)
     for _ in range(HISTORY):
-        sampler.record(torch.arange(4), torch.zeros(4))
+        sampler.observe({"t": torch.arange(4), "loss": torch.zeros(4)})
     assert (sampler.probabilities() == 0.25).all()
 
 

@@ -235,7 +235,7 @@ def test_inverses_at_hand_are_those_of_now(mixing) -> None:
     moved(level)
     y = numbers(2, 8, 2, 3)
     plain = [step.mixing.inverse(y) for step in level.steps]
-    with level.inverses_at_hand():
+    with layers.inverses_at_hand(step.mixing for step in level.steps):
         for step, expected in zip(level.steps, plain, strict=True):
             torch.testing.assert_close(step.mixing.inverse(y), expected, atol=1e-12, rtol=0)
     moved(level)
@@ -251,8 +251,8 @@ def test_inverses_of_a_level_are_computed_in_one_go_and_let_go(monkeypatch) -> N
     monkeypatch.setattr(layers, "_inverses", lambda found, inverses=layers._inverses: counts.append(len(found)) or inverses(found))
     level(numbers(2, 2, 4, 4, dtype=torch.float32))[0].sum().backward()
     assert counts == [3]
-    with pytest.raises(ZeroDivisionError), level.inverses_at_hand():
-        with level.inverses_at_hand():
+    with pytest.raises(ZeroDivisionError), layers.inverses_at_hand(step.mixing for step in level.steps):
+        with layers.inverses_at_hand(step.mixing for step in level.steps):
             assert all(step.mixing.held_inverse is not None for step in level.steps)
         assert level.steps[0].mixing.inverse_matrix().isfinite().all(), "the inner one ends, the outer one goes on without"
         raise ZeroDivisionError

@@ -74,12 +74,10 @@ class LossSecondMoment(UniformTimesteps):
         return {"t": t, "loss": loss.detach()} if self.training else {}
 
     def observe(self, terms: Mapping[str, Tensor]) -> None:
-        """Records the losses."""
-        if terms:
-            self.record(terms["t"], terms["loss"])
-
-    def record(self, t: Int[Tensor, " b"], loss: Float[Tensor, " b"]) -> None:
-        """Enters losses, unweighted, at the timesteps t, in order."""
+        """Enters losses, unweighted, at their timesteps, in order."""
+        if not terms:
+            return
+        t, loss = terms["t"], terms["loss"]
         same = t[:, None] == t[None, :]
         earlier, later = same.tril(-1).sum(1), same.triu(1).sum(1)
         # Where a timestep comes more than ten times, only its last ten count; the others go to a row that is thrown away.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Modules
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -205,12 +204,8 @@ class Level(nn.Module):
         mixings: list[Mixing] = [step.mixing for step in self.steps]
         mixed = mixings[0].log_dets(mixings)
         log_det = (x.shape[2] * x.shape[3] * (LOG_SCALE_FACTOR * scales + mixed.sum())).to(x.dtype)
-        passed = run_steps(self.steps, x, memory=self.memory, rewinding=self.inverses_at_hand)
+        passed = run_steps(self.steps, x, memory=self.memory, rewinding=lambda: inverses_at_hand(mixings))
         return passed.y, log_det + passed.log_det, (passed.largest, mixed.detach().to(x.dtype))
-
-    def inverses_at_hand(self) -> AbstractContextManager[None]:
-        """The context in which the steps do not change and have their inverses ready."""
-        return inverses_at_hand(step.mixing for step in self.steps)
 
     def inverse(self, y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c//4 2*h 2*w"]:
         """The image before the squeeze."""
