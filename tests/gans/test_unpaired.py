@@ -379,7 +379,7 @@ def test_distances_of_held_out_images(kind: str) -> None:
     a, b = batch().images, batch().inputs["images_b"]
     one, two = model.generator.autoencoder_a, model.generator.autoencoder_b
     if kind == "unit":
-        aba, bab = one.decode(two.encode(two.decode(one.encode(a)))), two.decode(one.encode(one.decode(two.encode(b))))
+        aba, bab = one.decode(*two.encode(two.decode(*one.encode(a)))), two.decode(*one.encode(one.decode(*two.encode(b))))
     else:
         ab = two.decode(one.content_encoder(a), rng().normal("style_b", 3, 1, 1))
         ba = one.decode(two.content_encoder(b), rng().normal("style_a", 3, 1, 1))
@@ -424,7 +424,7 @@ def test_directions_of_unit_and_any_size() -> None:
     one, two = model.generator.autoencoder_a, model.generator.autoencoder_b
     for height, width in ((SIDE, SIDE), (6, 22), (4, 4)):
         images = noise(2, 3, height, width)
-        ab, ba = two.decode(one.encode(images)), one.decode(two.encode(images))
+        ab, ba = two.decode(*one.encode(images)), one.decode(*two.encode(images))
         assert ab.abs().max() > 1, "the networks' outputs need to be clipped"
         found = translated(model, images)
         torch.testing.assert_close(found, ab.clamp(-1, 1).detach())

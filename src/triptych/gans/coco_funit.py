@@ -52,8 +52,9 @@ class COCOFUNITTranslator(FUNITTranslator):
         self.mlp_content = StyleLayers([content, config.mlp_filters, config.style_dims])
         self.mlp_style = StyleLayers([config.style_dims + config.style_bias_dims, config.mlp_filters, config.style_dims])
 
-    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
+    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"] | None = None) -> Float[Tensor, "b c h w"]:
         """The images of a content in a style."""
+        assert style is not None
         style = style.flatten(1)
         joined = torch.cat((style, self.usb.to(style.dtype).expand(len(style), -1)), dim=1)
         return super().decode(content, self.mlp_style(joined) * self.mlp_content(content.mean((2, 3))))

@@ -1,5 +1,6 @@
-"""The discriminators that several models share. All give scores, higher for images that look real to them, and features to compare.
+"""The discriminators that several models share, and the feature pyramid that SPADE has beside them.
 
+All give scores, higher for images that look real to them; but for the pyramid also features to compare.
 Patch discriminators: Isola et al. 2017 (arXiv 1611.07004), at several scales Wang et al. 2018 (arXiv 1711.11585).
 """
 
@@ -19,6 +20,7 @@ from triptych.gans.autoencoder import doubled
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack
 from triptych.gans.norms import Norm, NormKind
 from triptych.gans.weight_norms import Linear, WeightNorm
+from triptych.nn.resample import resized
 
 
 class Scores(NamedTuple):
@@ -149,6 +151,44 @@ def shrunk(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:
     """x at half its size, rounded down: bilinear, corner pixels on corner pixels."""
     with torch.autocast(x.device.type, enabled=False):
         return F.interpolate(x, scale_factor=0.5, mode="bilinear", align_corners=True, recompute_scale_factor=True)
+
+
+class FPSEDiscriminator(nn.Module):
+    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding.
+
+    Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809).
+    """
+
+    def __init__(self, config: PatchDiscriminatorConfig, *, label_channels: int, image_channels: int) -> None:
+        """As wide as the patch discriminators of `config`, and with their norm of the weights."""
+        super().__init__()
+        options, nf = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm), config.num_filters
+        widths = [image_channels, nf, 2 * nf, 4 * nf, 8 * nf, 8 * nf]
+        for index, (ins, outs) in enumerate(pairwise(widths), start=1):
+            self.add_module(f"enc{index}", ConvBlock(ins, outs, 3, stride=2, options=options))
+        for index in range(2, 6):
+            self.add_module(f"lat{index}", ConvBlock(widths[index], 4 * nf, 1, options=options))
+        for index in range(2, 5):
+            self.add_module(f"final{index}", ConvBlock(4 * nf, 2 * nf, 3, options=options))
+        self.output = ConvBlock(2 * nf, 1, 1)
+        self.seg = ConvBlock(2 * nf, 2 * nf, 1)
+        self.embedding = ConvBlock(label_channels, 2 * nf, 1)
+
+    def forward(self, images: Float[Tensor, "b c h w"], label: Float[Tensor, "b n h w"]) -> tuple[Float[Tensor, "b 1 _ _"], ...]:
+        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images with label maps."""
+        part, encoded, x = self.get_submodule, {}, images
+        for index in range(1, 6):
+            encoded[index] = x = part(f"enc{index}")(x)
+        tops = {5: part("lat5")(encoded[5])}
+        for index in (4, 3, 2):
+            side = part(f"lat{index}")(encoded[index])
+            tops[index] = resized(tops[index + 1], side.shape[2:], mode="bilinear") + side
+        return tuple(self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
+
+    def _scores(self, features: Tensor, label: Tensor) -> Tensor:
+        # The embedding is linear, so that the label map may be averaged before it, which costs less.
+        embedding = self.embedding(F.adaptive_avg_pool2d(label, (features.shape[2], features.shape[3])))
+        return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
 
 
 class ResDiscriminator(nn.Module):

@@ -24,23 +24,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec, InputSpec
+from triptych.core.batch import IMAGES, STYLE, STYLE_LABELS, Batch, DataSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
-from triptych.gans.autoencoder import ContentEncoder, StyleEncoder, StyleLayers, doubled, halved, output_block
+from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
 from triptych.gans.discriminators import Scores
-from triptych.gans.image_inputs import Styles, content_and_style
 from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, UpResBlock
 from triptych.gans.losses import feature_matching, l1
-from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
+from triptych.gans.model import Contest, GANConfig
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
+from triptych.gans.translation_base import GeneratorConfig, Styles, TranslationGAN, check_sides
 from triptych.gans.weight_norms import WeightNorm
 
 
 @config
-class FUNITGeneratorConfig(Config):
+class FUNITGeneratorConfig(GeneratorConfig):
     """Encoders of content and style, and the decoder."""
 
     kind_name: ClassVar = "funit"
@@ -73,13 +73,11 @@ class FUNITGeneratorConfig(Config):
             self.require(getattr(self, name) >= 0, name, "0 or more")
 
     def shrunk(self) -> Self:
-        """Narrow networks that halve the size of a content once, for tests."""
         depths = {"num_res_blocks": 1, "num_downsamples_content": 1, "num_downsamples_style": 2}
         return replace(self, num_filters=4, style_dims=8, mlp_filters=16, **depths)
 
     @property
     def stride(self) -> int:
-        """The sides of content images are multiples of it."""
         return 2**self.num_downsamples_content
 
     @property
@@ -89,6 +87,10 @@ class FUNITGeneratorConfig(Config):
         4 for the first convolution, 7x7; 3 of the content for the decoder's first, 5x5; 2 before each step of the style encoder.
         """
         return {"num_downsamples_content": max(4, 3 * self.stride), "num_downsamples_style": max(4, 2**self.num_downsamples_style)}
+
+    @property
+    def least_size(self) -> int:
+        return -(-max(self.least_sides.values()) // self.stride) * self.stride
 
     def translator(self, *, image_channels: int) -> FUNITTranslator:
         """The network with fresh weights."""
@@ -102,43 +104,29 @@ class FUNITOutput(NamedTuple):
     images_recon: Tensor | None
 
 
-class FUNITDecoder(nn.Module):
-    """Residual blocks, then residual blocks that double the size, all with adaptive norms: keys decoder.{i}."""
+class FUNITDecoder(Decoder):
+    """Its doublings are residual blocks."""
 
-    def __init__(self, image_channels: int, *, widths: list[int], num_res_blocks: int, options: BlockOptions) -> None:
-        super().__init__()
-        blocks = [ResBlock(widths[0], widths[0], options=options) for _ in range(num_res_blocks)]
-        ups = [UpResBlock(ins, outs, 5, shortcut_nonlinearity=True, options=options) for ins, outs in pairwise(widths)]
-        self.decoder = Stack([*blocks, *ups, output_block(widths[-1], image_channels, options=options, output="tanh")])
-
-    def forward(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b mlp_filters"]) -> Float[Tensor, "b c h w"]:
-        """The images in [-1, 1]; `style`: the vector that the norms take."""
-        return self.decoder(content, style)
+    def doubling(self, ins: int, outs: int, options: BlockOptions) -> list[nn.Module]:
+        """Of one step."""
+        return [UpResBlock(ins, outs, 5, shortcut_nonlinearity=True, options=options)]
 
 
-class FUNITTranslator(nn.Module):
-    """Keys style_encoder.*, content_encoder.*, decoder.*, mlp.*."""
+class FUNITTranslator(AutoEncoder):
+    """The auto-encoder of all classes."""
 
     def __init__(self, config: FUNITGeneratorConfig, *, image_channels: int) -> None:
-        super().__init__()
         options = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
         widths, blocks = doubled(config.num_filters, steps=config.num_downsamples_content), config.num_res_blocks
         sizes = {"num_filters": config.num_filters, "num_downsamples": config.num_downsamples_style, "style_dims": config.style_dims}
-        self.style_encoder = StyleEncoder(image_channels, **sizes, options=options)
+        style_encoder = StyleEncoder(image_channels, **sizes, options=options)
         plain = replace(options, norm=Norm(config.content_norm))
-        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order="CNACNA", options=plain)
+        encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order="CNACNA", options=plain)
         adaptive = AdaptiveNorm(Norm(config.decoder_norm, affine=False), cond_channels=config.mlp_filters)
         options, ascending = replace(options, norm=adaptive), halved(widths[-1], steps=config.num_downsamples_content)
-        self.decoder = FUNITDecoder(image_channels, widths=ascending, num_res_blocks=blocks, options=options)
-        self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
-
-    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
-        """The content and the style of images."""
-        return self.content_encoder(images), self.style_encoder(images)
-
-    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
-        """The images of a content in a style."""
-        return self.decoder(content, self.mlp(style))
+        decoder = FUNITDecoder(image_channels, widths=ascending, num_res_blocks=blocks, order="CNACNA", options=options, output="tanh")
+        mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
+        super().__init__(encoder, decoder, style_encoder=style_encoder, mlp=mlp)
 
 
 class FUNITGenerator(nn.Module):
@@ -158,14 +146,14 @@ class FUNITGenerator(nn.Module):
         network = self.generator
         content = network.content_encoder(images_content)
         trans = network.decode(content, self.style(images_style))
-        recon = network.decode(content, network.style_encoder(images_content)) if reconstruct else None
+        recon = network.decode(content, self.style(images_content)) if reconstruct else None
         return FUNITOutput(trans, recon)
 
     def style(self, images: Float[Tensor, "b *k c h w"]) -> Float[Tensor, "b style_dims 1 1"]:
         """The style of images, or the mean of the styles of k images each."""
-        if images.ndim == 4:
-            return self.generator.style_encoder(images)
-        return self.generator.style_encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2]).mean(1)
+        encoder = self.generator.style_encoder
+        assert encoder is not None
+        return encoder(images) if images.ndim == 4 else encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2]).mean(1)
 
 
 @config
@@ -259,51 +247,36 @@ class FUNITConfig(GANConfig):
         if spec.num_classes is None or not _style_names(spec):
             wanted = "images by class with style images of other classes: few-shot data, as in the recipe funit-omniglot"
             raise ConfigError("", f"the data has no style images, or no classes of them; this model needs {wanted}")
-        self._check_sides(spec)
-        return FUNIT(self, spec)
-
-    def _check_sides(self, spec: DataSpec) -> None:
-        height, width = spec.height_and_width
-        generator = self.generator
-        if height % generator.stride or width % generator.stride:
-            raise ConfigError(
-                "generator.num_downsamples_content",
-                f"got {generator.num_downsamples_content} for images of {width}x{height} pixels, expected sides that are multiples of "
-                f"{generator.stride}; give fewer, or another data.image_size",
-            )
+        generator, steps = self.generator, self.generator.num_downsamples_content
+        multiples, advice = f"expected sides that are multiples of {generator.stride}", "give fewer, or another data.image_size"
+        setting = "generator.num_downsamples_content"
+        check_sides(spec, setting, stride=generator.stride, given=steps, expected=multiples, advice=advice)
         least = {f"generator.{name}": (getattr(generator, name), side) for name, side in generator.least_sides.items()}
         least["discriminator.num_layers"] = (self.discriminator.num_layers, _least_judged(self.discriminator))
         for setting, (given, side) in least.items():
-            if min(height, width) < side:
-                raise ConfigError(
-                    setting,
-                    f"got {given} for images of {width}x{height} pixels, which takes {side} or more along a side; give fewer, or a larger "
-                    "data.image_size",
-                )
+            expected, advice = f"which takes {side} or more along a side", "give fewer, or a larger data.image_size"
+            check_sides(spec, setting, least=side, given=given, expected=expected, advice=advice)
+        return FUNIT(self, spec)
 
 
-class FUNIT(GAN):
-    """The model of a FUNITConfig: a Translator."""
+class FUNIT(TranslationGAN):
+    """The model of a FUNITConfig."""
 
     config: FUNITConfig
     generator: FUNITGenerator
     discriminator: FUNITDiscriminator
-    validated = (GENERATOR,)
     styles: Styles = "required"
-    random_styles = False
 
     def __init__(self, config: FUNITConfig, spec: DataSpec) -> None:
         assert spec.num_classes is not None
         super().__init__(
             config,
+            spec,
             FUNITGenerator(config.generator, image_channels=spec.channels),
             FUNITDiscriminator(config.discriminator, num_classes=spec.num_classes, image_channels=spec.channels),
+            sizes=config.generator,
+            translation=config.translation,
         )
-        self.translation = config.translation
-        self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
-        self.output_channels = spec.channels
-        self.stride = config.generator.stride
-        self.least_size = -(-max(config.generator.least_sides.values()) // self.stride) * self.stride
         self._names = _style_names(spec)
 
     # Training -----------------------------------------------------------------------------------------------------------
@@ -366,9 +339,7 @@ class FUNIT(GAN):
 
         Raises ConfigError for what is missing or does not fit.
         """
-        images, style = content_and_style(
-            inputs, channels=self.output_channels, stride=self.stride, least_size=self.least_size, styles=self.styles
-        )
+        images, style = self.content_and_style(inputs)
         assert style is not None
         return self.generator(images_content=images, images_style=style, reconstruct=False).images_trans
 

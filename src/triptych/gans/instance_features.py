@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from triptych.core.config import Config, config
 from triptych.gans.autoencoder import doubled, output_block
-from triptych.gans.layers import BlockOptions, ConvBlock, Stack, Upsample
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample
 from triptych.nn.precision import widened
 
 LEAST_SHARE = 0.0625
@@ -42,6 +42,16 @@ class FeatureEncoderConfig(Config):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
 
 
+def hourglass(in_channels: int, *, widths: list[int], num_res_blocks: int = 0, options: BlockOptions) -> list[nn.Module]:
+    """Convolutions down, residual blocks, and up again: the layers of the global generator, and of the encoder, but the last."""
+    layers: list[nn.Module] = [ConvBlock(in_channels, widths[0], 7, options=options)]
+    layers += [ConvBlock(ins, outs, 3, stride=2, options=options) for ins, outs in pairwise(widths)]
+    layers += [ResBlock(widths[-1], widths[-1], order="CNACN", options=options) for _ in range(num_res_blocks)]
+    for ins, outs in pairwise(reversed(widths)):
+        layers += [Upsample(), ConvBlock(ins, outs, 3, options=options)]
+    return layers
+
+
 class FeatureEncoder(nn.Module):
     """Images to features that are the same all over an instance: keys model.{i}; buffers cluster_{class} [num_clusters, num_features].
 
@@ -52,10 +62,7 @@ class FeatureEncoder(nn.Module):
         super().__init__()
         self.num_classes = num_classes
         widths = doubled(config.num_filters, steps=config.num_downsamples)
-        layers: list[nn.Module] = [ConvBlock(image_channels, widths[0], 7, options=options)]
-        layers += [ConvBlock(ins, outs, 3, stride=2, options=options) for ins, outs in pairwise(widths)]
-        for ins, outs in pairwise(reversed(widths)):
-            layers += [Upsample(), ConvBlock(ins, outs, 3, options=options)]
+        layers = hourglass(image_channels, widths=widths, options=options)
         self.model = Stack([*layers, output_block(widths[0], config.num_features, options=options, output="tanh")])
         for index in range(num_classes):
             self.register_buffer(f"cluster_{index}", torch.zeros(config.num_clusters, config.num_features))

@@ -5,6 +5,7 @@ The names of all parts (layers.conv, layers.norm, conv_block_0, conv_block_1, co
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -155,6 +156,18 @@ class Upsample(nn.Module):
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
         """The image, doubled."""
         return enlarged(x)
+
+
+class Wrapped(nn.Module):
+    """A stack under a name of its own, as in published weights: keys model.{i}."""
+
+    def __init__(self, blocks: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.model = Stack(blocks)
+
+    def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        """The last block's output."""
+        return self.model(x)
 
 
 class Stack(nn.ModuleList):

@@ -17,26 +17,26 @@ from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from triptych.core.batch import IMAGES_B, Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
-from triptych.gans.autoencoder import ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
+from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
 from triptych.gans.discriminators import Scores
-from triptych.gans.image_inputs import Styles
 from triptych.gans.layers import BlockOptions, BlockOrder
 from triptych.gans.losses import gaussian_kl, sample_mean
 from triptych.gans.model import Contest
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
-from triptych.gans.unpaired_base import AutoEncodersConfig, DirectionConfig, Translations, UnpairedConfig, UnpairedGAN, distance
+from triptych.gans.translation_base import GeneratorConfig, Styles
+from triptych.gans.unpaired_base import BothDomains, DirectionConfig, Translations, UnpairedConfig, UnpairedGAN, distance
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.precision import widened
 
 
 @config
-class MUNITGeneratorConfig(AutoEncodersConfig):
+class MUNITGeneratorConfig(GeneratorConfig):
     """The two auto-encoders."""
 
     kind_name: ClassVar = "munit"
@@ -82,7 +82,6 @@ class MUNITGeneratorConfig(AutoEncodersConfig):
 
     @property
     def stride(self) -> int:
-        """The sides of images are multiples of it."""
         return 2**self.num_downsamples_content
 
     @property
@@ -93,72 +92,28 @@ class MUNITGeneratorConfig(AutoEncodersConfig):
         return max(4, 2 * self.stride, last * 2**self.num_downsamples_style)
 
 
-class MUNITAutoEncoder(nn.Module):
-    """Images of one domain to contents and styles, and back: keys style_encoder.*, content_encoder.*, decoder.*, mlp.*."""
-
-    def __init__(self, config: MUNITGeneratorConfig, *, image_channels: int) -> None:
-        super().__init__()
-        order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
-        options = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
-        widths = doubled(config.num_filters, steps=config.num_downsamples_content, most=config.max_num_filters)
-        blocks, styled = config.num_res_blocks, replace(options, norm=Norm(config.style_norm))
-        sizes = {"num_filters": config.num_filters, "num_downsamples": config.num_downsamples_style, "style_dims": config.style_dims}
-        self.style_encoder = StyleEncoder(image_channels, **sizes, options=styled)
-        plain = replace(options, norm=Norm(config.content_norm))
-        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=plain)
-        adaptive = AdaptiveNorm(Norm(config.decoder_norm, affine=False), cond_channels=config.mlp_filters)
-        options, ascending = replace(options, norm=adaptive), halved(widths[-1], steps=config.num_downsamples_content)
-        self.decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
-        self.mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
-
-    def encode(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b d _ _"], Float[Tensor, "b style_dims 1 1"]]:
-        """The content and the style of images."""
-        return self.content_encoder(images), self.style_encoder(images)
-
-    def decode(self, content: Float[Tensor, "b d _ _"], style: Float[Tensor, "b style_dims *1"]) -> Float[Tensor, "b c h w"]:
-        """The images of a content in a style."""
-        return self.decoder(content, self.mlp(style))
-
-
-class MUNITGenerator(nn.Module):
-    """Both auto-encoders: keys autoencoder_a.*, autoencoder_b.*."""
+class MUNITGenerator(BothDomains):
+    """Two auto-encoders with styles."""
 
     def __init__(self, config: MUNITGeneratorConfig, *, image_channels: int = 3) -> None:
-        super().__init__()
+        super().__init__(lambda: _autoencoder(config, image_channels))
         self.style_dims = config.style_dims
-        self.autoencoder_a = MUNITAutoEncoder(config, image_channels=image_channels)
-        self.autoencoder_b = MUNITAutoEncoder(config, image_channels=image_channels)
 
-    def forward(
-        self,
-        *,
-        images_a: Float[Tensor, "b c h w"],
-        images_b: Float[Tensor, "b c h w"],
-        random_style_a: Float[Tensor, "b style_dims 1 1"] | None = None,
-        random_style_b: Float[Tensor, "b style_dims 1 1"] | None = None,
-        encode_translations: bool = True,
-        reconstruct: bool = True,
-        cycle: bool = True,
-    ) -> Translations:
-        """Translations both ways of images whose sides are multiples of 2^num_downsamples_content.
 
-        `random_style_a`, `random_style_b`: styles of the translations to a and to b; None: those of the images.
-        `encode_translations`: also the contents and styles of the translations; `reconstruct`: also each image through its own
-        auto-encoder; `cycle`: also the translations back, in their own styles.
-        """
-        a, b = self.autoencoder_a, self.autoencoder_b
-        (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
-        images_ba = a.decode(content_b, style_a if random_style_a is None else random_style_a)
-        images_ab = b.decode(content_a, style_b if random_style_b is None else random_style_b)
-        out = Translations(images_ab, images_ba, content_a, content_b, style_a, style_b)
-        if encode_translations or cycle:
-            (content_ba, style_ba), (content_ab, style_ab) = a.encode(images_ba), b.encode(images_ab)
-            out = out._replace(content_ab=content_ab, content_ba=content_ba, style_ab=style_ab, style_ba=style_ba)
-            if cycle:
-                out = out._replace(images_aba=a.decode(content_ab, style_a), images_bab=b.decode(content_ba, style_b))
-        if reconstruct:
-            out = out._replace(images_aa=a.decode(content_a, style_a), images_bb=b.decode(content_b, style_b))
-        return out
+def _autoencoder(config: MUNITGeneratorConfig, image_channels: int) -> AutoEncoder:
+    order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
+    options = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
+    widths = doubled(config.num_filters, steps=config.num_downsamples_content, most=config.max_num_filters)
+    blocks, styled = config.num_res_blocks, replace(options, norm=Norm(config.style_norm))
+    sizes = {"num_filters": config.num_filters, "num_downsamples": config.num_downsamples_style, "style_dims": config.style_dims}
+    style_encoder = StyleEncoder(image_channels, **sizes, options=styled)
+    plain = replace(options, norm=Norm(config.content_norm))
+    encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=plain)
+    adaptive = AdaptiveNorm(Norm(config.decoder_norm, affine=False), cond_channels=config.mlp_filters)
+    options, ascending = replace(options, norm=adaptive), halved(widths[-1], steps=config.num_downsamples_content)
+    decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
+    mlp = StyleLayers([config.style_dims] + [config.mlp_filters] * config.mlp_layers)
+    return AutoEncoder(encoder, decoder, style_encoder=style_encoder, mlp=mlp)
 
 
 @config
@@ -321,16 +276,13 @@ class MUNIT(UnpairedGAN):
 
     # Translation --------------------------------------------------------------------------------------------------------
 
-    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
-        """The content of the images, decoded by the other domain in the mean style of the style images, or in a random one."""
-        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
-        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
-        if style is None:
+    def code(self, images: Tensor | None, rng: Rng, *, encoder: AutoEncoder, settings: DirectionConfig) -> Tensor:
+        """The mean styles (b, style_dims, 1, 1) of the style images, or random ones."""
+        if images is None:
             assert isinstance(settings, MUNITTranslationConfig)
-            code = settings.temperature * rng.normal("style", self.generator.style_dims, 1, 1)
-        else:
-            code = target.style_encoder(style.flatten(0, 1)).unflatten(0, style.shape[:2]).mean(1)
-        return target.decode(source.content_encoder(images), code)
+            return settings.temperature * rng.normal("style", self.generator.style_dims, 1, 1)
+        assert encoder.style_encoder is not None
+        return encoder.style_encoder(images.flatten(0, 1)).unflatten(0, images.shape[:2]).mean(1)
 
 
 def moved(images: Float[Tensor, "b c h w"], rng: Rng) -> Float[Tensor, "b c h w"]:

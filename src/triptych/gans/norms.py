@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
 from triptych.nn.precision import widened
+from triptych.nn.resample import resized
 
 NormKind = Literal["none", "instance", "batch", "sync_batch", "layer", "layer_2d", "group"]
 
@@ -188,7 +189,7 @@ class SpatialNormLayer(ConditionalNorm):
         out = self.norm(x)
         for index, (mlp, condition) in enumerate(zip(self.mlps, conditions, strict=True)):
             assert isinstance(mlp, nn.ModuleDict)
-            hidden = resized_to(condition, x.shape[2:])
+            hidden = resized(condition, x.shape[2:], mode="nearest")
             if "0" in mlp:
                 hidden = F.relu(_inner(mlp["0"])(hidden))
             if self.separate:
@@ -197,14 +198,6 @@ class SpatialNormLayer(ConditionalNorm):
                 gamma, beta = _inner(mlp["1"])(hidden).chunk(2, dim=1)
             out = _modulated(out, gamma, beta)
         return out
-
-
-def resized_to(maps: Float[Tensor, "b c _ _"], size: tuple[int, ...] | torch.Size) -> Float[Tensor, "b c h w"]:
-    """The maps at a size (h, w), each pixel the nearest one."""
-    if tuple(maps.shape[2:]) == tuple(size):
-        return maps
-    with torch.autocast(maps.device.type, enabled=False):  # which would make them float32
-        return F.interpolate(maps, size=tuple(size), mode="nearest")
 
 
 def _modulated(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:

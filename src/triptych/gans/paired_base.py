@@ -23,20 +23,18 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
-from triptych.gans.image_inputs import Styles
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
-from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
-from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
-
-_PERCEPTUAL = "perceptual"
+from triptych.gans.model import Contest, GANConfig
+from triptych.gans.perceptual import PerceptualConfig
+from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig, TranslationGAN, check_perceptual, check_sides
 
 
 @config
 class PairedGANConfig(GANConfig):
     """A GAN that learns from pairs."""
 
-    terms: ClassVar = GANConfig.terms | {"feature_matching": "feature_matching_weight", _PERCEPTUAL: "perceptual_weight", "l1": "l1_weight"}
+    terms: ClassVar = GANConfig.terms | {"feature_matching": "feature_matching_weight", PERCEPTUAL: "perceptual_weight", "l1": "l1_weight"}
 
     feature_matching_weight: float = 10.0
     "Weight of the distance between the discriminator's features of generated and real images."
@@ -58,45 +56,34 @@ class PairedGANConfig(GANConfig):
 
         `sides`: for each setting that decides it, what it is, what the sides are multiples of, and the fewest pixels along them.
         """
-        height, width = spec.height_and_width
         for setting, (given, stride, least) in sides.items():
-            wrong = "multiples of" if height % stride or width % stride else "at least" if min(height, width) < least else None
-            if wrong is not None:
-                number = stride if wrong == "multiples of" else least
-                raise ConfigError(
-                    setting,
-                    f"got {given!r} for images of {width}x{height} pixels, expected sides of {wrong} {number}; give less, or another "
-                    "data.image_size and data.width",
-                )
-        if self.perceptual_weight > 0:
-            try:
-                self.perceptual.check_size(height, width)
-            except ConfigError as error:
-                raise error.inside(_PERCEPTUAL) from None
+            words = {"given": given, "advice": "give less, or another data.image_size and data.width"}
+            check_sides(spec, setting, stride=stride, expected=f"expected sides of multiples of {stride}", **words)
+            check_sides(spec, setting, least=least, expected=f"expected sides of at least {least}", **words)
+        check_perceptual(spec, weight=self.perceptual_weight, perceptual=self.perceptual)
 
 
-class PairedGAN(GAN):
-    """A GAN whose images are made from label maps. A Translator."""
+class PairedGAN(TranslationGAN):
+    """A GAN whose images are made from label maps."""
 
     config: PairedGANConfig
-    translation: Config
-    validated = (GENERATOR,)
-    styles: Styles = "none"
-    random_styles = False
 
     def __init__(
-        self, config: PairedGANConfig, spec: DataSpec, *, labels: LabelMaps, generator: nn.Module, discriminator: nn.Module
+        self,
+        config: PairedGANConfig,
+        spec: DataSpec,
+        generator: nn.Module,
+        discriminator: nn.Module,
+        *,
+        labels: LabelMaps,
+        sizes: GeneratorConfig,
+        translation: Config,
     ) -> None:
-        super().__init__(config, generator, discriminator)
-        self.labels, self.sources, self.output_channels = labels, spec.inputs, spec.channels
-        self.perceptual = PerceptualLoss(config.perceptual) if config.perceptual_weight > 0 else None
-        if self.perceptual is not None:
-            self.borrowed = {_PERCEPTUAL: config.perceptual.weights}
+        perceptual = config.perceptual if config.perceptual_weight > 0 else None
+        super().__init__(config, spec, generator, discriminator, sizes=sizes, translation=translation, perceptual=perceptual)
+        self.labels, self.sources = labels, spec.inputs
 
     # What a model says --------------------------------------------------------------------------------------------------
-
-    stride: int
-    least_size: int
 
     @abstractmethod
     def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
@@ -128,7 +115,7 @@ class PairedGAN(GAN):
             if matched:
                 terms["feature_matching"] = feature_matching(verdict.fake.features, verdict.real.features)
         if self.perceptual is not None:
-            terms[_PERCEPTUAL] = self.perceptual(fake, batch.images)
+            terms[PERCEPTUAL] = self.perceptual(fake, batch.images)
         if self.config.l1_weight > 0:
             terms["l1"] = l1(fake, batch.images)
         return terms
@@ -138,7 +125,7 @@ class PairedGAN(GAN):
         images = self.deterministic(batch, self.labels(batch.inputs))
         found = {"l1": l1(images, batch.images)}
         if self.perceptual is not None and self.perceptual.network.loaded:
-            found[_PERCEPTUAL] = self.perceptual(images, batch.images)
+            found[PERCEPTUAL] = self.perceptual(images, batch.images)
         return found
 
     # Translation --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import ClassVar, Self
 
 import torch
@@ -29,11 +28,12 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.autoencoder import doubled, output_block
 from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
-from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, InstanceFeatures, instance_features
+from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, InstanceFeatures, hourglass, instance_features
 from triptych.gans.label_maps import LabelMaps, class_channels
-from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample, Wrapped
 from triptych.gans.norms import Norm, NormKind
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
+from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.collectives import gathered
 from triptych.nn.instance_edges import instance_edges
@@ -41,7 +41,7 @@ from triptych.nn.precision import widened
 
 
 @config
-class Pix2PixHDGeneratorConfig(Config):
+class Pix2PixHDGeneratorConfig(GeneratorConfig):
     """The global generator, its local enhancers and the feature encoder."""
 
     num_filters: int = 64
@@ -68,9 +68,11 @@ class Pix2PixHDGeneratorConfig(Config):
         divisor = 2**self.num_enhancers
         self.require(self.num_filters % divisor == 0, "num_filters", f"a multiple of {divisor}, for {self.num_enhancers} enhancers")
 
+    def shrunk(self) -> Self:
+        return replace(self, num_filters=4, num_downsamples=1, num_res_blocks=1, num_enhancer_res_blocks=1)
+
     @property
     def stride(self) -> int:
-        """The sides of the images are multiples of it."""
         own = 2 ** (self.num_downsamples + self.num_enhancers)
         return own if self.encoder is None else max(own, 2**self.encoder.num_downsamples)
 
@@ -79,30 +81,6 @@ class Pix2PixHDGeneratorConfig(Config):
         """The fewest pixels along a side: a reflected border of 3 takes 4 pixels, and the smallest maps, of 2 pixels, have a variance."""
         own = 2**self.num_enhancers * max(4, 2 ** (self.num_downsamples + 1))
         return own if self.encoder is None else max(own, 2 ** (self.encoder.num_downsamples + 1))
-
-
-class GlobalGenerator(nn.Module):
-    """Convolutions down, residual blocks, and up again: keys model.{i}."""
-
-    def __init__(self, in_channels: int, image_channels: int, *, config: Pix2PixHDGeneratorConfig, options: BlockOptions) -> None:
-        super().__init__()
-        layers = global_layers(in_channels, config=config, options=options)
-        self.model = Stack([*layers, output_block(config.num_filters, image_channels, options=options, output="tanh")])
-
-    def forward(self, x: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """The images in [-1, 1] of label maps."""
-        return self.model(x)
-
-
-def global_layers(in_channels: int, *, config: Pix2PixHDGeneratorConfig, options: BlockOptions) -> list[nn.Module]:
-    """All layers of the global generator but the last, which makes the image; they give num_filters channels."""
-    widths = doubled(config.num_filters, steps=config.num_downsamples)
-    layers: list[nn.Module] = [ConvBlock(in_channels, widths[0], 7, options=options)]
-    layers += [ConvBlock(ins, outs, 3, stride=2, options=options) for ins, outs in pairwise(widths)]
-    layers += [ResBlock(widths[-1], widths[-1], order="CNACN", options=options) for _ in range(config.num_res_blocks)]
-    for ins, outs in pairwise(reversed(widths)):
-        layers += [Upsample(), ConvBlock(ins, outs, 3, options=options)]
-    return layers
 
 
 class LocalEnhancer(nn.Module):
@@ -137,10 +115,12 @@ class Pix2PixHDGenerator(nn.Module):
         self.config = config
         options = BlockOptions(norm=Norm(config.norm), nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
         channels = label_channels + (config.encoder.num_features if config.encoder else 0)
+        widths = doubled(config.num_filters, steps=config.num_downsamples)
+        layers = hourglass(channels, widths=widths, num_res_blocks=config.num_res_blocks, options=options)
         if config.num_enhancers:
-            self.global_model = Stack(global_layers(channels, config=config, options=options))
+            self.global_model = Stack(layers)
         else:
-            self.global_model = GlobalGenerator(channels, image_channels, config=config, options=options)
+            self.global_model = Wrapped([*layers, output_block(widths[0], image_channels, options=options, output="tanh")])
         for index in range(config.num_enhancers):
             enhancer = LocalEnhancer(
                 channels,
@@ -210,8 +190,7 @@ class Pix2PixHDConfig(PairedGANConfig):
     "Settings of `triptych translate`."
 
     def shrunk(self) -> Self:
-        generator = replace(self.generator, num_filters=4, num_downsamples=1, num_res_blocks=1, num_enhancer_res_blocks=1)
-        return replace(self, generator=generator, discriminator=self.discriminator.shrunk())
+        return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
 
     def build(self, spec: DataSpec) -> Pix2PixHD:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
@@ -248,9 +227,7 @@ class Pix2PixHD(PairedGAN):
         classes = class_channels(labels.classes[0]) if config.generator.encoder is not None else None
         generator = Pix2PixHDGenerator(config.generator, **channels, num_classes=classes)
         discriminator = Pix2PixHDDiscriminator(config.discriminator, **channels)
-        super().__init__(config, spec, labels=labels, generator=generator, discriminator=discriminator)
-        self.translation = config.translation
-        self.stride, self.least_size = config.generator.stride, config.generator.least_size
+        super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, translation=config.translation)
         self.num_clusters = 0 if config.generator.encoder is None else config.generator.encoder.num_clusters
         if self.num_clusters:
             self.styles, self.random_styles, self.collects = "optional", True, True

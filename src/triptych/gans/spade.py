@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
@@ -25,22 +26,23 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.rng import Rng
-from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
+from triptych.gans.discriminators import FPSEDiscriminator, MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
 from triptych.gans.losses import gaussian_kl
-from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm, resized_to
+from triptych.gans.norms import NO_NORM, AdaptiveNorm, Norm, NormKind, SpatialNorm
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
+from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.precision import widened
-from triptych.nn.resample import enlarged
+from triptych.nn.resample import enlarged, resized
 
 POSITION_GRID = 16
 """Side of the grid of positions that a head may take beside the labels."""
 
 
 @config
-class SPADEGeneratorConfig(Config):
+class SPADEGeneratorConfig(GeneratorConfig):
     """The generator and its style encoder."""
 
     resolution: Literal[256, 512, 1024] = 256
@@ -86,6 +88,10 @@ class SPADEGeneratorConfig(Config):
         self.require(self.num_filters % 2 == 0 or self.resolution < 1024, "num_filters", "an even number at a resolution of 1024")
         self.require(self.encoder_size >= 64 and self.encoder_size % 64 == 0, "encoder_size", "a multiple of 64")
 
+    def shrunk(self) -> Self:
+        sizes = {"resolution": 256, "num_filters": 4, "style_dims": 8, "spade_filters": 4, "encoder_filters": 4, "encoder_size": 64}
+        return replace(self, **sizes)
+
     @property
     def inner_weight_norm(self) -> WeightNorm:
         """Of the layers in the norms."""
@@ -119,19 +125,14 @@ class SPADEStyleEncoder(nn.Module):
         self.size = config.encoder_size
         options = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm)
         widths = [image_channels] + [config.encoder_filters * factor for factor in (1, 2, 4, 8, 8, 8)]
-        for index in range(1, len(widths)):
-            block = ConvBlock(widths[index - 1], widths[index], config.kernel_size, stride=2, options=options)
-            self.add_module(f"layer{index}", block)
+        for index, (ins, outs) in enumerate(pairwise(widths), start=1):
+            self.add_module(f"layer{index}", ConvBlock(ins, outs, config.kernel_size, stride=2, options=options))
         features = widths[-1] * (self.size // 64) ** 2
-        self.fc_mu = LinearBlock(features, config.style_dims)
-        self.fc_var = LinearBlock(features, config.style_dims)
+        self.fc_mu, self.fc_var = LinearBlock(features, config.style_dims), LinearBlock(features, config.style_dims)
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b style_dims"], Float[Tensor, "b style_dims"]]:
         """Mean and log variance of the style of images of any size."""
-        x = images
-        if tuple(x.shape[2:]) != (self.size, self.size):
-            with torch.autocast(x.device.type, enabled=False):
-                x = F.interpolate(x, size=(self.size, self.size), mode="bilinear", align_corners=False)
+        x = resized(images, (self.size, self.size), mode="bilinear")
         for index in range(1, 7):
             x = self.get_submodule(f"layer{index}")(x)
         x = x.flatten(1)
@@ -144,6 +145,7 @@ class SPADEDecoder(nn.Module):
     def __init__(self, config: SPADEGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
         super().__init__()
         self.config, nf, kernel = config, config.num_filters, config.kernel_size
+        self.large = [(block, size) for block, size in (("up_3", 512), ("up_4", 1024)) if size <= config.resolution]
         plain = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm)
         spade = SpatialNorm(
             Norm(config.spade_norm, affine=config.norm_affine),
@@ -158,7 +160,9 @@ class SPADEDecoder(nn.Module):
         def block(ins: int, outs: int) -> ResBlock:
             return ResBlock(ins, outs, kernel, order="NACNAC", bias=(True, True, False), options=modulated)
 
-        self._add_style_layers(config)
+        if config.style_dims is not None:
+            relu, dims = replace(plain, nonlinearity="relu"), config.style_dims
+            self.fc_0, self.fc_1 = LinearBlock(dims, 2 * dims, options=relu), LinearBlock(2 * dims, 2 * dims, options=relu)
         head_channels = label_channels + (2 if config.positional_input else 0)
         self.head_0 = ConvBlock(head_channels, 8 * nf, kernel, options=plain)
         self._add_global("head_0", 8 * nf, 16 * nf)
@@ -168,18 +172,10 @@ class SPADEDecoder(nn.Module):
             self._add_global(f"{name}a", mid * nf, mid * nf)
             self.add_module(f"{name}b", block(mid * nf, outs * nf))
         self.conv_img256 = ConvBlock(2 * nf, image_channels, 5, order="AC", options=plain)
-        for name, size, ins, outs in (("up_3", 512, 2 * nf, nf), ("up_4", 1024, nf, nf // 2)):
-            if config.resolution >= size:
-                self.add_module(f"{name}a", block(ins, outs))
-                self.add_module(f"{name}b", block(outs, outs))
-                self.add_module(f"conv_img{size}", ConvBlock(outs, image_channels, 5, order="AC", options=plain))
-
-    def _add_style_layers(self, config: SPADEGeneratorConfig) -> None:
-        if config.style_dims is None:
-            return
-        relu = BlockOptions(nonlinearity="relu", weight_norm=config.weight_norm)
-        self.fc_0 = LinearBlock(config.style_dims, 2 * config.style_dims, options=relu)
-        self.fc_1 = LinearBlock(2 * config.style_dims, 2 * config.style_dims, options=relu)
+        for (name, size), ins in zip(self.large, (2 * nf, nf), strict=False):
+            self.add_module(f"{name}a", block(ins, ins // 2))
+            self.add_module(f"{name}b", block(ins // 2, ins // 2))
+            self.add_module(f"conv_img{size}", ConvBlock(ins // 2, image_channels, 5, order="AC", options=plain))
 
     def _add_global(self, name: str, ins: int, outs: int) -> None:
         """The block that the style code modulates, cbn_NAME; without a style code a leaky ReLU and a convolution, conv_NAME."""
@@ -203,16 +199,16 @@ class SPADEDecoder(nn.Module):
         if (style is None) != (self.config.style_dims is None):
             raise ValueError("a style code is needed, exactly when the network has one")
         z = () if style is None else (self.fc_1(self.fc_0(style)),)
-        x = self._global("head_0", self.head_0(self._head_input(label)), z)
+        part, between = self.get_submodule, "cbn" if z else "conv"
+        x = part(f"{between}_head_0")(self.head_0(self._head_input(label)), *z)
         x = enlarged(self.head_2(self.head_1(x, label), label))
         for name in ("up_0", "up_1", "up_2"):
-            x = self._global(f"{name}a", self._block(f"{name}a", x, label), z)
-            x = enlarged(self._block(f"{name}b", x, label))
+            x = part(f"{between}_{name}a")(part(f"{name}a")(x, label), *z)
+            x = enlarged(part(f"{name}b")(x, label))
         image = self.conv_img256(x)
-        for name, size in (("up_3", 512), ("up_4", 1024)):
-            if self.config.resolution >= size:
-                x = enlarged(self._block(f"{name}b", self._block(f"{name}a", x, label), label))
-                image = enlarged(image) + self.get_submodule(f"conv_img{size}")(x)
+        for name, size in self.large:
+            x = enlarged(part(f"{name}b")(part(f"{name}a")(x, label), label))
+            image = enlarged(image) + part(f"conv_img{size}")(x)
         with torch.autocast(x.device.type, enabled=False):
             return torch.tanh(self.config.output_multiplier * widened(image))
 
@@ -221,7 +217,7 @@ class SPADEDecoder(nn.Module):
         height, width = label.shape[2] // stride, label.shape[3] // stride
         if height < 1 or width < 1:
             raise ValueError(f"got label maps of {label.shape[3]}x{label.shape[2]} pixels, expected sides of at least {stride}")
-        small = resized_to(label, (height, width))
+        small = resized(label, (height, width), mode="nearest")
         if not self.config.positional_input:
             return small
         line = torch.linspace(-1, 1, POSITION_GRID, device=label.device)
@@ -229,12 +225,6 @@ class SPADEDecoder(nn.Module):
         if (height, width) != (POSITION_GRID, POSITION_GRID):
             grid = F.interpolate(grid, size=(height, width), mode="bicubic", align_corners=False)
         return torch.cat((small, grid.to(small.dtype).expand(len(small), -1, -1, -1)), dim=1)
-
-    def _block(self, name: str, x: Tensor, label: Tensor) -> Tensor:
-        return self.get_submodule(name)(x, label)
-
-    def _global(self, name: str, x: Tensor, z: tuple[Tensor, ...]) -> Tensor:
-        return self.get_submodule(f"{'cbn' if z else 'conv'}_{name}")(x, *z)
 
 
 class SPADEGenerator(nn.Module):
@@ -282,44 +272,6 @@ class SPADEDiscriminatorConfig(Config):
     "Whether there is the feature pyramid, as wide as the patch discriminators."
 
 
-class FPSEDiscriminator(nn.Module):
-    """A feature pyramid whose features are also compared with the label map: keys enc{i}, lat{i}, final{i}, output, seg, embedding.
-
-    Liu et al. 2019 (Learning to Predict Layout-to-image Conditional Convolutions, arXiv 1910.06809).
-    """
-
-    def __init__(self, *, num_filters: int, label_channels: int, image_channels: int, weight_norm: WeightNorm) -> None:
-        super().__init__()
-        options, nf = BlockOptions(nonlinearity="leakyrelu", weight_norm=weight_norm), num_filters
-        widths = [image_channels, nf, 2 * nf, 4 * nf, 8 * nf, 8 * nf]
-        for index in range(1, 6):
-            self.add_module(f"enc{index}", ConvBlock(widths[index - 1], widths[index], 3, stride=2, options=options))
-        for index in range(2, 6):
-            self.add_module(f"lat{index}", ConvBlock(widths[index], 4 * nf, 1, options=options))
-        for index in range(2, 5):
-            self.add_module(f"final{index}", ConvBlock(4 * nf, 2 * nf, 3, options=options))
-        self.output = ConvBlock(2 * nf, 1, 1)
-        self.seg = ConvBlock(2 * nf, 2 * nf, 1)
-        self.embedding = ConvBlock(label_channels, 2 * nf, 1)
-
-    def forward(self, images: Float[Tensor, "b c h w"], label: Float[Tensor, "b n h w"]) -> tuple[Float[Tensor, "b 1 _ _"], ...]:
-        """Scores (b, 1, h / s, w / s) at strides s of 4, 8 and 16 of images with label maps."""
-        part, encoded, x = self.get_submodule, {}, images
-        for index in range(1, 6):
-            encoded[index] = x = part(f"enc{index}")(x)
-        tops = {5: part("lat5")(encoded[5])}
-        for index in (4, 3, 2):
-            side = part(f"lat{index}")(encoded[index])
-            with torch.autocast(x.device.type, enabled=False):
-                tops[index] = F.interpolate(tops[index + 1], size=side.shape[2:], mode="bilinear", align_corners=False) + side
-        return tuple(self._scores(part(f"final{index}")(tops[index]), label) for index in (2, 3, 4))
-
-    def _scores(self, features: Tensor, label: Tensor) -> Tensor:
-        # The embedding is linear, so that the label map may be averaged before it, which costs less.
-        embedding = self.embedding(F.adaptive_avg_pool2d(label, (features.shape[2], features.shape[3])))
-        return self.output(features) + (self.seg(features) * embedding).sum(dim=1, keepdim=True)
-
-
 class SPADEDiscriminator(MultiResPatch):
     """Keys discriminators.{i}.*, fpse_discriminator.*."""
 
@@ -327,12 +279,7 @@ class SPADEDiscriminator(MultiResPatch):
         super().__init__(config.patch, in_channels=label_channels + image_channels)
         self.fpse_discriminator = None
         if config.feature_pyramid:
-            self.fpse_discriminator = FPSEDiscriminator(
-                num_filters=config.patch.num_filters,
-                label_channels=label_channels,
-                image_channels=image_channels,
-                weight_norm=config.patch.weight_norm,
-            )
+            self.fpse_discriminator = FPSEDiscriminator(config.patch, label_channels=label_channels, image_channels=image_channels)
 
     def forward(self, images: Float[Tensor, "b c h w"], *, label: Float[Tensor, "b n h w"]) -> Scores:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The scores of images with label maps: three of the pyramid, one of each scale of patches.
@@ -373,9 +320,8 @@ class SPADEConfig(PairedGANConfig):
     "Settings of `triptych translate`, and of the grids during training."
 
     def shrunk(self) -> Self:
-        sizes = {"resolution": 256, "num_filters": 4, "style_dims": 8, "spade_filters": 4, "encoder_filters": 4, "encoder_size": 64}
         discriminator = replace(self.discriminator, patch=self.discriminator.patch.shrunk())
-        return replace(self, generator=replace(self.generator, **sizes), discriminator=discriminator)
+        return replace(self, generator=self.generator.shrunk(), discriminator=discriminator)
 
     def build(self, spec: DataSpec) -> SPADE:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
@@ -399,9 +345,7 @@ class SPADE(PairedGAN):
     def __init__(self, config: SPADEConfig, spec: DataSpec, labels: LabelMaps) -> None:
         channels = {"label_channels": labels.channels, "image_channels": spec.channels}
         generator, discriminator = SPADEGenerator(config.generator, **channels), SPADEDiscriminator(config.discriminator, **channels)
-        super().__init__(config, spec, labels=labels, generator=generator, discriminator=discriminator)
-        self.translation = config.translation
-        self.stride, self.least_size = config.generator.stride, config.generator.least_size
+        super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, translation=config.translation)
         self.style_dims = config.generator.style_dims
         if self.style_dims is not None:
             self.styles, self.random_styles = "optional", True

@@ -13,21 +13,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
-from jaxtyping import Float
-from torch import Tensor, nn
-
 from triptych.core.batch import IMAGES_B, Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.rng import Rng
-from triptych.gans.autoencoder import ContentEncoder, Decoder, doubled, halved
+from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, doubled, halved
 from triptych.gans.layers import BlockOptions, BlockOrder
 from triptych.gans.norms import Norm, NormKind
-from triptych.gans.unpaired_base import AutoEncodersConfig, DirectionConfig, Translations, UnpairedConfig, UnpairedGAN
+from triptych.gans.translation_base import GeneratorConfig
+from triptych.gans.unpaired_base import BothDomains, Translations, UnpairedConfig, UnpairedGAN
 from triptych.gans.weight_norms import WeightNorm
 
 
 @config
-class UNITGeneratorConfig(AutoEncodersConfig):
+class UNITGeneratorConfig(GeneratorConfig):
     """The two auto-encoders."""
 
     kind_name: ClassVar = "unit"
@@ -62,7 +60,6 @@ class UNITGeneratorConfig(AutoEncodersConfig):
 
     @property
     def stride(self) -> int:
-        """The sides of images are multiples of it."""
         return 2**self.num_downsamples
 
     @property
@@ -71,54 +68,22 @@ class UNITGeneratorConfig(AutoEncodersConfig):
         return max(4, 2 * self.stride)
 
 
-class UNITAutoEncoder(nn.Module):
-    """Images of one domain to contents and back: keys content_encoder.*, decoder.*."""
-
-    def __init__(self, config: UNITGeneratorConfig, *, image_channels: int) -> None:
-        super().__init__()
-        order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
-        widths = doubled(config.num_filters, steps=config.num_downsamples, most=config.max_num_filters)
-        options = BlockOptions(norm=Norm(config.content_norm), nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
-        blocks = config.num_res_blocks
-        self.content_encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=options)
-        options = replace(options, norm=Norm(config.decoder_norm))
-        ascending = halved(widths[-1], steps=config.num_downsamples)
-        self.decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
-
-    def encode(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
-        """The content of images."""
-        return self.content_encoder(images)
-
-    def decode(self, content: Float[Tensor, "b d _ _"]) -> Float[Tensor, "b c h w"]:
-        """The images of a content."""
-        return self.decoder(content)
-
-
-class UNITGenerator(nn.Module):
-    """Both auto-encoders: keys autoencoder_a.*, autoencoder_b.*."""
+class UNITGenerator(BothDomains):
+    """Two auto-encoders without styles."""
 
     def __init__(self, config: UNITGeneratorConfig, *, image_channels: int = 3) -> None:
-        super().__init__()
-        self.autoencoder_a = UNITAutoEncoder(config, image_channels=image_channels)
-        self.autoencoder_b = UNITAutoEncoder(config, image_channels=image_channels)
+        super().__init__(lambda: _autoencoder(config, image_channels))
 
-    def forward(
-        self, *, images_a: Float[Tensor, "b c h w"], images_b: Float[Tensor, "b c h w"], reconstruct: bool = True, cycle: bool = True
-    ) -> Translations:
-        """Translations both ways of images whose sides are multiples of 2^num_downsamples.
 
-        `reconstruct`: also each image through its own auto-encoder; `cycle`: also the translations' contents, and their way back.
-        """
-        a, b = self.autoencoder_a, self.autoencoder_b
-        content_a, content_b = a.encode(images_a), b.encode(images_b)
-        out = Translations(images_ab=b.decode(content_a), images_ba=a.decode(content_b), content_a=content_a, content_b=content_b)
-        if reconstruct:
-            out = out._replace(images_aa=a.decode(content_a), images_bb=b.decode(content_b))
-        if cycle:
-            content_ab, content_ba = b.encode(out.images_ab), a.encode(out.images_ba)
-            out = out._replace(content_ab=content_ab, content_ba=content_ba)
-            out = out._replace(images_aba=a.decode(content_ab), images_bab=b.decode(content_ba))
-        return out
+def _autoencoder(config: UNITGeneratorConfig, image_channels: int) -> AutoEncoder:
+    options = BlockOptions(norm=Norm(config.content_norm), nonlinearity="relu", weight_norm=config.weight_norm, padding_mode="reflect")
+    widths = doubled(config.num_filters, steps=config.num_downsamples, most=config.max_num_filters)
+    order: BlockOrder = "NACNAC" if config.pre_activation else "CNACNA"
+    blocks, ascending = config.num_res_blocks, halved(widths[-1], steps=config.num_downsamples)
+    encoder = ContentEncoder(image_channels, widths=widths, num_res_blocks=blocks, order=order, options=options)
+    options = replace(options, norm=Norm(config.decoder_norm))
+    decoder = Decoder(image_channels, widths=ascending, num_res_blocks=blocks, order=order, options=options, output=config.output)
+    return AutoEncoder(encoder, decoder)
 
 
 @config
@@ -148,9 +113,3 @@ class UNIT(UnpairedGAN):
     def run(self, batch: Batch, rng: Rng, *, reconstruct: bool = False, cycle: bool = False, latents: bool = False) -> Translations:
         """Translations both ways. Nothing is drawn, and no term needs more than the images."""
         return self.generator(images_a=batch.images, images_b=batch.inputs[IMAGES_B], reconstruct=reconstruct, cycle=cycle)
-
-    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
-        """The content of the images, decoded by the other domain."""
-        a, b = self.generator.autoencoder_a, self.generator.autoencoder_b
-        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
-        return target.decode(source.encode(images))

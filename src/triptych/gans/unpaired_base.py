@@ -6,7 +6,7 @@ In all names a is the domain of `Batch.images`, b that of the input `IMAGES_B`, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -15,16 +15,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.core.batch import IMAGES, IMAGES_B, Batch, DataSpec, InputSpec
+from triptych.core.batch import IMAGES, IMAGES_B, Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
 from triptych.core.rng import Rng
+from triptych.gans.autoencoder import AutoEncoder
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig, least_side
-from triptych.gans.image_inputs import Styles, content_and_style
 from triptych.gans.losses import l1
-from triptych.gans.model import GAN, GENERATOR, Contest, GANConfig
-from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
+from triptych.gans.model import Contest, GANConfig
+from triptych.gans.perceptual import PerceptualConfig
+from triptych.gans.translation_base import GeneratorConfig, TranslationGAN, check_perceptual, check_sides
 
 Direction = Literal["a-to-b", "b-to-a"]
 
@@ -51,31 +52,51 @@ class Translations(NamedTuple):
     images_bab: Tensor | None = None
 
 
+class BothDomains(nn.Module):
+    """An auto-encoder of each domain: keys autoencoder_a.*, autoencoder_b.*."""
+
+    def __init__(self, build: Callable[[], AutoEncoder]) -> None:
+        super().__init__()
+        self.autoencoder_a, self.autoencoder_b = build(), build()
+
+    def forward(
+        self,
+        *,
+        images_a: Float[Tensor, "b c h w"],
+        images_b: Float[Tensor, "b c h w"],
+        random_style_a: Float[Tensor, "b style_dims 1 1"] | None = None,
+        random_style_b: Float[Tensor, "b style_dims 1 1"] | None = None,
+        encode_translations: bool = False,
+        reconstruct: bool = True,
+        cycle: bool = True,
+    ) -> Translations:
+        """Translations both ways of images whose sides are multiples of `GeneratorConfig.stride`.
+
+        `random_style_a`, `random_style_b`: styles of the translations to a and to b; None: those of the images.
+        `encode_translations`: also the contents and styles of the translations; `reconstruct`: also each image through its own
+        auto-encoder; `cycle`: also the translations back, in their own styles.
+        """
+        a, b = self.autoencoder_a, self.autoencoder_b
+        (content_a, style_a), (content_b, style_b) = a.encode(images_a), b.encode(images_b)
+        images_ba = a.decode(content_b, style_a if random_style_a is None else random_style_a)
+        images_ab = b.decode(content_a, style_b if random_style_b is None else random_style_b)
+        out = Translations(images_ab, images_ba, content_a, content_b, style_a, style_b)
+        if encode_translations or cycle:
+            (content_ba, style_ba), (content_ab, style_ab) = a.encode(images_ba), b.encode(images_ab)
+            out = out._replace(content_ab=content_ab, content_ba=content_ba, style_ab=style_ab, style_ba=style_ba)
+            if cycle:
+                out = out._replace(images_aba=a.decode(content_ab, style_a), images_bab=b.decode(content_ba, style_b))
+        if reconstruct:
+            out = out._replace(images_aa=a.decode(content_a, style_a), images_bb=b.decode(content_b, style_b))
+        return out
+
+
 @config
 class DirectionConfig(Config):
     """Which way images are translated."""
 
     direction: Direction = "a-to-b"
     "The domain that the images are of, and the one that they come to."
-
-
-@config
-class AutoEncodersConfig(Config):
-    """Two auto-encoders, one for each domain."""
-
-    @property
-    @abstractmethod
-    def stride(self) -> int:
-        """The sides of images are multiples of it."""
-
-    @property
-    @abstractmethod
-    def least_size(self) -> int:
-        """The fewest pixels along a side."""
-
-    @abstractmethod
-    def shrunk(self) -> Self:
-        """Narrow networks that halve the size once, for tests."""
 
 
 @config
@@ -91,7 +112,7 @@ class UnpairedConfig(GANConfig):
         "perceptual": "perceptual_weight",
     }
 
-    generator: AutoEncodersConfig
+    generator: GeneratorConfig
     "The two auto-encoders."
     discriminator: PatchDiscriminatorConfig | ResidualDiscriminatorConfig = PatchDiscriminatorConfig(num_discriminators=3)
     "The discriminator that each domain has."
@@ -118,52 +139,41 @@ class UnpairedConfig(GANConfig):
         if not any(entry.name == IMAGES_B and entry.kind == "image" and entry.channels == spec.channels for entry in spec.inputs):
             reason = f"the data has no {IMAGES_B}, and this model needs images of two domains"
             raise ConfigError("", f"{reason}; use data of UnpairedDataConfig, as in the recipe unit-mnist")
-        height, width = spec.height_and_width
-        given, stride, least = f"got images of {width}x{height} pixels", self.generator.stride, self.generator.least_size
-        if height % stride or width % stride:
-            allowed = f"expected sides that are multiples of {stride}, 2 to the power of it"
-            raise ConfigError(f"generator.{steps}", f"{given}, {allowed}; give fewer, or another data.image_size")
-        if min(height, width) < least:
-            reason = f"{given}, expected at least {least} along a side; give fewer downsamples, or a larger data.image_size"
-            raise ConfigError("generator", reason)
-        self._check_discriminator(height, width, given)
-        if self.perceptual_weight > 0:
-            try:
-                self.perceptual.check_size(height, width)
-            except ConfigError as error:
-                raise error.inside("perceptual") from None
-
-    def _check_discriminator(self, height: int, width: int, given: str) -> None:
-        if isinstance(self.discriminator, PatchDiscriminatorConfig):
-            if min(height, width) < (least := least_side(self.discriminator)):
-                reason = f"{given}, expected at least {least} along a side; give fewer num_layers or num_discriminators"
-                raise ConfigError("discriminator", f"{reason}, or a larger data.image_size")
-        elif (height, width) != (side := 4 * 2**self.discriminator.num_layers, side):
-            reason = f"got {self.discriminator.num_layers}, which takes images of exactly {side}x{side}, 4 times 2 to the power of it"
+        stride, least = self.generator.stride, self.generator.least_size
+        multiples = f"expected sides that are multiples of {stride}, 2 to the power of it"
+        check_sides(spec, f"generator.{steps}", stride=stride, expected=multiples, advice="give fewer, or another data.image_size")
+        advice, larger = "give fewer downsamples", "or a larger data.image_size"
+        check_sides(spec, "generator", least=least, expected=f"expected at least {least} along a side", advice=f"{advice}, {larger}")
+        (height, width), judge = spec.height_and_width, self.discriminator
+        if isinstance(judge, PatchDiscriminatorConfig):
+            least, advice = least_side(judge), f"give fewer num_layers or num_discriminators, {larger}"
+            check_sides(spec, "discriminator", least=least, expected=f"expected at least {least} along a side", advice=advice)
+        elif (height, width) != (side := 4 * 2**judge.num_layers, side):
+            reason = f"got {judge.num_layers}, which takes images of exactly {side}x{side}, 4 times 2 to the power of it"
             raise ConfigError("discriminator.num_layers", f"{reason}, but they have {width}x{height}; set data.image_size to {side}")
+        check_perceptual(spec, weight=self.perceptual_weight, perceptual=self.perceptual)
 
 
-class UnpairedGAN(GAN):
-    """Two auto-encoders and a discriminator of each domain: a Translator."""
+class UnpairedGAN(TranslationGAN):
+    """Two auto-encoders and a discriminator of each domain."""
 
     config: UnpairedConfig
+    generator: BothDomains
     discriminator: PairDiscriminator
-    validated = (GENERATOR,)
-    styles: Styles = "none"
-    random_styles = False
 
-    def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: nn.Module, *, partial: bool = False) -> None:
-        super().__init__(config, generator, PairDiscriminator(config.discriminator, image_channels=spec.channels), partial=partial)
-        self.perceptual: PerceptualLoss | None = None
-        if config.perceptual_weight > 0:
-            self.perceptual = PerceptualLoss(config.perceptual)
-            self.borrowed = {"perceptual": config.perceptual.weights}
-        self.translation = config.translation
+    def __init__(self, config: UnpairedConfig, spec: DataSpec, generator: BothDomains, *, partial: bool = False) -> None:
+        super().__init__(
+            config,
+            spec,
+            generator,
+            PairDiscriminator(config.discriminator, image_channels=spec.channels),
+            sizes=config.generator,
+            translation=config.translation,
+            perceptual=config.perceptual if config.perceptual_weight > 0 else None,
+            partial=partial,
+        )
         other: Direction = "a-to-b" if config.translation.direction == "b-to-a" else "b-to-a"
         self.grids = {other: replace(config.translation, direction=other)}
-        self.sources = (InputSpec(name=IMAGES, kind="image", channels=spec.channels),)
-        self.output_channels = spec.channels
-        self.stride, self.least_size = config.generator.stride, config.generator.least_size
 
     # Training -----------------------------------------------------------------------------------------------------------
 
@@ -216,14 +226,14 @@ class UnpairedGAN(GAN):
 
     # Translation --------------------------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def translated(self, images: Tensor, style: Tensor | None, rng: Rng, *, settings: DirectionConfig) -> Tensor:
-        """The translations of checked images (b, c, h, w); `style`: the style images (b, k, c, any size), where there are some."""
+    def code(self, images: Tensor | None, rng: Rng, *, encoder: AutoEncoder, settings: DirectionConfig) -> Tensor | None:
+        """The styles of translations, of style images (b, k, c, any size) or at random; None for a model without."""
+        return None
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The images of the domain that the direction starts from; there is no ground truth for them."""
         return Example(
-            {IMAGES: batch.images if settings_like(self.translation, settings).direction == "a-to-b" else batch.inputs[IMAGES_B]}
+            {IMAGES: batch.images if settings_like(self.config.translation, settings).direction == "a-to-b" else batch.inputs[IMAGES_B]}
         )
 
     @torch.no_grad()
@@ -233,10 +243,11 @@ class UnpairedGAN(GAN):
         A model with styles takes the mean style of k images of that domain, (b, k, c, any size), or draws it from `rng`. Raises ConfigError
         for images that do not fit.
         """
-        images, style = content_and_style(
-            inputs, channels=self.output_channels, stride=self.stride, least_size=self.least_size, styles=self.styles
-        )
-        return self.translated(images, style, rng, settings=settings_like(self.translation, settings)).clamp(-1, 1)
+        images, style = self.content_and_style(inputs)
+        settings, a, b = settings_like(self.config.translation, settings), self.generator.autoencoder_a, self.generator.autoencoder_b
+        source, target = (a, b) if settings.direction == "a-to-b" else (b, a)
+        code = self.code(style, rng, encoder=target, settings=settings)
+        return target.decode(source.content_encoder(images), code).clamp(-1, 1)
 
 
 def distance(found: Float[Tensor, " b *d"] | None, target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:

@@ -43,8 +43,18 @@ def spade_camvid() -> RunConfig:
             discriminator_rate=2.0,
             initial=_INITIAL,
         ),
-        data=_camvid(),
-        train=_small(total_images=12_000, batch_size=6),
+        data=PairedDataConfig(maps=("labels",), num_classes=(12,), image_size=64, width=96, crop="random", scale=0.2),
+        train=TrainConfig(
+            total_images=12_000,
+            batch_size=6,
+            compile="off",
+            ema_rates=(0.999,),
+            ema_start=6 * 200,
+            checkpoint_every=6_000,
+            sample_every=3_000,
+            sample_count=8,
+            validate_every=3_000,
+        ),
         optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.0, 0.999), schedule="linear", decay_start=6_000),
         log=LogConfig(every=600),
     )
@@ -55,7 +65,9 @@ def pix2pixhd_camvid() -> RunConfig:
 
     data.path holds train/ and val/, each with images/ (photos) and labels/ (maps of the classes 0 to 11).
     """
-    return RunConfig(
+    recipe = spade_camvid()
+    return replace(
+        recipe,
         model=Pix2PixHDConfig(
             generator=Pix2PixHDGeneratorConfig(num_filters=24, num_downsamples=3, num_res_blocks=4),
             discriminator=PatchDiscriminatorConfig(num_filters=24, num_layers=3, norm="instance"),
@@ -63,10 +75,7 @@ def pix2pixhd_camvid() -> RunConfig:
             l1_weight=5.0,
             initial=_INITIAL,
         ),
-        data=_camvid(),
-        train=_small(total_images=12_000, batch_size=6),
-        optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=6_000),
-        log=LogConfig(every=600),
+        optim=replace(recipe.optim, betas=(0.5, 0.999)),
     )
 
 
@@ -159,22 +168,4 @@ def pix2pixhd_cityscapes_2k() -> RunConfig:
         ),
         data=replace(recipe.data, image_size=1024, width=2048),  # pyright: ignore[reportCallIssue]
         train=replace(recipe.train, total_images=100 * _CITYSCAPES),
-    )
-
-
-def _camvid() -> PairedDataConfig:
-    return PairedDataConfig(maps=("labels",), num_classes=(12,), image_size=64, width=96, crop="random", scale=0.2)
-
-
-def _small(*, total_images: int, batch_size: int) -> TrainConfig:
-    return TrainConfig(
-        total_images=total_images,
-        batch_size=batch_size,
-        compile="off",
-        ema_rates=(0.999,),
-        ema_start=batch_size * 200,
-        checkpoint_every=6_000,
-        sample_every=3_000,
-        sample_count=8,
-        validate_every=3_000,
     )
