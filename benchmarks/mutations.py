@@ -85,7 +85,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "gans/coco_funit.py": _tests("gans", "few_shot networks"),
     "gans/discriminators.py": _tests("gans", "parity networks"),
     "gans/funit.py": _tests("gans", "few_shot networks structure"),
-    "gans/image_inputs.py": _tests("gans", "unpaired few_shot"),
+    "gans/translation_base.py": _tests("gans", "unpaired few_shot"),
     "gans/init.py": _tests("gans", "init"),
     "gans/instance_features.py": _tests("gans", "networks paired"),
     "gans/label_maps.py": _tests("gans", "paired"),
