@@ -128,7 +128,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     # file, what is there, what comes in its place, and the tests where they are others than the file's
     ("engine/precision.py", "gradients, 1 / self.scale)", "gradients, 0.5 / self.scale)"),
     ("gans/paired_base.py", "feature_matching(verdict.fake.features, verdict.real.features)", "feature_matching(verdict.real.features, verdict.fake.features)"),
-    ("gans/paired_base.py", "terms[_PERCEPTUAL] = self.perceptual(fake, batch.images)", "terms[_PERCEPTUAL] = self.perceptual(batch.images, fake)"),
+    ("gans/paired_base.py", "terms[PERCEPTUAL] = self.perceptual(fake, batch.images)", "terms[PERCEPTUAL] = self.perceptual(batch.images, fake)"),
     ("gans/paired_base.py", 'terms["l1"] = l1(fake, batch.images)', 'terms["l1"] = l1(fake.detach(), batch.images)'),
     ("gans/funit.py", "l1(out.images_recon, batch.images)", "l1(out.images_recon.detach(), batch.images)"),
     ("gans/funit.py", "feature_matching(translation.fake.features, translation.real.features)", "feature_matching(translation.real.features, translation.fake.features)"),
