@@ -92,7 +92,7 @@ def length(function: Function) -> int:
 _LENGTH = r"(?:\.\.\.|\w{1,12})(?: ?[*/+-] ?\w{1,12}| or \w{1,12})*"
 SHAPE = re.compile(rf"\((?:{_LENGTH},)(?: {_LENGTH},?)*\)|\bshapes?\b|\[b, | scalar")
 """A shape in words: (b, c, h, w), (b,), or "of shape"."""
-TYPED_SHAPE = re.compile(r"""(?:Float|Int|Bool|Shaped|UInt8|Num)\[[\w.]+, ['"]""")
+TYPED_SHAPE = re.compile(r"""(?:Float|Float32|Float64|Int|Int64|Bool|Shaped|UInt8|Num)\[[\w.]+, ['"]""")
 
 
 def takes_tensors(function: Function) -> bool:

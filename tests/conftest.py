@@ -16,12 +16,10 @@ os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 
 import pytest
-from jaxtyping import install_import_hook
 
-import tests.shapes  # noqa: F401  (the hook names it)
+from tests import shapes
 
-# Shapes that annotations give are checked in every call that a test makes.
-install_import_hook(("triptych.nn", "triptych.flows", "triptych.gans", "triptych.diffusion"), "tests.shapes.checked")
+shapes.check_from_now_on()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -28,7 +28,7 @@ def to_uint8(images: Tensor) -> Tensor:
 
 
 def nearest_uint8(images: Tensor) -> Tensor:
-    """The same, rounded: for what was 8-bit before (decoded latents, images made smaller): truncation would lower levels by one."""
+    """The same (b, h, w, c), rounded: for what was 8-bit before (decoded latents, reduced images); truncation would lower levels by one."""
     return _as_uint8(((images.float() + 1) * 127.5).round_())
 
 

@@ -139,7 +139,7 @@ class GuidedADM(nn.Module):
         self.num_classes = guide.num_classes if isinstance(guide, NoisyImageClassifier) else model.num_classes
 
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
-        """See `ADM.sample`; `labels` are given where the model is conditional or led by a classifier."""
+        """See `ADM.sample`; `labels` (b,) are given where the model is conditional or led by a classifier."""
         if self.num_classes is not None:
             labels = checked_labels(labels, len(rng), num_classes=self.num_classes)
         own = labels if self.num_classes is None or self.model.num_classes is not None else None

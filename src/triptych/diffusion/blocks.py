@@ -149,6 +149,6 @@ def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tenso
 
 
 def legacy_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> Tensor:
-    """The rows in the legacy order."""
+    """The rows (3 channels, ...) in the legacy order."""
     parts = torch.stack(split_rows(qkv, heads=heads, order=order))
     return parts.reshape(3, heads, -1, *qkv.shape[1:]).transpose(0, 1).reshape(qkv.shape)

@@ -136,7 +136,7 @@ class NoisyClassifier(Model):
         return t, weight, self.process.noised(images, rng.normal("noise", *self.image_shape), self.process.at(t))
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
-        """Records the losses for loss-aware timestep sampling."""
+        """Records the losses (b,) for loss-aware timestep sampling."""
         self.timesteps.observe(terms)
 
 

@@ -255,7 +255,7 @@ class GaussianDiffusion(NoiseProcess):
                 return c.sqrt_abar * noise - c.sqrt_noise * x0
 
     def split(self, output: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The network's output as its mean half and its variance half; None where the variance is fixed."""
+        """The network's output (b, 2 c, h, w) as its mean half and its variance half; None where the variance is fixed."""
         if not self.config.learns_variance:
             return output, None
         mean, variance = output.chunk(2, dim=1)

@@ -188,7 +188,7 @@ class DiffusionModel(Model):
         return (*conditions[:-1], labels.masked_fill(dropped, NO_LABEL))
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
-        """Records the losses for loss-aware timestep sampling."""
+        """Records the losses (b,) for loss-aware timestep sampling."""
         self.timesteps.observe(terms)
 
     def bound(self, batch: Batch, rng: Rng, *, steps: int | str | None = None, clip: bool = True) -> Bound:
@@ -255,7 +255,7 @@ class DiffusionModel(Model):
         return Guide(weak=lambda x, c: self.diffusion.split(alone(x, c))[0])
 
     def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
-        """The images at the end of a trajectory with these settings; `report` is told of its steps."""
+        """The images (b, c, h, w) at the end of a trajectory with these settings; `report` is told of its steps."""
         assert isinstance(settings, SamplingConfig)  # or there would be no trajectory
         return last_sample(steps, count=settings.num_steps(self.config.diffusion), report=report)
 
@@ -289,7 +289,7 @@ class DiffusionModel(Model):
         yield from solver.steps(predict, x, points=points, noise=noise)
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
-        """The labels; raises ConfigError unless they fit the model."""
+        """The labels (b,); raises ConfigError unless they fit the model."""
         if self.num_classes is None:
             if labels is not None:
                 raise ConfigError("labels", "this model was trained without labels; leave them out")
@@ -298,7 +298,7 @@ class DiffusionModel(Model):
 
 
 def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None) -> Tensor:
-    """The images at the end of a trajectory of `count` steps, within [-1, 1]; `report` is told of each."""
+    """The images (b, c, h, w) at the end of a trajectory of `count` steps, within [-1, 1]; `report` is told of each."""
     image = None
     for done, step in enumerate(steps, start=1):
         image = step.sample

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from jaxtyping import Float
 from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
@@ -38,7 +39,7 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
     return lambda x0: hook(x0).clamp(-threshold, threshold)
 
 
-def ancestral_step(moments: Moments, c: StepCoefficients, noise: Tensor) -> Tensor:
+def ancestral_step(moments: Moments, c: StepCoefficients, noise: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
     deviation = (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else moments.variance**0.5
     return moments.mean + c.not_last * deviation * noise
@@ -52,7 +53,7 @@ def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
 def ddim_step(
     process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients, *, eta: float = 0.0, noise: Tensor | None = None
 ) -> Tensor:
-    """x_{t-1} from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
+    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
     sigma = ddim_sigma(c, eta=eta)
     direction = _root(1 - c.abar_prev - sigma**2)
     x = c.abar_prev**0.5 * x0 + direction * process.noise_from(x0, x_t, c)
@@ -65,7 +66,7 @@ def _root(value: Any) -> Any:
 
 
 def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients) -> Tensor:
-    """x_{t+1} from x_t and the x_0 predicted there, along the same path as `ddim_step` with eta = 0: from an image to its noise."""
+    """x_{t+1} (b, c, h, w) from x_t and the x_0 there, along the same path as `ddim_step` with eta = 0: from an image to its noise."""
     return c.abar_next**0.5 * x0 + (1 - c.abar_next) ** 0.5 * process.noise_from(x0, x_t, c)
 
 

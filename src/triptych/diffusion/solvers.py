@@ -97,7 +97,7 @@ def _rise(c: Coefficients, following: Coefficients) -> float:
 def dpm_solver_2m(
     predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor], tau: int = 0
 ) -> Iterator[Step]:
-    """The steps of DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2), one network call each; it asks for no noise.
+    """The steps of DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2) from x (b, c, h, w), one network call each; it asks for no noise.
 
     With `tau` 1 those of SDE-DPM-Solver++(2M) (section 5), with noise in all but the last. x_0 is taken half a step on, along the line
     through the last two predictions; the first step has but one.
@@ -121,10 +121,10 @@ def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step
 
 
 def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
-    """The steps of UniPC (Zhao et al. 2023, Algorithms 1 and 2, B_2, data prediction), one network call each; it asks for no noise.
+    """The steps of UniPC (Zhao et al. 2023, Algorithms 1 and 2, B_2, data prediction) from x (b, c, h, w), without noise.
 
-    The prediction at a new point also corrects the step that led there, so the corrector costs no call. `Step.sample` is what the
-    predictor gives.
+    One network call each: the prediction at a new point also corrects the step that led there, so the corrector costs no call.
+    `Step.sample` is what the predictor gives.
     """
     known: list[tuple[Coefficients, Tensor]] = []  # the last points and what was predicted there, the newest first
     corrected = x
@@ -160,7 +160,7 @@ def _unified(x: Tensor, start: tuple[Coefficients, Tensor], end: Coefficients, o
 
 
 def heun(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
-    """The steps of Heun's method in x / sqrt(abar) over sigma (Karras et al. 2022, Algorithm 1); it asks for no noise.
+    """The steps of Heun's method in x / sqrt(abar) over sigma (Karras et al. 2022, Algorithm 1) from x (b, c, h, w), without noise.
 
     Two network calls each, one in the last, and one in those that begin above sigma = 80: they are Euler's, for the trapezoid
     magnifies an error of x_0 at the end of the step by the quotient of the two sigmas.

@@ -34,7 +34,7 @@ class UniformTimesteps(nn.Module):
         return {}
 
     def observe(self, terms: Mapping[str, Tensor]) -> None:
-        """Enters what was observed in a step, in the order of the samples."""
+        """Enters what was observed in a step, (b,) each, in the order of the samples."""
 
 
 class LossSecondMoment(UniformTimesteps):
@@ -74,7 +74,7 @@ class LossSecondMoment(UniformTimesteps):
         return {"t": t, "loss": loss.detach()} if self.training else {}
 
     def observe(self, terms: Mapping[str, Tensor]) -> None:
-        """Enters losses, unweighted, at their timesteps, in order."""
+        """Enters losses (b,), unweighted, at their timesteps (b,), in order."""
         if not terms:
             return
         t, loss = terms["t"], terms["loss"]

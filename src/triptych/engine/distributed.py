@@ -48,13 +48,13 @@ class World:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, in place where there are several."""
+        """The sum of a tensor of any shape over all processes, in place where there are several."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def gather_samples(self, values: Tensor) -> Tensor:
-        """The samples (axis 0) of all processes in rank order; their number may differ between processes."""
+        """The samples (b, ...) of all processes in rank order; their number may differ between processes."""
         if self.size == 1:
             return values
         return torch.cat([part.to(values.device) for part in self.gather(values.cpu())])

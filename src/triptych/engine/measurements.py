@@ -40,7 +40,7 @@ class TermSums:
         self.counts = counts if self.counts is None else self.counts + counts
 
     def flat(self) -> Tensor:
-        """All numbers as one vector, which `totals` reads."""
+        """All numbers as one vector (n,), which `totals` reads."""
         assert self.sums is not None and self.counts is not None
         return torch.cat((self.sums.flatten(), self.counts))
 
@@ -65,7 +65,7 @@ class StepRecord:
     gradient_norm: Tensor | None = None
 
     def flat(self) -> Tensor:
-        """All numbers of the record as one vector, the gradient norm last."""
+        """All numbers of the record as one vector (n,), the gradient norm last."""
         assert self.gradient_norm is not None
         return torch.cat((self.terms.flat(), self.gradient_norm.float().reshape(1)))
 

@@ -218,7 +218,7 @@ class Glow(Model):
 
     @torch.no_grad()
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
-        """One image in [-1, 1] for each index of `rng`, of 8-bit values as `decode` gives them. `settings` is a GlowSamplingConfig."""
+        """Images in [-1, 1] (b, c, h, w), one for each index of `rng`, of the 8-bit values of `decode`. `settings`: GlowSamplingConfig."""
         settings = settings_like(self.sampling, settings)
         labels = self._labels(labels, len(rng))
         temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]

@@ -36,7 +36,7 @@ MixingName = Literal["conv", "conv-lu", "shuffle", "reverse"]
 
 
 def full_precision(x: Tensor) -> torch.autocast:
-    """The context in which autocast does not touch what is computed from x."""
+    """The context in which autocast does not touch what is computed from x, of any shape."""
     return torch.autocast(x.device.type, enabled=False)
 
 

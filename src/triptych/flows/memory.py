@@ -27,7 +27,7 @@ class InvertibleStep(Protocol):
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def rewound(self, y: Tensor) -> list[Rewound]:
-        """The way back from y, the last part of the step first."""
+        """The way back from y (b, c, h, w), the last part of the step first."""
         ...
 
     def parameters(self) -> Iterable[nn.Parameter]: ...
@@ -46,7 +46,7 @@ class Rewound:
 
     @property
     def x(self) -> Tensor:
-        """The part's input, without a graph."""
+        """The part's input (b, c, h, w), without a graph."""
         return _joined([part.detach() for part in self.inputs])
 
 

@@ -59,11 +59,11 @@ class Gaussian(NamedTuple):
     log_std: Tensor
 
     def latent(self, z: Tensor) -> Tensor:
-        """(z - mean) / std."""
+        """(z - mean) / std: (b, c, h, w)."""
         return (z - self.mean) * torch.exp(-self.log_std)
 
     def of_latent(self, latent: Tensor) -> Tensor:
-        """The z that has this latent."""
+        """The z (b, c, h, w) that has this latent."""
         return self.mean + latent * torch.exp(self.log_std)
 
     def log_prob(self, latent: Tensor) -> Tensor:

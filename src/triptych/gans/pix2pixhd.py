@@ -240,7 +240,7 @@ class Pix2PixHD(PairedGAN):
         alone, here = "generator.global_model.model.", "generator.global_model."
         return {here + name.removeprefix(alone) if name.startswith(alone) else name: tensor for name, tensor in tensors.items()}
 
-    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
+    def generated(self, batch: Batch, label: Float[Tensor, "b n h w"], rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
         """The images with the looks of the real ones' instances; no term."""
         return self.deterministic(batch, label), {}
 

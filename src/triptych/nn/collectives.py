@@ -15,7 +15,7 @@ def world_size() -> int:
 
 
 def summed(x: Tensor) -> Tensor:
-    """The sum of x over all processes, in each of them; differentiable. All of them call it, in the same order."""
+    """The sum of x, of any shape, over all processes, in each of them; differentiable. All of them call it, in the same order."""
     return _Sum.apply(x) if world_size() > 1 else x  # pyright: ignore[reportReturnType]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def widened(x: Tensor) -> Tensor:
-    """The tensor in float32 where its precision is lower."""
+    """The tensor, of any shape, in float32 where its precision is lower."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

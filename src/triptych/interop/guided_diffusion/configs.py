@@ -70,18 +70,9 @@ def configuration(
     original's flags, where they make no network: an image size without default levels, heads that do not divide.
     """
     size = flags["large_size" if kind == "super-resolution" else "image_size"]
-    mult = levels or numbers(flags.get("channel_mult", "")) or LEVELS[program][kind].get(size)
-    if mult is None:
-        known = ", ".join(map(str, LEVELS[program][kind]))
-        raise ConfigError(
-            "--image_size", f"got {size}, which has default levels for {known} only; give --channel_mult (one number a level)"
-        )
-    width = "classifier_width" if kind == "classifier" else "num_channels"
-    if flags[width] < 1:
-        raise ConfigError(f"--{width}", f"got {flags[width]}, expected at least 1")
+    mult = _level_widths(flags, kind, program=program, levels=levels)
     if flags["noise_schedule"] not in ("linear", "cosine"):
         raise ConfigError("noise_schedule", f"got {flags['noise_schedule']!r}, expected linear or cosine")
-    mult = levels or multiples([int(part * flags[width]) for part in mult], flags[width])
     channel_mult = None if mult == CHANNEL_MULT.get(size) and kind != "super-resolution" else mult
     process = _settings(_PROCESS, flags)
     if kind == "classifier":
@@ -118,6 +109,20 @@ def configuration(
         return ADMConfig(**parts), size
     except ConfigError as error:
         raise ConfigError("timestep_respacing", error.reason) if error.setting == "sampling.steps" else error from None
+
+
+def _level_widths(flags: Mapping[str, Any], kind: Kind, *, program: Program, levels: tuple[float, ...]) -> tuple[float, ...]:
+    size = flags["large_size" if kind == "super-resolution" else "image_size"]
+    mult = levels or numbers(flags.get("channel_mult", "")) or LEVELS[program][kind].get(size)
+    if mult is None:
+        known = ", ".join(map(str, LEVELS[program][kind]))
+        raise ConfigError(
+            "--image_size", f"got {size}, which has default levels for {known} only; give --channel_mult (one number a level)"
+        )
+    width = "classifier_width" if kind == "classifier" else "num_channels"
+    if flags[width] < 1:
+        raise ConfigError(f"--{width}", f"got {flags[width]}, expected at least 1")
+    return levels or multiples([int(part * flags[width]) for part in mult], flags[width])
 
 
 def reached(text: str, size: int, levels: int) -> tuple[int, ...]:
