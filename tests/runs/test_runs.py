@@ -356,7 +356,8 @@ def test_a_signal_to_every_process_of_a_job_saves_too(tmp_path, name):
     sent, metrics = [], tmp_path / "run/metrics.jsonl"
 
     def send() -> None:
-        while not (metrics.is_file() and metrics.stat().st_size):  # nothing is saved before the first step
+        # Nothing is saved before the first step; and after a few, both loader processes are there and have given batches.
+        while not metrics.is_file() or metrics.read_text().count("\n") < 5:
             time.sleep(0.05)
         sent.extend(child.pid for child in multiprocessing.active_children())
         for process in (*sent, os.getpid()):
