@@ -123,6 +123,9 @@ def test_the_generators_loss_and_gradient(alike: bool) -> None:
 def test_it_trains_without_held_out_distances(tmp_path) -> None:
     model = built(penalty=PenaltyConfig(r1_gamma=R1, at="original", every=2), augment=POLICY, augment_alike=False)
     assert model.validated == ()
+    with pytest.raises(TypeError, match="does not say how far held-out images are"):
+        loss_of(model.eval(), "generator")
+    model.train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     run(make_loop(model, tmp_path / "run"))
     same = {name for name, tensor in model.state_dict().items() if torch.equal(tensor, before[name])}

@@ -152,6 +152,9 @@ def test_a_model_goes_back_to_the_mode_that_it_was_in(training: bool) -> None:
     with evaluating(model):
         assert not model.training and not model(torch.ones(1)).requires_grad
     assert model.training is training
+    with pytest.raises(Stopped), evaluating(model):
+        raise Stopped("interrupted")
+    assert model.training is training
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ class GAN(Model, Averaged):
 
         A model that has them says so in `validated`.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how far held-out images are from what they should be")
 
     def discriminator_extras(self, contests: list[Contest], rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Further terms of the discriminator by name, not yet weighted: `weights` has theirs too."""

@@ -127,9 +127,11 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Within it the model is in evaluation mode, and there are no gradients."""
     training = model.training
     model.eval()
-    with torch.no_grad():
-        yield
-    model.train(training)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
 
 
 def ranges(items: Sequence[int], size: int) -> Iterator[range]:
