@@ -26,7 +26,7 @@ def moved_model(config: RunConfig) -> Model:
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
         settle_spectral_norm(model)
-    for network, path in model.borrowed.items():
+    for network, path in model.frozen_networks.items():
         assert path is not None
         getattr(model, network).load(read_weights(path))
     return model.to(torch.get_default_dtype())

@@ -91,7 +91,7 @@ def built(config: PairedGANConfig, *, spec: DataSpec = SPEC) -> Any:
     return model.train()
 
 
-def lent(model: PairedGAN) -> PairedGAN:
+def with_perceptual_weights(model: PairedGAN) -> PairedGAN:
     """The model with random weights in its perceptual network."""
     generator = torch.Generator().manual_seed(1)
     shapes = required_tensors("squeezenet1_0", ("relu_1",))
@@ -195,7 +195,7 @@ def hinge_fooled(outputs: tuple[Tensor, ...]) -> Tensor:
 
 def test_the_terms_of_spade_by_hand() -> None:
     config = replace(SPADE_CONFIG, perceptual_weight=2.0, perceptual=SQUEEZENET, l1_weight=3.0, feature_matching_weight=5.0, kl_weight=0.25)
-    model, batch = lent(built(config)), random_batch()
+    model, batch = with_perceptual_weights(built(config)), random_batch()
     rng = stream(batch, "generator")
     generator: Any = model.generator
     label = torch.cat((F.one_hot(batch.inputs["labels"], CLASSES).permute(0, 3, 1, 2), model.labels(batch.inputs)[:, -1:]), dim=1).to(
@@ -275,13 +275,13 @@ def test_the_generator_runs_once_in_its_phase() -> None:
 
 def test_validation_scores_by_l1_with_the_mean_style() -> None:
     model, batch = built(replace(SPADE_CONFIG, perceptual_weight=1.0, perceptual=SQUEEZENET)).eval(), random_batch()
-    assert model.borrowed == {"perceptual": None}
+    assert model.frozen_networks == {"perceptual": None}
     with torch.no_grad():
         terms = model.loss(model.phases[1], batch, stream(batch))
         images = model.generator(label=model.labels(batch.inputs), z=torch.zeros(4, STYLE_DIMS)).fake_images
         assert terms.logged.keys() == {"l1"}
         torch.testing.assert_close(terms.loss, (images - batch.images).abs().mean((1, 2, 3)))
-        both = lent(model).loss(model.phases[1], batch, stream(batch, "other"))
+        both = with_perceptual_weights(model).loss(model.phases[1], batch, stream(batch, "other"))
     assert list(both.logged) == ["l1", "perceptual"]
     assert torch.equal(both.loss, terms.loss)
     assert not any("perceptual" in name for name in model.state_dict())
@@ -559,7 +559,7 @@ def test_published_recipes_have_the_published_numbers(
     for network, expected in ((model.generator, generator), (model.discriminator, discriminator)):
         if expected is not None:
             assert (sum(p.numel() for p in network.parameters()), len(network.state_dict())) == expected
-    assert recipe.optim.name == "adam" and recipe.train.precision == "float32" and model.borrowed == {"perceptual": None}
+    assert recipe.optim.name == "adam" and recipe.train.precision == "float32" and model.frozen_networks == {"perceptual": None}
     coco = name.startswith("spade")
     assert isinstance(model, SPADE if coco else Pix2PixHD)
     assert (recipe.optim.learning_rate, *recipe.optim.betas) == ((1e-4, 0.0, 0.999) if coco else (2e-4, 0.5, 0.999))
@@ -572,7 +572,7 @@ def test_small_recipes_fit_their_data_and_need_no_weights(name: str) -> None:
     recipe = load_recipe(name)
     spec = spec_of_recipe(recipe.data)
     model: Any = recipe.model.build(spec)
-    assert spec.height_and_width == (64, 96) and not model.borrowed and model.weights["l1"] > 0
+    assert spec.height_and_width == (64, 96) and not model.frozen_networks and model.weights["l1"] > 0
     batch = Batch(torch.zeros(1, 3, 64, 96), None, torch.arange(1), {"labels": torch.zeros(1, 64, 96, dtype=torch.long)})
     with torch.no_grad():
         (contest,) = model.contests(batch, stream(batch))

@@ -570,10 +570,10 @@ def test_what_configs_refuse() -> None:
 
 
 def test_a_network_is_borrowed_exactly_where_it_is_weighed() -> None:
-    assert not built("unit").borrowed
-    assert dict(built("munit", perceptual_weight=1.0, perceptual=PERCEPTUAL).borrowed) == {"perceptual": None}
+    assert not built("unit").frozen_networks
+    assert dict(built("munit", perceptual_weight=1.0, perceptual=PERCEPTUAL).frozen_networks) == {"perceptual": None}
     grey = config("unit", perceptual_weight=1.0, perceptual=replace(PERCEPTUAL, weights="file.pth")).build(spec(channels=1))
-    assert dict(grey.borrowed) == {"perceptual": "file.pth"} and not any("perceptual" in name for name in grey.state_dict())
+    assert dict(grey.frozen_networks) == {"perceptual": "file.pth"} and not any("perceptual" in name for name in grey.state_dict())
 
 
 @pytest.mark.parametrize(

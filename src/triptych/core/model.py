@@ -105,7 +105,7 @@ class Model(nn.Module, ABC):
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
     grids: Mapping[str, Config] = MappingProxyType({})
     "Settings of a sampler for further grids of samples in training, by the ending of their file names."
-    borrowed: Mapping[str, str | None] = MappingProxyType({})
+    frozen_networks: Mapping[str, str | None] = MappingProxyType({})
     "Frozen networks that training needs: the file of their weights by attribute name; None: no file was given."
     obsolete: tuple[str, ...] = ()
     "Names of tensors in the state of earlier versions. They are ignored in checkpoints."

@@ -84,7 +84,7 @@ class TranslationGAN(GAN):
         self.stride, self.least_size = sizes.stride, sizes.least_size
         self.perceptual = None if perceptual is None else PerceptualLoss(perceptual)
         if perceptual is not None:
-            self.borrowed = {PERCEPTUAL: perceptual.weights}
+            self.frozen_networks = {PERCEPTUAL: perceptual.weights}
 
     def content_and_style(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """The content images (b, c, h, w), and the style images (b, k, c, any size) where there are some.

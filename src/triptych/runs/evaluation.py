@@ -44,7 +44,7 @@ _KINDS = ("each", "summed", "same")
 
 
 @dataclass(frozen=True)
-class Question:
+class EvaluationRequest:
     """What is to be measured. What a metric finds at an image depends on these and on the image's number alone."""
 
     metrics: tuple[str, ...]
@@ -116,22 +116,22 @@ class Images:
     "How many the split has."
 
 
-def open_images(question: Question, spec: DataSpec, *, conditional: bool) -> Images:
-    """The images that `question` asks for, as the model of a run on `spec` takes them, with its labels where it is `conditional`.
+def open_images(request: EvaluationRequest, spec: DataSpec, *, conditional: bool) -> Images:
+    """The images that `request` asks for, as the model of a run on `spec` takes them, with its labels where it is `conditional`.
 
     Raises ConfigError or DataError for images that do not fit the run, for a split that is not there, and for too large a count.
     """
-    name = question.data.path or question.data.source
-    data = dataclasses.replace(question.data, channels=3 if spec.channels == 3 else 1).open()
+    name = request.data.path or request.data.source
+    data = dataclasses.replace(request.data, channels=3 if spec.channels == 3 else 1).open()
     if data.spec.image_size != spec.image_size:
         raise ConfigError("data.image_size", f"got {data.spec.image_size}, but the run's images have {spec.image_size} pixels")
-    split = question.split or ("train" if data.validation is None else "validation")
+    split = request.split or ("train" if data.validation is None else "validation")
     if split == "validation" and data.validation is None:
         raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
     wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
     sets = [images for images in wanted if images is not None]
     available = sum(map(len, sets))
-    count = available if question.count is None else question.count
+    count = available if request.count is None else request.count
     if count > available:
         raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there (split {split})")
     numbers = np.arange(count, dtype=np.int64) * available // count
@@ -161,14 +161,14 @@ def evaluate(
 ) -> Evaluation:
     """What the metrics say of the model on images of `data` (None: the run's own), in every process; also written to `out`.
 
-    `split`, `count`: see Question. `out`: a .json, beside which goes an .npz; None: a name in the run's folder evaluations. An
+    `split`, `count`: see EvaluationRequest. `out`: a .json, beside which goes an .npz; None: a name in the run's folder evaluations. An
     interrupted call goes on where it was. `progress` is told how many of this process's images are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written, RunError for infinities.
     """
     if count is not None and count < 1:
         raise ConfigError("count", f"got {count}, expected at least 1")
     opened = run.open(Loading(**loading))
-    question = Question(
+    request = EvaluationRequest(
         tuple(metrics), settings or BitsPerDimConfig(), data or run.config.data, split, count, seed, opened.loading.precision
     )
     train = run.config.train
@@ -177,11 +177,11 @@ def evaluate(
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
     model, world = opened.model.requires_grad_(False), opened.world
-    measures = {name: find_metric(name).make(model, question.settings) for name in question.metrics}
-    images = open_images(question, run.spec, conditional=model.num_classes is not None)
-    if question.split is None and images.split == "train" and world.is_main:
+    measures = {name: find_metric(name).make(model, request.settings) for name in request.metrics}
+    images = open_images(request, run.spec, conditional=model.num_classes is not None)
+    if request.split is None and images.split == "train" and world.is_main:
         warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
-    document = _asked(question, measures, images, run.spec, opened.origin)
+    document = _asked(request, measures, images, run.spec, opened.origin)
     if place is None:
         name = f"{'+'.join(measures)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
         place = run.directory / "evaluations" / name
@@ -196,24 +196,24 @@ def evaluate(
 
     def make(items: Sequence[int], within: Within) -> Iterator[Part]:
         for part, batch in _batches(images.chosen, items, batch_size=batch_size, device=world.device):
-            yield part, _flat({name: _measure(metric, name, batch, question) for name, metric in measures.items()})
+            yield part, _flat({name: _measure(metric, name, batch, request) for name, metric in measures.items()})
 
     work = Work(len(images.chosen), document, make)
     return done(work, place, world=world, progress=progress, kept="measured", conclude=conclude, write=_write)
 
 
 def _asked(
-    question: Question, metrics: Mapping[str, ImageMetric], images: Images, spec: DataSpec, origin: Mapping[str, str | int]
+    request: EvaluationRequest, metrics: Mapping[str, ImageMetric], images: Images, spec: DataSpec, origin: Mapping[str, str | int]
 ) -> dict[str, Any]:
     """All that the answer depends on, for JSON."""
     loading = ("workers", "flip", "crop", "augment", "anchor_size")  # of training: without effect here
-    data = {name: value for name, value in question.data.to_dict().items() if name not in loading}
+    data = {name: value for name, value in request.data.to_dict().items() if name not in loading}
     return {
         "triptych": __version__,
         "checkpoint": dict(origin),
         "metrics": {name: metric.settings for name, metric in metrics.items()},
-        "seed": question.seed,
-        "precision": question.precision,
+        "seed": request.seed,
+        "precision": request.precision,
         "data": data | {"split": images.split, "available": images.available},
         "images": len(images.chosen),
         "shape": [spec.channels, spec.image_size, spec.image_size],
@@ -229,9 +229,9 @@ def _batches(chosen: Subset, items: Sequence[int], *, batch_size: int, device: t
         yield range(first, first + len(raw)), numbered.to(device)
 
 
-def _measure(metric: ImageMetric, name: str, batch: Batch, question: Question) -> Measured:
-    with without_tf32(), autocast(question.precision, device=batch.images.device):
-        measured = metric.measure(batch, Rng(question.seed, ("evaluate", name), batch.index))
+def _measure(metric: ImageMetric, name: str, batch: Batch, request: EvaluationRequest) -> Measured:
+    with without_tf32(), autocast(request.precision, device=batch.images.device):
+        measured = metric.measure(batch, Rng(request.seed, ("evaluate", name), batch.index))
     for values in measured.each.values():
         wrong = ~values.isfinite()
         if wrong.any():

@@ -73,7 +73,7 @@ def train(
             start.notes += _initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
         refuse_unknown_phases(start.config.optim, model.phases)
-        _lend_weights(model)
+        _load_frozen_networks(model)
         document = RunDocument(start.config, data.spec, start.recipe)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -115,9 +115,9 @@ def _initialize_from(model: Model, init_from: str | Path) -> list[str]:
     return [f"starts from the weights of {init_from} at {source.find_checkpoint()} images", *(f"init-from: {line}" for line in lines)]
 
 
-def _lend_weights(model: Model) -> None:
+def _load_frozen_networks(model: Model) -> None:
     """Loads the frozen networks that training needs. Raises ConfigError where no file is given, CheckpointError where it does not fit."""
-    for name, path in model.borrowed.items():
+    for name, path in model.frozen_networks.items():
         if path is None:
             raise ConfigError(
                 f"model.{name}.weights",
