@@ -74,6 +74,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "nn/feature_networks.py": _tests("gans", "perceptual"),
     "nn/instance_edges.py": _tests("gans", "networks paired"),
     "nn/precision.py": _tests("flows", "layers memory glow") + _tests("gans", "penalties"),
+    "diffusion/resample.py": _tests("diffusion", "unet"),
     "nn/resample.py": _tests("diffusion", "unet") + _tests("gans", "networks"),
     "flows/dequantization.py": _tests("flows", "dequantization glow"),
     "flows/glow.py": _tests("flows", "glow glow_training"),

@@ -6,7 +6,8 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from triptych.nn.resample import convolved_enlarged, enlarged
+from triptych.diffusion.resample import convolved_enlarged
+from triptych.nn.resample import enlarged
 
 
 def test_a_wrong_shape_is_refused() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from tests.pages import code_of, module_of
 from tests.runs.glow import moved_run
 from triptych.cli import main as command_line
 from triptych.cli.main import main
@@ -28,19 +26,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(autouse=True)
 def verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The page's files as modules of Triptych, and its line; the module of what the verb does."""
-    does, flags, line = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.M | re.S)
-    for name, source in (("triptych.runs.nearest", does), ("triptych.cli.nearest", flags)):
-        path = tmp_path / f"{name}.py"
-        path.write_text(source)
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, name, module)
-        spec.loader.exec_module(module)
+    does, flags, line = code_of(PAGE)
+    module = module_of(does, "triptych.runs.nearest", tmp_path, monkeypatch)
+    module_of(flags, "triptych.cli.nearest", tmp_path, monkeypatch)
     verbs = dict(command_line.VERBS)
     exec(line, {"VERBS": verbs, "Verb": command_line.Verb})
     monkeypatch.setattr(command_line, "VERBS", verbs)
-    return sys.modules["triptych.runs.nearest"]
+    return module
 
 
 def test_the_example_finds_the_nearest_images(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

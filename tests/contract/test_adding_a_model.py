@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.pages import code_of, module_of
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng
@@ -26,23 +26,11 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/adding-a-model.md"
 
 
-def blocks() -> list[str]:
-    """The page's code: the model and the recipe."""
-    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), flags=re.M | re.S)
-
-
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module in docs/adding-a-model.md, under the name that the page gives it; its recipe is `example.recipe`."""
-    model, recipe = blocks()
-    name = "triptych.flows.pixel_gaussian"
-    path = tmp_path / "pixel_gaussian.py"
-    path.write_text(model)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
+    model, recipe = code_of(PAGE)
+    module = module_of(model, "triptych.flows.pixel_gaussian", tmp_path, monkeypatch)
     scope: dict[str, object] = {}
     exec(recipe, scope)
     module.recipe = scope["pixel_gaussian_digits"]  # type: ignore[attr-defined]
@@ -94,6 +82,6 @@ def copy_with_example(root: Path) -> None:
     for folder in ("src", "tests"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "golden", "earlier"))
     shutil.copy(ROOT / "pyproject.toml", root)
-    for place, block in zip(places, blocks(), strict=True):
+    for place, block in zip(places, code_of(PAGE), strict=True):
         with (root / place).open("a", encoding="utf-8") as file:
             file.write(block)

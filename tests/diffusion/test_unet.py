@@ -11,8 +11,9 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
 from triptych.diffusion.norm import GroupNorm, Modulation
+from triptych.diffusion.resample import convolved_enlarged
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, plan
-from triptych.nn.resample import convolved_enlarged, enlarged
+from triptych.nn.resample import enlarged
 
 SMALL = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,), "num_heads": 2}
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from triptych.core.rng import Rng
 from triptych.diffusion.norm import GroupNorm, Modulation
-from triptych.nn.resample import convolved_enlarged, enlarged, halved
+from triptych.diffusion.resample import convolved_enlarged, halved
+from triptych.nn.resample import enlarged
 
 AttentionOrder = Literal["legacy", "new"]
 Resampling = Literal["none", "up", "down"]

@@ -22,7 +22,8 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
 from triptych.diffusion.norm import NUM_GROUPS, GroupNorm, Modulation
-from triptych.nn.resample import convolved_enlarged, enlarged
+from triptych.diffusion.resample import convolved_enlarged
+from triptych.nn.resample import enlarged
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
 CHANNEL_MULT: dict[int, tuple[float, ...]] = {
