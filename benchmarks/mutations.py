@@ -150,7 +150,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/updater.py", "batch[samples], rng[samples])", "batch[samples], rng)"),
     ("engine/updater.py", "self.scale.unscale(gradients)", "pass"),
     ("engine/ema.py", "1 - rate)  # pyright", "rate)  # pyright"),
-    ("engine/ema.py", "self._model.settle(self.tensors)", "pass", "tests/gans/test_averages.py"),
+    ("engine/ema.py", "self._model.recompute_buffers(self.tensors)", "pass", "tests/gans/test_averages.py"),
     ("engine/optim.py", "torch._foreach_mul_(largest, beta2)", "torch._foreach_mul_(largest, beta1)"),
     ("engine/optim.py", "math.sqrt(1 - beta2**step) / (1 - beta1**step)", "1 / (1 - beta1**step)"),
     ("engine/loop.py", "slices[turn.slice]\n", "slices[0]\n"),

@@ -10,7 +10,7 @@ from triptych.core.batch import Batch
 from triptych.core.model import Model, Phase
 from triptych.core.rng import Rng
 from triptych.data.loader import Loader
-from triptych.gans.weight_norms import settle_spectral_norm
+from triptych.gans.weight_norms import find_singular_vectors
 from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
 from triptych.runs.stored import build
@@ -25,7 +25,7 @@ def moved_model(config: RunConfig) -> Model:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-        settle_spectral_norm(model)
+        find_singular_vectors(model)
     for network, path in model.frozen_networks.items():
         assert path is not None
         getattr(model, network).load(read_weights(path))

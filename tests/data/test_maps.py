@@ -13,7 +13,7 @@ from PIL import Image
 from tests.data.pairs import as_map, opened, write
 from tests.data.pictures import encoded, picture
 from triptych.data.decode import number_map
-from triptych.data.transforms import apply_nearest, plan, recolour
+from triptych.data.transforms import apply_nearest, fit, recolour
 
 
 @pytest.mark.parametrize(("size", "target"), [((24, 16), (8, 12)), ((31, 17), (8, 8)), ((45, 100), (16, 24)), ((10, 10), (16, 16))])
@@ -21,7 +21,7 @@ def test_maps_are_pillows_nearest_in_one_resize(size, target):
     height, width = target
     numbers = np.random.default_rng(1).integers(0, 250, (size[1], size[0]))
     for crop in (None, np.array([2**31, 2**30, 3 * 2**30])):
-        steps = plan(size, height, crop, width=width)
+        steps = fit(size, height, crop, width=width)
         resized = np.asarray(Image.fromarray(numbers.astype(np.uint8)).resize(steps.resized, Image.Resampling.NEAREST))
         expected = resized[steps.top : steps.top + height, steps.left : steps.left + width]
         assert expected.shape == target
@@ -36,18 +36,18 @@ def test_maps_are_pillows_nearest_in_one_resize(size, target):
 
 
 def test_rectangles_are_covered_by_the_smallest_image_that_can():
-    assert plan((480, 360), 64, width=96).resized == (96, 72)
-    assert plan((360, 480), 64, width=96).resized == (96, 128)
-    assert plan((2048, 1024), 512, width=1024).halved == ((1024, 512),)
-    assert plan((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96, scale=0.5).resized == (180, 135)
-    steps = plan((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96)
+    assert fit((480, 360), 64, width=96).resized == (96, 72)
+    assert fit((360, 480), 64, width=96).resized == (96, 128)
+    assert fit((2048, 1024), 512, width=1024).halved == ((1024, 512),)
+    assert fit((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96, scale=0.5).resized == (180, 135)
+    steps = fit((480, 360), 64, np.array([2**32 - 1, 0, 2**32 - 1]), resize=80, width=96)
     assert (steps.resized, steps.top, steps.left) == ((120, 90), 0, 24)
 
 
 def test_scale_is_uniform_and_ends_where_it_says():
     drawn = np.linspace(0, 2**32 - 1, 5000).astype(np.int64)
     for resize, base in ((None, 20), (30, 30)):
-        shorts = [plan((100, 100), 20, np.array([word, 0, 0]), resize=resize, scale=0.2).resized[0] for word in drawn]
+        shorts = [fit((100, 100), 20, np.array([word, 0, 0]), resize=resize, scale=0.2).resized[0] for word in drawn]
         values, counts = np.unique(shorts, return_counts=True)
         assert values.tolist() == list(range(base, round(1.2 * base) + 1))
         assert counts.max() - counts.min() <= 2

@@ -13,7 +13,7 @@ from triptych.core.rng import key_of, words
 from triptych.data import decode
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut, TooSmall
-from triptych.data.transforms import apply, draw, mirror, padded, plan, with_channels
+from triptych.data.transforms import apply, draw, fit, mirror, padded, with_channels
 
 
 def square(data: bytes, image_size: int, *, crop: np.ndarray | None = None, channels: int = 3, **options: Any) -> np.ndarray:
@@ -62,15 +62,15 @@ def test_random_crop_is_as_described(size):
 @pytest.mark.parametrize("image_size", [4, 7, 16, 28, 32, 64, 100, 256])
 def test_random_crop_covers_every_scale_and_place_up_to_the_described_largest(image_size):
     extremes = [np.array([a, b, c]) for a in (0, 2**32 - 1) for b in (0, 2**32 - 1) for c in (0, 2**32 - 1)]
-    plans = [plan((1000, 1000), image_size, words_of) for words_of in extremes]
-    assert {steps.resized[0] for steps in plans} == {image_size, math.ceil(image_size / 0.8)}
-    for steps in plans:
+    fits = [fit((1000, 1000), image_size, words_of) for words_of in extremes]
+    assert {steps.resized[0] for steps in fits} == {image_size, math.ceil(image_size / 0.8)}
+    for steps in fits:
         assert {steps.top, steps.left} <= {0, steps.resized[0] - image_size}
 
 
 def test_random_crop_scales_are_equally_likely():
     drawn = words(np.arange(5000), key=(3, 4), count=3)
-    counts = Counter(plan((100, 100), 16, d).resized[0] for d in drawn)
+    counts = Counter(fit((100, 100), 16, d).resized[0] for d in drawn)
     assert sorted(counts) == [16, 17, 18, 19, 20]
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts.values())
 
@@ -118,7 +118,7 @@ def test_grey_is_pillows_grey():
 
 def test_an_image_of_the_right_size_is_untouched():
     pixels = picture(16, 16)
-    np.testing.assert_array_equal(apply(Image.fromarray(pixels), plan((16, 16), 16)), pixels)
+    np.testing.assert_array_equal(apply(Image.fromarray(pixels), fit((16, 16), 16)), pixels)
 
 
 # Modes

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
-from triptych.diffusion.norm import GroupNorm, Modulation
+from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged
-from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, plan
+from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, levels_of
 from triptych.nn.resample import enlarged
 
 SMALL = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,), "num_heads": 2}
@@ -46,7 +46,7 @@ def relative(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("dropped", [False, True])
 def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, dropped: bool) -> None:
     torch.manual_seed(0)
-    norm = GroupNorm(64).double()
+    norm = ModulatedGroupNorm(64).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     x = torch.randn(3, 64, 5, 7, dtype=torch.float64).mul_(2).add_(1).requires_grad_()
@@ -71,7 +71,7 @@ def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, droppe
 def test_norm_works_in_float32_on_half_precision() -> None:
     x = (torch.randn(2, 64, 8, 8) + 30).to(torch.bfloat16)  # a large mean is what half-precision statistics lose
     exact = F.group_norm(x.double(), 32).to(torch.bfloat16)
-    out = GroupNorm(64)(x)
+    out = ModulatedGroupNorm(64)(x)
     assert out.dtype == torch.bfloat16
     assert (out.float() - exact.float()).abs().max() <= 0.02
 
@@ -170,7 +170,7 @@ def test_dropout_rate() -> None:
     h = torch.ones(64, 32, 8, 8)
     keep = block._keep(h, Rng(0, ("x",), torch.arange(64)))
     assert keep is not None and keep.shape == h.shape
-    dropped = GroupNorm(32)(torch.randn(64, 32, 8, 8), Modulation(keep=keep, gain=1 / 0.75))
+    dropped = ModulatedGroupNorm(32)(torch.randn(64, 32, 8, 8), Modulation(keep=keep, gain=1 / 0.75))
     assert abs(float((dropped != 0).float().mean()) - 0.75) < 0.005
 
 
@@ -243,7 +243,7 @@ def test_activations_are_channels_last() -> None:
 
 @pytest.mark.parametrize("size", CHANNEL_MULT)
 def test_default_levels(size: int) -> None:
-    levels = plan(UNetConfig(attention_resolutions=()), image_size=size)
+    levels = levels_of(UNetConfig(attention_resolutions=()), image_size=size)
     assert levels.sizes[0] == size
     assert len(levels.sizes) == len(CHANNEL_MULT[size])
 
@@ -263,7 +263,7 @@ def test_default_levels(size: int) -> None:
 )
 def test_impossible_networks(flags: dict[str, Any], size: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan(UNetConfig(**(SMALL | flags)), image_size=size)
+        levels_of(UNetConfig(**(SMALL | flags)), image_size=size)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from triptych.core.rng import Rng
 from triptych.engine.config import AverageConfig
 from triptych.engine.ema import Average
 from triptych.gans.layers import BlockOptions, ConvBlock
-from triptych.gans.weight_norms import effective_weights, normalised_weight, power_iteration, settle_average, spectral_layers
+from triptych.gans.weight_norms import effective_weights, normalised_weight, power_iteration, rescale_average, spectral_layers
 
 pytestmark = pytest.mark.usefixtures("float64")  # float32 rounds differently with the batch and the kind of CPU
 
@@ -33,8 +33,8 @@ class Normed(Model, Averaged):
     def effective(self) -> Mapping[str, Tensor]:
         return effective_weights(self.generator, "generator.")
 
-    def settle(self, average: Mapping[str, Tensor]) -> None:
-        settle_average(average, self.effective())
+    def recompute_buffers(self, average: Mapping[str, Tensor]) -> None:
+        rescale_average(average, self.effective())
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         return LossTerms(self.generator(batch.images).mean((1, 2, 3)))

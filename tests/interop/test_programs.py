@@ -12,16 +12,16 @@ import pytest
 
 from triptych import interop
 from triptych.core.errors import ConfigError
-from triptych.interop.programs import SOURCES, TARGETS, ImportRequest, exported, folder_of, imported
+from triptych.interop.programs import PROGRAMS, TARGETS, ImportRequest, exported, folder_of, imported
 
 FOLDERS = {path.parent.name for path in Path(interop.__file__).parent.glob("*/__init__.py")}
 
 
 def test_every_folder_is_of_a_program() -> None:
-    assert {folder_of(name) for name in (*SOURCES, *TARGETS)} == FOLDERS
+    assert {folder_of(name) for name in (*PROGRAMS, *TARGETS)} == FOLDERS
 
 
-@pytest.mark.parametrize("program", SOURCES)
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_importers(program: str) -> None:
     assert callable(importlib.import_module(f"triptych.interop.{folder_of(program)}.importer").imported)
 

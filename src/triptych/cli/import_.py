@@ -12,7 +12,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
-from triptych.interop.programs import SOURCES, expected_program
+from triptych.interop.programs import PROGRAMS, expected_program
 
 USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
@@ -94,7 +94,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
         if value is None or (name != "flags" and (not value or value.startswith("--"))):
             raise ConfigError(f"--{name}", "the value is missing")
         named[name] = value
-    if loose and loose[0] not in SOURCES:
+    if loose and loose[0] not in PROGRAMS:
         raise ConfigError("", f"unknown program {loose[0]!r}, expected {expected_program(loose[0])}")
     most = 3 if loose[:1] == ["imaginaire"] else 2
     if not 2 <= len(loose) <= most:

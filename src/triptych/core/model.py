@@ -185,7 +185,7 @@ class Averaged(Protocol):
         """Tensors that averages follow in place of parameters, by the parameter's name: with spectral norm, weight / sigma."""
         return {}
 
-    def settle(self, average: Mapping[str, Tensor]) -> None:
+    def recompute_buffers(self, average: Mapping[str, Tensor]) -> None:
         """Called with an average's tensors, by name, after each update of it: recomputes the buffers that go with `effective`."""
 
     def run_averaged(self, batch: Batch, rng: Rng) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from triptych.data.config import DataConfig
 from triptych.data.decode import header_size, image_square
-from triptych.data.transforms import Plan, Size, apply, apply_nearest, padded, plan, with_channels
+from triptych.data.transforms import Fit, Size, apply, apply_nearest, fit, padded, with_channels
 
 Value = bytes | np.ndarray
 """An encoded image or map; or pixels, uint8 (h, w, 1 or 3), or the numbers of a map, (h, w)."""
@@ -27,7 +27,7 @@ class TooSmall(ValueError):
 
 @dataclass(frozen=True)
 class Cut:
-    """An image is padded, resized so that it covers a square or rectangle (see `plan`), and that is cut out of it."""
+    """An image is padded, resized so that it covers a square or rectangle (see `fit`), and that is cut out of it."""
 
     image_size: int
     "Height of what comes out; of a square its width too."
@@ -52,8 +52,8 @@ class Cut:
         """Of what comes out."""
         return self.kept or (self.image_size, self.width or self.image_size)
 
-    def plan(self, size: Size, crop: np.ndarray | None = None) -> Plan:
-        """The plan for an image of a width and height: of the middle, or the one that the words of `crop` (3,) choose. Raises TooSmall."""
+    def fit(self, size: Size, crop: np.ndarray | None = None) -> Fit:
+        """The fit for an image of a width and height: of the middle, or the one that the words of `crop` (3,) choose. Raises TooSmall."""
         across, down = size[0] + 2 * self.pad, size[1] + 2 * self.pad
         short, setting = self.resize or self.image_size, "data.resize" if self.resize else "data.image_size"
         least = short if self.width is None else -(-short * self.width // self.image_size)
@@ -61,25 +61,25 @@ class Cut:
             found = f"{across}x{down} pixels{' with data.pad' if self.pad else ''}"
             shape = "" if self.width is None else f" (with data.width: {least}x{short})"
             raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
-        return plan((across, down), self.image_size, crop, resize=self.resize, scale=self.scale, width=self.width)
+        return fit((across, down), self.image_size, crop, resize=self.resize, scale=self.scale, width=self.width)
 
     def checked(self, size: Size, where: str = "") -> Cut:
         """This cut, for an image of a width and height. Raises TooSmall."""
-        self.plan(size)
+        self.fit(size)
         return self
 
     def image(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
         """Of an image: uint8 (h, w, channels). Raises TooSmall, and of encoded images whatever Pillow raises."""
         if isinstance(value, bytes):
-            plan_of = partial(self.plan, crop=crop)
-            return self._middle(image_square(value, plan_of, channels=channels, reduced=self.reduced, pad=self.pad))
-        steps, value = self.plan(size_of(value), crop), padded(value, self.pad)
+            fit_of = partial(self.fit, crop=crop)
+            return self._middle(image_square(value, fit_of, channels=channels, reduced=self.reduced, pad=self.pad))
+        steps, value = self.fit(size_of(value), crop), padded(value, self.pad)
         square = apply(Image.fromarray(value if value.shape[-1] == 3 else value[..., 0]), steps)
         return with_channels(self._middle(square.reshape(steps.height, steps.width, -1))[None], channels)[0]
 
     def numbers(self, values: np.ndarray, crop: np.ndarray | None = None) -> np.ndarray:
         """Of a map (h, w), which is not padded: of the same type. Raises TooSmall."""
-        return self._middle(apply_nearest(values, self.plan(size_of(values), crop)))
+        return self._middle(apply_nearest(values, self.fit(size_of(values), crop)))
 
     def _middle(self, values: np.ndarray) -> np.ndarray:
         (down, across), (height, width) = values.shape[:2], self.height_and_width

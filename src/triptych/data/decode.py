@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
 from triptych.core.errors import one_line
-from triptych.data.transforms import Plan, Size, apply, padded
+from triptych.data.transforms import Fit, Size, apply, padded
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
@@ -38,16 +38,16 @@ MOST_PIXELS = 178_956_970
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
-def image_square(data: bytes, plan_of: Callable[[Size], Plan], *, channels: int, reduced: bool, pad: int) -> np.ndarray:
+def image_square(data: bytes, fit_of: Callable[[Size], Fit], *, channels: int, reduced: bool, pad: int) -> np.ndarray:
     """The square, or rectangle, of pixels that is cut from an encoded image, padded before: uint8 (h, w, channels).
 
-    `plan_of`: from width and height, upright, to how it is cut; `reduced`: whether JPEGs are decoded at reduced scale. Raises what
-    `plan_of` raises, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
+    `fit_of`: from width and height, upright, to how it is cut; `reduced`: whether JPEGs are decoded at reduced scale. Raises what
+    `fit_of` raises, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
         orientation = _orientation(image)
         original = _upright(image.size, orientation)
-        steps = plan_of(original)
+        steps = fit_of(original)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
         pixels = _decoded(data, image, halvings, channels)
         if orientation != 1:
@@ -153,8 +153,8 @@ def _upright(size: Size, orientation: int) -> Size:
     return (size[1], size[0]) if orientation in _TRANSPOSED else size
 
 
-def _halvings(image: Image.Image, steps: Plan, orientation: int) -> int:
-    """How many of the plan's halvings the JPEG decoder can do."""
+def _halvings(image: Image.Image, steps: Fit, orientation: int) -> int:
+    """How many of the halvings of the fit the JPEG decoder can do."""
     if image.format not in ("JPEG", "MPO"):
         return 0
     halvings = 0

@@ -1,6 +1,6 @@
 """Pairs: images, and the class maps, instance maps and other images that they are to be made from, all cut alike.
 
-The members of a pair have the same sub-folders and stem in the folder of their type, and the same size. All go through one plan: the
+The members of a pair have the same sub-folders and stem in the folder of their type, and the same size. All go through one fit: the
 images by halvings and a bicubic resize, the maps by one resize to the nearest pixel.
 """
 

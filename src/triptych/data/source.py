@@ -152,7 +152,7 @@ def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
 
 def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
-        dataclasses.replace(Cut.of(config), enlarge=enlarge or config.enlarge).plan(part.size)
+        dataclasses.replace(Cut.of(config), enlarge=enlarge or config.enlarge).fit(part.size)
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 

@@ -49,7 +49,7 @@ def draw(positions: np.ndarray | None, settings: DataConfig, *, seed: int) -> Dr
 
 
 @dataclass(frozen=True)
-class Plan:
+class Fit:
     """How an image becomes a square or rectangle: the sizes it goes through, and where that lies in the last of them."""
 
     halved: tuple[Size, ...]
@@ -60,7 +60,7 @@ class Plan:
     height: int
 
 
-def plan(
+def fit(
     size: Size,
     image_size: int,
     crop: np.ndarray | None = None,
@@ -68,8 +68,8 @@ def plan(
     resize: int | None = None,
     scale: float | None = None,
     width: int | None = None,
-) -> Plan:
-    """The plan for an image of `size`: centre crop, or the random crop that the three words of `crop` choose.
+) -> Fit:
+    """The fit for an image of `size`: centre crop, or the random crop that the three words of `crop` choose.
 
     `resize`: the short side before the square is cut; None: image_size. A random crop enlarges that by a random factor of up to
     1 + `scale`; None: 1, or 1.25 without `resize`. `width`: of a rectangle that is image_size high; the image is then made to cover,
@@ -90,7 +90,7 @@ def plan(
         left, top = (across - wide) // 2, (down - image_size) // 2
     else:
         top, left = _below(int(crop[1]), down - image_size + 1), _below(int(crop[2]), across - wide + 1)
-    return Plan(tuple(halved), (across, down), left, top, wide, image_size)
+    return Fit(tuple(halved), (across, down), left, top, wide, image_size)
 
 
 def _enlargement(short: int, resize: int | None, scale: float | None) -> int:
@@ -104,7 +104,7 @@ def _below(word: int, high: int) -> int:
     return (word * high) >> 32
 
 
-def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: Size | None = None) -> np.ndarray:
+def apply(image: Image.Image, steps: Fit, *, halvings_done: int = 0, original: Size | None = None) -> np.ndarray:
     """The square or rectangle as uint8 (h, w) or (h, w, 3).
 
     `halvings_done`: the image was decoded at 1 / 2^halvings_done of its `original` size, rounded up.
@@ -120,7 +120,7 @@ def apply(image: Image.Image, steps: Plan, *, halvings_done: int = 0, original: 
     return np.asarray(image)[steps.top : steps.top + steps.height, steps.left : steps.left + steps.width]
 
 
-def apply_nearest(values: np.ndarray, steps: Plan) -> np.ndarray:
+def apply_nearest(values: np.ndarray, steps: Fit) -> np.ndarray:
     """The same place of a map (h, w) of the image's size: at each pixel the number nearest to it, by one resize without halvings."""
     height, width = values.shape
     rows = (2 * (steps.top + np.arange(steps.height)) + 1) * height // (2 * steps.resized[1])

@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from triptych.core.rng import Rng
-from triptych.diffusion.norm import GroupNorm, Modulation
+from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged, halved
 from triptych.nn.resample import enlarged
 
@@ -59,10 +59,10 @@ class ResBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.dropout, self.scale_shift, self.resampling, self.name = dropout, scale_shift, resampling, name
-        self.in_layers = nn.ModuleDict({"0": GroupNorm(in_channels), "2": nn.Conv2d(in_channels, out_channels, 3, padding=1)})
+        self.in_layers = nn.ModuleDict({"0": ModulatedGroupNorm(in_channels), "2": nn.Conv2d(in_channels, out_channels, 3, padding=1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(embedding, (2 if scale_shift else 1) * out_channels)})
         last = zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
-        self.out_layers = nn.ModuleDict({"0": GroupNorm(out_channels), "3": last})
+        self.out_layers = nn.ModuleDict({"0": ModulatedGroupNorm(out_channels), "3": last})
         self.skip_connection = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
     def forward(self, x: Float[Tensor, "b c h w"], embedding: Float[Tensor, "b e"], rng: Rng | None = None) -> Float[Tensor, "b o _ _"]:
@@ -117,7 +117,7 @@ class SelfAttention(nn.Module):
     def __init__(self, channels: int, *, heads: int, order: AttentionOrder) -> None:
         super().__init__()
         self.heads, self.order = heads, order
-        self.norm = GroupNorm(channels)
+        self.norm = ModulatedGroupNorm(channels)
         self.qkv = nn.Conv1d(channels, 3 * channels, 1)
         self.proj_out = zeroed(nn.Conv1d(channels, channels, 1))
 

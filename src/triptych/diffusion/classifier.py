@@ -24,7 +24,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
 from triptych.diffusion.pooling import Pool, make_head
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
-from triptych.diffusion.unet import Encoder, EncoderConfig
+from triptych.diffusion.unet import EncoderConfig, UNetEncoder
 
 TOP = 5
 """Accuracy is also counted among this many most probable classes, where there are more."""
@@ -60,13 +60,13 @@ class ClassifierConfig(ModelConfig):
         return NoisyClassifier(self, spec)
 
 
-class ClassifierNetwork(Encoder):
+class ClassifierNetwork(UNetEncoder):
     """The logits of noisy images: an encoder and one of the heads of pooling.py (keys out.N)."""
 
     def __init__(self, network: EncoderConfig, *, image_size: int, in_channels: int, num_classes: int, pool: Pool) -> None:
         super().__init__(network, image_size=image_size, in_channels=in_channels)
-        widths = [*self.skips, self.plan.widths[-1]]
-        self.out = make_head(pool, self.plan, widths=widths, head_channels=network.num_head_channels, num_classes=num_classes)
+        widths = [*self.skips, self.levels.widths[-1]]
+        self.out = make_head(pool, self.levels, widths=widths, head_channels=network.num_head_channels, num_classes=num_classes)
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
     def forward(self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], rng: Rng | None = None) -> Float[Tensor, "b classes"]:

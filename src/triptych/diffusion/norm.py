@@ -37,7 +37,7 @@ class Modulation:
     "Factor of those that dropout keeps, 1 / (1 - drop)."
 
 
-class GroupNorm(nn.GroupNorm):
+class ModulatedGroupNorm(nn.GroupNorm):
     """Group normalisation over 32 groups, computed in float32 whatever the input's type, which the output has again."""
 
     def __init__(self, channels: int) -> None:
@@ -55,7 +55,7 @@ class GroupNorm(nn.GroupNorm):
         return _Fused.apply(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)
 
 
-def _plain(x: Tensor, norm: GroupNorm, m: Modulation) -> Tensor:
+def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
         y = F.group_norm(widened(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
         if m.scale is not None and m.shift is not None:

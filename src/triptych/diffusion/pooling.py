@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
 from triptych.diffusion.blocks import attend, zeroed
-from triptych.diffusion.norm import GroupNorm, Modulation
-from triptych.diffusion.unet import Plan
+from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
+from triptych.diffusion.unet import Levels
 from triptych.nn.precision import widened
 
 Pool = Literal["attention", "adaptive", "spatial", "spatial_v2"]
@@ -60,7 +60,7 @@ class AttentionHead(nn.ModuleDict):
 
     def __init__(self, channels: int, *, size: int, head_channels: int, num_classes: int) -> None:
         pool = AttentionPool(channels, size=size, head_channels=head_channels, out_channels=num_classes)
-        super().__init__({"0": GroupNorm(channels), "2": pool})
+        super().__init__({"0": ModulatedGroupNorm(channels), "2": pool})
 
     def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         return self["2"](self["0"](widened(outputs[-1]), _SILU))
@@ -70,7 +70,7 @@ class AdaptiveHead(nn.ModuleDict):
     """A 1x1 convolution, 0 at first, of the mean of the normed last map."""
 
     def __init__(self, channels: int, *, num_classes: int) -> None:
-        super().__init__({"0": GroupNorm(channels), "3": zeroed(nn.Conv2d(channels, num_classes, 1))})
+        super().__init__({"0": ModulatedGroupNorm(channels), "3": zeroed(nn.Conv2d(channels, num_classes, 1))})
 
     def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         mean = self["0"](widened(outputs[-1]), _SILU).mean((2, 3), keepdim=True)
@@ -91,7 +91,7 @@ class SpatialV2Head(nn.ModuleDict):
     """Two layers with a norm and a SiLU between them on the means of all maps."""
 
     def __init__(self, features: int, *, num_classes: int) -> None:
-        super().__init__({"0": nn.Linear(features, _HIDDEN), "1": GroupNorm(_HIDDEN), "3": nn.Linear(_HIDDEN, num_classes)})
+        super().__init__({"0": nn.Linear(features, _HIDDEN), "1": ModulatedGroupNorm(_HIDDEN), "3": nn.Linear(_HIDDEN, num_classes)})
 
     def forward(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b classes"]:
         hidden = self["0"](_means(outputs))[:, :, None, None]
@@ -103,8 +103,8 @@ def _means(outputs: Sequence[Tensor]) -> Tensor:
     return torch.cat([widened(output).mean((2, 3)) for output in outputs], dim=1)
 
 
-def make_head(pool: Pool, plan: Plan, *, widths: Sequence[int], head_channels: int | None, num_classes: int) -> nn.Module:
-    """The head after an encoder of that plan whose blocks have `widths` channels, last the middle one.
+def make_head(pool: Pool, levels: Levels, *, widths: Sequence[int], head_channels: int | None, num_classes: int) -> nn.Module:
+    """The head after an encoder of those levels whose blocks have `widths` channels, last the middle one.
 
     Raises ConfigError, of the network's settings, where attention pooling cannot divide its channels into heads.
     """
@@ -116,7 +116,7 @@ def make_head(pool: Pool, plan: Plan, *, widths: Sequence[int], head_channels: i
                     f"got None, expected a divisor of {widths[-1]}, the width of the last level: attention pooling goes by it; "
                     "or choose another pool",
                 )
-            return AttentionHead(widths[-1], size=plan.sizes[-1], head_channels=head_channels, num_classes=num_classes)
+            return AttentionHead(widths[-1], size=levels.sizes[-1], head_channels=head_channels, num_classes=num_classes)
         case "adaptive":
             return AdaptiveHead(widths[-1], num_classes=num_classes)
         case "spatial":

@@ -21,7 +21,7 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
-from triptych.diffusion.norm import NUM_GROUPS, GroupNorm, Modulation
+from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged
 from triptych.nn.resample import enlarged
 
@@ -101,7 +101,7 @@ class UNetConfig(EncoderConfig):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Levels:
     """The widths, resolutions and heads that a configuration gives at an image size."""
 
     widths: tuple[int, ...]
@@ -111,7 +111,7 @@ class Plan:
     "Whether each level has it."
 
 
-def plan(network: EncoderConfig, *, image_size: int) -> Plan:
+def levels_of(network: EncoderConfig, *, image_size: int) -> Levels:
     """The levels of the network; raises ConfigError when they do not exist at this size."""
     mult = network.channel_mult or CHANNEL_MULT.get(image_size)
     if mult is None:
@@ -135,7 +135,7 @@ def plan(network: EncoderConfig, *, image_size: int) -> Plan:
             raise ConfigError("attention_resolutions", f"got {size}, expected some of this network's resolutions ({levels})")
     attention = tuple(size in network.attention_resolutions for size in sizes)
     _check_heads(network, {width for width, there in zip(widths, attention, strict=True) if there} | {widths[-1]})
-    return Plan(widths, sizes, attention)
+    return Levels(widths, sizes, attention)
 
 
 def _check_heads(network: EncoderConfig, widths: set[int]) -> None:
@@ -182,12 +182,12 @@ class Stage(nn.ModuleList):
         return x
 
 
-class Encoder(nn.Module):
+class UNetEncoder(nn.Module):
     """The way down: embeddings, input_blocks and middle_block. What becomes of it is for the subclass."""
 
     def __init__(self, network: EncoderConfig, *, image_size: int, in_channels: int, num_labels: int | None = None) -> None:
         super().__init__()
-        self.config, self.plan = network, plan(network, image_size=image_size)
+        self.config, self.levels = network, levels_of(network, image_size=image_size)
         self.image_size, self.in_channels, self.num_labels = image_size, in_channels, num_labels
         self.embedding = 4 * network.num_channels
         self.time_embed = nn.ModuleDict(
@@ -197,25 +197,25 @@ class Encoder(nn.Module):
             self.label_emb = nn.Embedding(num_labels, self.embedding)
         self.skips: list[int] = []
         self.input_blocks = nn.ModuleList(self._encoder(self.skips))
-        last, name = self.plan.widths[-1], "middle_block"
+        last, name = self.levels.widths[-1], "middle_block"
         self.middle_block = Stage(
             [self._residual(last, last, f"{name}.0"), self._attention(last, network.num_heads), self._residual(last, last, f"{name}.2")]
         )
 
     def _encoder(self, skips: list[int]) -> Iterator[Stage]:
         """The stages, pushing the width of each one's output on `skips`."""
-        width = self.plan.widths[0]
+        width = self.levels.widths[0]
         yield Stage([nn.Conv2d(self.in_channels, width, 3, padding=1)])
         skips.append(width)
-        for level, level_width in enumerate(self.plan.widths):
+        for level, level_width in enumerate(self.levels.widths):
             for _ in range(self.config.num_res_blocks):
                 layers: list[nn.Module] = [self._residual(width, level_width, f"input_blocks.{len(skips)}.0")]
                 width = level_width
-                if self.plan.attention[level]:
+                if self.levels.attention[level]:
                     layers.append(self._attention(width, self.config.num_heads))
                 yield Stage(layers)
                 skips.append(width)
-            if level < len(self.plan.widths) - 1:
+            if level < len(self.levels.widths) - 1:
                 yield Stage([self._resample(width, f"input_blocks.{len(skips)}.0", up=False)])
                 skips.append(width)
 
@@ -259,7 +259,7 @@ class Encoder(nn.Module):
         return stage(x, skip, embedding, rng)
 
 
-class UNet(Encoder):
+class UNet(UNetEncoder):
     """The network eps(x_t, t, y), or whatever its 3 or 6 output channels stand for; an untrained one gives exactly 0."""
 
     config: UNetConfig
@@ -270,20 +270,20 @@ class UNet(Encoder):
         super().__init__(network, image_size=image_size, in_channels=in_channels, num_labels=num_classes)
         self.out_channels = out_channels
         self.output_blocks = nn.ModuleList(self._decoder(list(self.skips)))
-        first = self.plan.widths[0]
-        self.out = nn.ModuleDict({"0": GroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
+        first = self.levels.widths[0]
+        self.out = nn.ModuleDict({"0": ModulatedGroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
 
     def _decoder(self, skips: list[int]) -> Iterator[Stage]:
         """The stages, popping the widths of what joins them from `skips`."""
-        width, index = self.plan.widths[-1], 0
+        width, index = self.levels.widths[-1], 0
         heads = self.config.num_heads_upsample or self.config.num_heads
-        for level, level_width in reversed(list(enumerate(self.plan.widths))):
+        for level, level_width in reversed(list(enumerate(self.levels.widths))):
             for block in range(self.config.num_res_blocks + 1):
                 name = f"output_blocks.{index}"
                 layers: list[nn.Module] = [self._residual(width + skips.pop(), level_width, f"{name}.0")]
                 width = level_width
-                if self.plan.attention[level]:
+                if self.levels.attention[level]:
                     layers.append(self._attention(width, heads))
                 if level > 0 and block == self.config.num_res_blocks:
                     layers.append(self._resample(width, f"{name}.{len(layers)}", up=True))

@@ -48,7 +48,7 @@ class Average:
         for name in self._copied:
             self.tensors[name].copy_(self._live[name])
         if self._model is not None:
-            self._model.settle(self.tensors)
+            self._model.recompute_buffers(self.tensors)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
-from triptych.gans.weight_norms import settle_spectral_norm
+from triptych.gans.weight_norms import find_singular_vectors
 
 _KINDS_OF_LAYER = ("Conv", "Linear", "Embedding")
 
@@ -45,7 +45,7 @@ def initialize(module: nn.Module, *, settings: InitConfig) -> None:
         if any(kind in type(layer).__name__ for kind in _KINDS_OF_LAYER):
             _draw(dict(layer.named_parameters(recurse=False)), settings)
     if settings.kind != "none":
-        settle_spectral_norm(module)
+        find_singular_vectors(module)
 
 
 def _draw(own: Mapping[str, Tensor], settings: InitConfig) -> None:

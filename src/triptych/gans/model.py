@@ -26,7 +26,7 @@ from triptych.gans.discriminators import Scores
 from triptych.gans.init import InitConfig, initialize
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, generator_loss, score_mean, top_k_weights
 from triptych.gans.penalties import PenaltyConfig, gradient_penalty
-from triptych.gans.weight_norms import effective_weights, power_iteration, settle_average
+from triptych.gans.weight_norms import effective_weights, power_iteration, rescale_average
 from triptych.nn.batch_norm import batch_norms, frozen_statistics
 from triptych.nn.collectives import gathered
 
@@ -288,10 +288,10 @@ class GAN(Model, Averaged):
         """The generator's weights as spectral norm applies them."""
         return effective_weights(self.generator, f"{GENERATOR}.")
 
-    def settle(self, average: Mapping[str, Tensor]) -> None:
+    def recompute_buffers(self, average: Mapping[str, Tensor]) -> None:
         """Makes sigma 1 for the averages of such weights."""
         divided = [name for name, _ in self.generator.named_parameters(GENERATOR) if name.endswith(".weight_orig")]
-        settle_average(average, divided)
+        rescale_average(average, divided)
 
 
 def _terms(terms: Mapping[str, Tensor], weights: Mapping[str, float], *, first_alone: bool = False) -> LossTerms:

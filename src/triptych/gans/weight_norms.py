@@ -111,7 +111,7 @@ def power_iteration(module: nn.Module, *, steps: int = 1) -> None:
                 u.copy_(F.normalize(torch.mv(matrix, v), dim=0, eps=1e-12))
 
 
-def settle_spectral_norm(module: nn.Module) -> None:
+def find_singular_vectors(module: nn.Module) -> None:
     """Finds u and v of every spectral norm in `module` anew; for after its weights were set to something else."""
     for layer in spectral_layers(module):
         u, v = _leading_vectors(cast(Tensor, layer.weight_orig))
@@ -149,8 +149,8 @@ def effective_weights(module: nn.Module, prefix: str) -> dict[str, Float[Tensor,
 
 
 @torch.no_grad()
-def settle_average(average: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    """Divides the u of averaged weights, whose weight_orig have these names, so that sigma is 1: for `Model.settle`."""
+def rescale_average(average: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """Divides the u of averaged weights, whose weight_orig have these names, so that sigma is 1: for `Model.recompute_buffers`."""
     for name in names:
         stem = name.removesuffix("orig")
         u, v = average[f"{stem}u"], average[f"{stem}v"]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from triptych.core.model import Model, ModelConfig
     from triptych.recipes.config import RunConfig
 
-Source = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
+Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
 """Whose weights are imported."""
-SOURCES: tuple[Source, ...] = get_args(Source)
+PROGRAMS: tuple[Program, ...] = get_args(Program)
 Target = Literal["guided-diffusion", "diffusers"]
 """What a run is exported to."""
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -35,7 +35,7 @@ class ImportRequest:
 
     file: Path
     flags: str | Mapping[str, Any] | None
-    program: Source
+    program: Program
     ema: Path | None
     ema_rate: float | None
     report: Callable[[str], None]
@@ -64,7 +64,7 @@ class ImportedRun:
 
 def imported(request: ImportRequest) -> ImportedRun:
     """What the file of a request is. Raises ConfigError for flags and the other settings, CheckpointError for files."""
-    if request.program not in SOURCES:
+    if request.program not in PROGRAMS:
         raise ConfigError("program", f"got {request.program!r}, expected {expected_program(str(request.program))}")
     return importlib.import_module(f"triptych.interop.{folder_of(request.program)}.importer").imported(request)
 
@@ -76,7 +76,7 @@ def folder_of(program: str) -> str:
 
 def expected_program(name: str) -> str:
     """The programs that there are, and the one that an unknown name is nearest to."""
-    return f"{', '.join(SOURCES[:-1])} or {SOURCES[-1]}{nearest(name, SOURCES)}"
+    return f"{', '.join(PROGRAMS[:-1])} or {PROGRAMS[-1]}{nearest(name, PROGRAMS)}"
 
 
 def refuse(request: ImportRequest, names: tuple[str, ...], reason: str) -> None:

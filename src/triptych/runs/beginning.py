@@ -1,4 +1,4 @@
-"""What a start of a training begins with: a configuration that is settled, and what of the run is there already."""
+"""What a start of a training begins with: its configuration, and what of the run is there already."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
     stored = RunDocument.from_dict(directory.read_config())
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
-    settled, fresh = stored.config, untrained_import(directory)
-    config, reasons = _with_precision(config, device, kept=None if fresh else settled.train.precision)
+    earlier, fresh = stored.config, untrained_import(directory)
+    config, reasons = _with_precision(config, device, kept=None if fresh else earlier.train.precision)
     if fresh:  # only the model of such a run is fixed
-        settled = dataclasses.replace(settled, data=config.data, train=config.train, optim=config.optim, log=config.log)
+        earlier = dataclasses.replace(earlier, data=config.data, train=config.train, optim=config.optim, log=config.log)
     try:
-        notes = reasons + accept_changes(settled, config, directory=str(directory.root))
+        notes = reasons + accept_changes(earlier, config, directory=str(directory.root))
     except ConfigError:
         if None in (recipe, stored.recipe) or recipe == stored.recipe:
             raise

@@ -21,7 +21,7 @@ from triptych.core.files import explain
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.programs import Exported, ExportRequest, ImportRequest, Source, Target, exported, imported
+from triptych.interop.programs import Exported, ExportRequest, ImportRequest, Program, Target, exported, imported
 from triptych.runs.document import RunDocument
 from triptych.runs.run import Run, open_run
 
@@ -31,7 +31,7 @@ def import_run(
     run_dir: str | Path,
     *,
     flags: str | Mapping[str, Any] | None = None,
-    program: Source = "guided-diffusion",
+    program: Program = "guided-diffusion",
     ema: str | Path | None = None,
     ema_rate: float | None = None,
     checkpoint: str | Path | None = None,

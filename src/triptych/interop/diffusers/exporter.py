@@ -134,10 +134,10 @@ def _refused(model: ADM, *, drop_variance: bool) -> Iterator[str]:
     network = model.config.network
     if not network.conv_resample and not network.resblock_updown:
         yield "model.network.conv_resample: false"
-    if model.network.plan.widths[0] != network.num_channels:
+    if model.network.levels.widths[0] != network.num_channels:
         yield (
             f"model.network.channel_mult: its first number is not 1 (the timestep is embedded in {network.num_channels} numbers, "
-            f"the first level has {model.network.plan.widths[0]} channels)"
+            f"the first level has {model.network.levels.widths[0]} channels)"
         )
     if _head_channels(model.network) == 0:
         yield "model.network.num_heads: heads of several widths (it has one attention_head_dim; num_head_channels gives that)"
@@ -157,11 +157,11 @@ def _head_channels(network: UNet) -> int | None:
 
 
 def _unet_config(model: ADM, *, outputs: int) -> dict[str, Any]:
-    network, plan = model.config.network, model.network.plan
+    network, levels = model.config.network, model.network.levels
     resampling = "resnet" if network.resblock_updown else "conv"
     plain = {True: ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D"), False: ("DownBlock2D", "UpBlock2D")}[network.resblock_updown]
-    down = ["AttnDownBlock2D" if there else plain[0] for there in plan.attention]
-    up = ["AttnUpBlock2D" if there else plain[1] for there in reversed(plan.attention)]
+    down = ["AttnDownBlock2D" if there else plain[0] for there in levels.attention]
+    up = ["AttnUpBlock2D" if there else plain[1] for there in reversed(levels.attention)]
     return {
         "sample_size": model.image_shape[1],
         "in_channels": model.image_shape[0],
@@ -173,7 +173,7 @@ def _unet_config(model: ADM, *, outputs: int) -> dict[str, Any]:
         "down_block_types": down,
         "mid_block_type": "UNetMidBlock2D",
         "up_block_types": up,
-        "block_out_channels": list(plan.widths),
+        "block_out_channels": list(levels.widths),
         "layers_per_block": network.num_res_blocks,
         "mid_block_scale_factor": 1,
         "downsample_padding": 1,

@@ -14,7 +14,7 @@ from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
-from triptych.diffusion.unet import CHANNEL_MULT, EncoderConfig, UNetConfig, plan
+from triptych.diffusion.unet import CHANNEL_MULT, EncoderConfig, UNetConfig, levels_of
 from triptych.interop.flags import Value, flag_text, numbers
 from triptych.interop.guided_diffusion.flags import Kind, Program, flag_table
 from triptych.interop.guided_diffusion.shapes import multiples
@@ -237,7 +237,7 @@ def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
 
 
 def _head_channels(network: EncoderConfig, spec: DataSpec) -> set[int]:
-    levels = plan(network, image_size=spec.image_size)
+    levels = levels_of(network, image_size=spec.image_size)
     widths = [width for width, there in zip(levels.widths, levels.attention, strict=True) if there]
     return {network.num_head_channels or width // network.num_heads for width in (*widths, levels.widths[-1])}
 

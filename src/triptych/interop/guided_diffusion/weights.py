@@ -24,7 +24,7 @@ from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.blocks import SelfAttention, legacy_rows
-from triptych.diffusion.unet import Encoder
+from triptych.diffusion.unet import UNetEncoder
 from triptych.interop.flags import Value, checked_flags, flag_text, listed, numbers
 from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configuration, reached
 from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
@@ -75,7 +75,7 @@ def to_state_dict(model: Model) -> dict[str, Tensor]:
 
     Those of classifiers and upsamplers have the rows of qkv in the legacy order, for the original has no flag for another one there.
     """
-    network = cast(Encoder, model.get_submodule("network"))
+    network = cast(UNetEncoder, model.get_submodule("network"))
     state = {name: tensor.detach().to("cpu", torch.float32, copy=True).contiguous() for name, tensor in network.state_dict().items()}
     if not isinstance(model, ADM):
         for layer, module in network.named_modules():

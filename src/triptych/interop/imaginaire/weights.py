@@ -18,7 +18,7 @@ from torch import Tensor
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
-from triptych.gans.weight_norms import fold_spectral_norm, settle_average
+from triptych.gans.weight_norms import fold_spectral_norm, rescale_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
 from triptych.interop.imaginaire.reading import ModelType, Settings
@@ -156,7 +156,7 @@ def _unfolded(average: Mapping[str, Tensor], trained: Mapping[str, Tensor]) -> S
             weight = average[f"{stem}weight"].clone()
             unfolded |= {key: weight, **_vectors(weight, trained[f"{stem}weight_u"], stem)}
             divided.append(key)
-    settle_average(unfolded, divided)
+    rescale_average(unfolded, divided)
     return {f"{_GENERATOR}.{key}": unfolded[key] for key in trained}
 
 

@@ -38,7 +38,7 @@ class Fixed(Sizing):
 
     def cut(self, size: Size, where: str) -> Cut:
         try:
-            self._cut.plan(size)
+            self._cut.fit(size)
         except TooSmall:
             raise DataError(f"{where}: {size[0]}x{size[1]} pixels, {self._refusal}") from None
         return self._cut
