@@ -41,7 +41,7 @@ MACHINES: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What pytest said at its end, how long it took, and which tests failed."""
+    """What pytest said at its end, how long it took, and which tests failed and why."""
 
     name: str
     summary: str
@@ -58,7 +58,7 @@ def tested(name: str, arguments: list[str]) -> Outcome:
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"} | MACHINES[name]
     command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-q", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE))
+    failed = tuple(re.findall(r"^(?:FAILED|ERROR) (.+)", done.stdout, flags=re.MULTILINE))
     summary = (done.stdout.strip().splitlines() or [f"exit code {done.returncode}: {done.stderr.strip()[-200:]}"])[-1]
     return Outcome(name, summary, (time.monotonic() - started) / 60, failed or (() if done.returncode == 0 else ("pytest itself",)))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -67,9 +69,12 @@ def _child(environment: dict[str, str], files: str, function: Callable[..., int 
 
 
 def _free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return bound.getsockname()[1]
+    """A port that is free, and below those that systems give to outgoing connections: one of these may be taken before it is used."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as bound, contextlib.suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
 
 
 def torchrun(processes: int, *arguments: str) -> list[str]:
