@@ -31,11 +31,11 @@ from turns import Comparison, compare
 from triptych.core.batch import Batch
 from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
+from triptych.core.weight_files import read_weights
 from triptych.data.pairs import PairedDataConfig
 from triptych.engine.loop import Loop
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
-from triptych.interop.weight_files import read_weights
 from triptych.nn.feature_networks import NETWORKS, required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.recipes.paired import spade_coco256

@@ -9,9 +9,9 @@ from tests.contract.shrink import BATCH
 from triptych.core.batch import Batch
 from triptych.core.model import Model, Phase
 from triptych.core.rng import Rng
+from triptych.core.weight_files import read_weights
 from triptych.data.loader import Loader
 from triptych.gans.weight_norms import find_singular_vectors
-from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
 from triptych.runs.stored import build
 

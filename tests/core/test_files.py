@@ -19,9 +19,9 @@ from triptych.core import files
 from triptych.core.files import is_alive, replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.images import save_picture
 from triptych.core.locks import Held, Lock
+from triptych.core.weight_files import write_weights
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.weight_files import write_weights
 from triptych.runs.files import save_npz
 
 WRITERS: dict[str, Callable[[Path], object]] = {

@@ -13,8 +13,8 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.weight_files import read_weights
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
-from triptych.interop.weight_files import read_weights
 from triptych.nn.feature_networks import NETWORKS, FeatureNetwork, layer_names, required_tensors
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"

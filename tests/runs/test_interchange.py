@@ -18,6 +18,7 @@ from tests.interop import checkpoint as written
 from tests.interop.networks import CLASSIFIER, DIFFUSION, UPSAMPLER, classifier_weights, diffusion_weights, upsampler_weights
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import NoisyClassifier
@@ -27,7 +28,6 @@ from triptych.flows.glow import Glow, GlowConfig
 from triptych.interop import glow, tensor_bundle
 from triptych.interop.guided_diffusion import published
 from triptych.interop.guided_diffusion.published import Published
-from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, export_run, import_run, open_run, train

@@ -1,28 +1,25 @@
 """Networks that classify photos, up to where they turn into classes: images are compared by the features of their layers.
 
-Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`). A network is a function that asks for its tensors as
-it goes, by name and shape, so that the same lines compute it and tell what it needs.
+Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from triptych.core.errors import CheckpointError
+from triptych.nn.frozen import FrozenNetwork, Layers, Operations, Run, traced
 from triptych.nn.precision import widened
 
 NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1"]
 Preprocessing = Literal["imagenet", "caffe", "symmetric"]
-Layers: TypeAlias = Iterator[tuple[str, Tensor]]
-Take: TypeAlias = Callable[[str, tuple[int, ...]], Tensor]
 
 
 def layer_names(network: NetworkName) -> tuple[str, ...]:
@@ -38,66 +35,14 @@ def required_tensors(network: NetworkName, layers: tuple[str, ...]) -> dict[str,
 _TRACED = 96  # pixels; enough for all layers of all networks
 
 
-@functools.cache
 def trace(
     network: NetworkName, layers: tuple[str, ...] | None, *, height: int, width: int
 ) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     """The tensors that a network asks for until it has come to `layers` (None: all), and the layers by then; nothing is computed."""
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def take(name: str, shape: tuple[int, ...]) -> Tensor:
-        shapes[name] = shape
-        return torch.empty(shape, device="cpu")
-
-    # No images rather than the meta device, some of whose operations import PyTorch's compiler.
-    found = run_network(network, layers, torch.empty(0, 3, height, width, device="cpu"), take)
-    return shapes, tuple(found)
+    return traced(NETWORKS[network].run, layers, (3, height, width))
 
 
-def run_network(
-    network: NetworkName, layers: Collection[str] | None, x: Float[Tensor, "b 3 h w"], take: Take
-) -> dict[str, Float[Tensor, "b _ _ _"]]:
-    """The features of `layers` (None: of all), by name; what comes after the last of them is not computed."""
-    found: dict[str, Tensor] = {}
-    for name, feature in NETWORKS[network].run(_Operations(take), x):
-        if layers is None or name in layers:
-            found[name] = feature
-        if layers is not None and len(found) == len(layers):
-            break
-    return found
-
-
-class _Operations:
-    """The layers that have weights; `take` gives a tensor for its name and shape."""
-
-    def __init__(self, take: Take) -> None:
-        self._take = take
-
-    def conv(
-        self,
-        x: Tensor,
-        name: str,
-        channels: int,
-        kernel: int | tuple[int, int],
-        *,
-        stride: int = 1,
-        padding: int | tuple[int, int] = 0,
-        groups: int = 1,
-        bias: bool = True,
-    ) -> Tensor:
-        """A convolution to so many channels."""
-        sides = (kernel, kernel) if isinstance(kernel, int) else kernel
-        weight = self._take(f"{name}.weight", (channels, x.shape[1] // groups, *sides))
-        return F.conv2d(x, weight, self._take(f"{name}.bias", (channels,)) if bias else None, stride, padding, groups=groups)
-
-    def norm(self, x: Tensor, name: str, *, eps: float = 1e-5) -> Tensor:
-        """Batch norm with the running statistics."""
-        parts = ("running_mean", "running_var", "weight", "bias")
-        mean, variance, weight, bias = (self._take(f"{name}.{part}", (x.shape[1],)) for part in parts)
-        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
-
-
-def _vgg(convolutions: tuple[int, ...], net: _Operations, x: Tensor) -> Layers:
+def _vgg(convolutions: tuple[int, ...], net: Operations, x: Tensor) -> Layers:
     """Blocks of so many convolutions. "Very Deep Convolutional Networks", Simonyan and Zisserman 2015, arXiv 1409.1556."""
     index = 0
     for block, (count, channels) in enumerate(zip(convolutions, (64, 128, 256, 512, 512), strict=True), start=1):
@@ -109,7 +54,7 @@ def _vgg(convolutions: tuple[int, ...], net: _Operations, x: Tensor) -> Layers:
         index += 1
 
 
-def _alexnet(net: _Operations, x: Tensor) -> Layers:
+def _alexnet(net: Operations, x: Tensor) -> Layers:
     """AlexNet: "One weird trick for parallelizing convolutional neural networks", Krizhevsky 2014, arXiv 1404.5997."""
     x = F.relu(net.conv(x, "features.0", 64, 11, stride=4, padding=2))
     yield "relu_1", x
@@ -121,7 +66,7 @@ def _alexnet(net: _Operations, x: Tensor) -> Layers:
         yield f"relu_{layer}", x
 
 
-def _resnet50(net: _Operations, x: Tensor) -> Layers:
+def _resnet50(net: Operations, x: Tensor) -> Layers:
     """ResNet-50: "Deep Residual Learning", He et al. 2015, arXiv 1512.03385; the stride is in the 3x3 convolution, as in torchvision."""
     x = F.relu(net.norm(net.conv(x, "conv1", 64, 7, stride=2, padding=3, bias=False), "bn1"))
     yield "relu_1", x
@@ -132,7 +77,7 @@ def _resnet50(net: _Operations, x: Tensor) -> Layers:
         yield f"layer_{stage}", x
 
 
-def _bottleneck(net: _Operations, x: Tensor, name: str, channels: int, *, stride: int) -> Tensor:
+def _bottleneck(net: Operations, x: Tensor, name: str, channels: int, *, stride: int) -> Tensor:
     shortcut = x
     if x.shape[1] != 4 * channels:
         shortcut = net.conv(x, f"{name}.downsample.0", 4 * channels, 1, stride=stride, bias=False)
@@ -142,7 +87,7 @@ def _bottleneck(net: _Operations, x: Tensor, name: str, channels: int, *, stride
     return F.relu(net.norm(net.conv(x, f"{name}.conv3", 4 * channels, 1, bias=False), f"{name}.bn3") + shortcut)
 
 
-def _squeezenet(net: _Operations, x: Tensor) -> Layers:
+def _squeezenet(net: Operations, x: Tensor) -> Layers:
     """SqueezeNet 1.0: Iandola et al. 2016, arXiv 1602.07360; its pooling rounds sizes up."""
     x = F.relu(net.conv(x, "features.0", 96, 7, stride=2))
     yield "relu_1", x
@@ -161,7 +106,7 @@ def _squeezenet(net: _Operations, x: Tensor) -> Layers:
         number += 1
 
 
-def _mobilenet_v1(net: _Operations, x: Tensor) -> Layers:
+def _mobilenet_v1(net: Operations, x: Tensor) -> Layers:
     """MobileNet v1: Howard et al. 2017, arXiv 1704.04861, width 1; borders as in TensorFlow, with the odd pixel at the end.
 
     Keys conv1 and bn1, then dw.N, dbn.N (depthwise), pw.N, pbn.N (pointwise) with N from 0.
@@ -183,7 +128,7 @@ def _bordered(x: Tensor, *, stride: int) -> Tensor:
     return F.pad(x, (*left_right, *top_bottom))
 
 
-def _inception_v3(net: _Operations, x: Tensor) -> Layers:
+def _inception_v3(net: Operations, x: Tensor) -> Layers:
     """Inception-v3: "Rethinking the Inception Architecture", Szegedy et al. 2015, arXiv 1512.00567, without its auxiliary classes."""
     x = _branch(net, x, "Conv2d_1a_3x3", (32, 3), stride=2)
     x = _branch(net, x, "Conv2d_2a_3x3", (32, 3), border=False)
@@ -209,7 +154,7 @@ def _inception_v3(net: _Operations, x: Tensor) -> Layers:
         yield f"mixed_7{letter}", x
 
 
-def _mixed_5(net: _Operations, x: Tensor, name: str, pooled: int) -> tuple[Tensor, ...]:
+def _mixed_5(net: Operations, x: Tensor, name: str, pooled: int) -> tuple[Tensor, ...]:
     return (
         _branch(net, x, f"{name}.branch1x1", (64, 1)),
         _branch(net, x, f"{name}.branch5x5", (48, 1), (64, 5)),
@@ -218,7 +163,7 @@ def _mixed_5(net: _Operations, x: Tensor, name: str, pooled: int) -> tuple[Tenso
     )
 
 
-def _mixed_6(net: _Operations, x: Tensor, name: str, c: int) -> tuple[Tensor, ...]:
+def _mixed_6(net: Operations, x: Tensor, name: str, c: int) -> tuple[Tensor, ...]:
     return (
         _branch(net, x, f"{name}.branch1x1", (192, 1)),
         _branch(net, x, f"{name}.branch7x7", (c, 1), (c, (1, 7)), (192, (7, 1))),
@@ -227,7 +172,7 @@ def _mixed_6(net: _Operations, x: Tensor, name: str, c: int) -> tuple[Tensor, ..
     )
 
 
-def _mixed_7(net: _Operations, x: Tensor, name: str) -> tuple[Tensor, ...]:
+def _mixed_7(net: Operations, x: Tensor, name: str) -> tuple[Tensor, ...]:
     short = _branch(net, x, f"{name}.branch3x3_1", (384, 1))
     long = _branch(net, x, f"{name}.branch3x3dbl", (448, 1), (384, 3))
     return (
@@ -241,7 +186,7 @@ def _mixed_7(net: _Operations, x: Tensor, name: str) -> tuple[Tensor, ...]:
 
 
 def _branch(
-    net: _Operations, x: Tensor, name: str, *units: tuple[int, int | tuple[int, int]], stride: int = 1, border: bool = True
+    net: Operations, x: Tensor, name: str, *units: tuple[int, int | tuple[int, int]], stride: int = 1, border: bool = True
 ) -> Tensor:
     """Convolutions (channels, kernel) with batch norm and ReLU; the last has the stride, and then no border, the others keep the size."""
     for number, (channels, kernel) in enumerate(units, start=1):
@@ -257,7 +202,7 @@ def _branch(
 
 @dataclass(frozen=True)
 class _Network:
-    run: Callable[[_Operations, Tensor], Layers]
+    run: Run
     layers: tuple[str, ...]
     "The five that are compared where no others are named: about one for each resolution, from fine to coarse."
     preprocessing: Preprocessing = "imagenet"
@@ -276,18 +221,13 @@ NETWORKS: Mapping[NetworkName, _Network] = {
 }
 
 
-class FeatureNetwork(nn.Module):
-    """A frozen network, always in evaluation mode, from images to the features of some of its layers.
-
-    Its weights are buffers that are not saved: they move with the model, and no checkpoint, average or optimizer knows them.
-    """
+class FeatureNetwork(FrozenNetwork):
+    """A frozen network, always in evaluation mode, from images to the features of some of its layers."""
 
     def __init__(self, name: NetworkName, *, layers: tuple[str, ...], preprocessing: Preprocessing | None = None) -> None:
-        super().__init__()
+        super().__init__(NETWORKS[name].run, layers)
         self.name: NetworkName = name
-        self.layers = layers
         self.preprocessing = preprocessing or NETWORKS[name].preprocessing
-        self.loaded = False
         with torch.device("cpu"):  # not saved, so never without values
             scale, shift = _normalization(self.preprocessing)
         self.register_buffer("scale", scale, persistent=False)
@@ -298,13 +238,7 @@ class FeatureNetwork(nn.Module):
 
         Raises CheckpointError for one that is missing, or has another shape or type or a value that is not finite.
         """
-        own = self.get_buffer("scale")
-        for name, shape in required_tensors(self.name, self.layers).items():
-            tensor = _checked(weights, name, shape, source=f"{source}, as those of {self.name}")
-            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            copy = tensor.detach().to(own, copy=True).contiguous(memory_format=layout)
-            self.register_buffer(_buffer(name), copy, persistent=False)
-        self.loaded = True
+        self.take_tensors(weights, required_tensors(self.name, self.layers), source=f"{source}, as those of {self.name}")
 
     def prepared(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h w"]:
         """Images, grey or RGB in [-1, 1], as the network takes them."""
@@ -314,25 +248,8 @@ class FeatureNetwork(nn.Module):
 
     def forward(self, x: Float[Tensor, "b 3 h w"]) -> list[Float[Tensor, "b _ _ _"]]:
         """The features of the layers, in the order of `layers`, of images that `prepared` has made."""
-        assert self.loaded, "`load` comes before the first call"
-        found = run_network(self.name, self.layers, x, lambda name, _: self.get_buffer(_buffer(name)))
+        found = self.found(x)
         return [found[layer] for layer in self.layers]
-
-
-def _buffer(name: str) -> str:
-    """A buffer's name, which must have no dot and be none of the module's attributes."""
-    return "frozen_" + name.replace(".", "_")
-
-
-def _checked(weights: Mapping[str, Tensor], name: str, shape: tuple[int, ...], *, source: str) -> Tensor:
-    tensor = weights.get(name)
-    if not isinstance(tensor, Tensor):
-        raise CheckpointError(f"cannot use {source}: there is no {name} (they begin with {next(iter(weights), 'nothing')})")
-    if tuple(tensor.shape) != shape:
-        raise CheckpointError(f"cannot use {source}: {name} has the shape {list(tensor.shape)}, expected {list(shape)}")
-    if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
-        raise CheckpointError(f"cannot use {source}: {name} has values that are not finite numbers of floating point")
-    return tensor
 
 
 def _normalization(preprocessing: Preprocessing) -> tuple[Tensor, Tensor]:

@@ -15,6 +15,7 @@ from triptych.core.errors import ConfigError, Stopped
 from triptych.core.model import DataInitialized, Model
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.core.weight_files import read_weights
 from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
@@ -27,7 +28,6 @@ from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
-from triptych.interop.weight_files import read_weights
 from triptych.recipes.config import RunConfig
 from triptych.runs.beginning import begin, prepare_directory, require_same_images
 from triptych.runs.callables import callables, training_loader

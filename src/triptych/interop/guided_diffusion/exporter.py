@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from triptych.core.errors import ConfigError
 from triptych.core.files import write_text
+from triptych.core.weight_files import write_weights
 from triptych.interop.flags import command_line
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
 from triptych.interop.programs import Exported, ExportRequest
-from triptych.interop.weight_files import write_weights
 
 
 def exported(request: ExportRequest) -> Exported:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
+from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
@@ -24,7 +25,6 @@ from triptych.interop.guided_diffusion.published import Published, recognise
 from triptych.interop.guided_diffusion.shapes import shape_flags
 from triptych.interop.guided_diffusion.weights import DescribedNetwork, describe, filled_model
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
-from triptych.interop.weight_files import read_weights
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 

@@ -22,6 +22,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig
 from triptych.core.outline import without_weights
+from triptych.core.weight_files import check_fit, checked_weights
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.blocks import SelfAttention, legacy_rows
 from triptych.diffusion.unet import UNetEncoder
@@ -29,7 +30,6 @@ from triptych.interop.flags import Value, checked_flags, flag_text, listed, numb
 from triptych.interop.guided_diffusion.configs import FLAG_OF, LEVELS, configuration, reached
 from triptych.interop.guided_diffusion.flags import Program, all_flags, flag_table
 from triptych.interop.guided_diffusion.shapes import Shape, read_shape
-from triptych.interop.weight_files import check_fit, checked_weights
 
 _NOUNS = {"diffusion": "a diffusion model", "classifier": "a classifier", "super-resolution": "an upsampler"}
 

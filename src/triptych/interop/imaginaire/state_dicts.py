@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.core.outline import without_weights
+from triptych.core.weight_files import check_fit, checked_weights
 from triptych.gans.discriminators import PairDiscriminator, Scores
 from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
@@ -24,7 +25,6 @@ from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, 
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
-from triptych.interop.weight_files import check_fit, checked_weights
 
 
 class ImaginaireModel(nn.Module):

@@ -18,13 +18,13 @@ from torch import Tensor
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
+from triptych.core.weight_files import check_fit, read_content
 from triptych.gans.weight_norms import fold_spectral_norm, rescale_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
 from triptych.interop.imaginaire.reading import ModelType, Settings
 from triptych.interop.imaginaire.shapes import ROOTS, Network, Weights, discriminator_of, generator_of
 from triptych.interop.imaginaire.state_dicts import unwrapped
-from triptych.interop.weight_files import check_fit, read_content
 
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _KEYS = {_GENERATOR: "net_G", _DISCRIMINATOR: "net_D"}

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from triptych.core.errors import CheckpointError
-from triptych.interop.weight_files import read_weights, write_weights
+from triptych.core.weight_files import read_weights, write_weights
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2).half()}
 
