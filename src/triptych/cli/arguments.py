@@ -42,9 +42,9 @@ def require_run(directory: str) -> None:
         RunDirectory(Path(directory)).read_config()
 
 
-def require_images(given: str | None, *, note: str = "") -> None:
+def require_images(images: str | None, *, note: str = "") -> None:
     """Raises DataError where there is no file or folder of that name; as early as `require_run`. `note` ends the message."""
-    if given not in (None, "", "None") and not (path := user_path(given)).exists():
+    if images not in (None, "", "None") and not (path := user_path(images)).exists():
         raise DataError(f"{path}: does not exist{note}")
 
 
@@ -74,13 +74,13 @@ def named_as_flags(*parts: Config) -> Iterator[None]:
 
 def at_checkpoint(arguments: Sequence[str]) -> list[str]:
     """The arguments of a verb; RUN/checkpoints/512000 in the place of the run becomes RUN --checkpoint 512000."""
-    given = list(arguments)
-    path = Path(given[0]) if given else Path()
+    words = list(arguments)
+    path = Path(words[0]) if words else Path()
     if path.parent.name != "checkpoints" or not path.name.isdecimal():
-        return given
-    if any(argument.partition("=")[0] == "--checkpoint" for argument in given):
-        raise ConfigError("--checkpoint", f"got one beside {given[0]!r}, which is a checkpoint already; leave one of them out")
-    return [str(path.parent.parent), *given[1:], "--checkpoint", str(int(path.name))]
+        return words
+    if any(argument.partition("=")[0] == "--checkpoint" for argument in words):
+        raise ConfigError("--checkpoint", f"got one beside {words[0]!r}, which is a checkpoint already; leave one of them out")
+    return [str(path.parent.parent), *words[1:], "--checkpoint", str(int(path.name))]
 
 
 def next_command(run: Run, *, trained: bool) -> str | None:
@@ -113,7 +113,7 @@ def label_values(labels: Sequence[str] | None) -> list[int | str] | None:
 
 def strengths(pieces: Sequence[str]) -> dict[str, float | tuple[float, float]]:
     """The strengths of `--direction`, by name, a range as (from, to); raises ConfigError for anything else."""
-    found: dict[str, float | tuple[float, float]] = {}
+    by_name: dict[str, float | tuple[float, float]] = {}
     parts: list[str] = []
     for piece in pieces:
         if parts and "=" not in parts[-1]:  # the name of a class may have commas
@@ -128,7 +128,7 @@ def strengths(pieces: Sequence[str]) -> dict[str, float | tuple[float, float]]:
             ends = []
         if not name or len(ends) not in (1, 2) or not all(map(math.isfinite, ends)):
             raise ConfigError("direction", f"got {part!r}, expected NAME=STRENGTH or NAME=FROM:TO (smiling=0.8,young=-1:1)")
-        if name in found:
+        if name in by_name:
             raise ConfigError("direction", f"got {name} twice")
-        found[name] = ends[0] if len(ends) == 1 else (ends[0], ends[1])
-    return found
+        by_name[name] = ends[0] if len(ends) == 1 else (ends[0], ends[1])
+    return by_name

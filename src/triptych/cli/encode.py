@@ -84,8 +84,8 @@ def main(arguments: Sequence[str]) -> int:
     directory = run_argument(arguments, usage=_USAGE_LINE)
     helped = asks_for_help(arguments)
     if not helped and (len(arguments) < 2 or arguments[1].startswith("-")):
-        given = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
-        raise ConfigError("", f"{given}; usage: {_USAGE_LINE}")
+        problem = f"got {arguments[1]!r} where the images are expected" if len(arguments) > 1 else "no images given"
+        raise ConfigError("", f"{problem}; usage: {_USAGE_LINE}")
     if not helped and "--decode" not in arguments:
         require_images(arguments[1], note="; expected a folder, .zip, .tar, .npz or .npy of images")
 

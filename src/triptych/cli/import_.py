@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run = runs.import_run(run_dir=options.pop("run"), **options, report=print)
     except ConfigError as error:
-        own = error.setting in ("ema", "ema_rate", "flags", "data", "processes")  # options of this command
-        raise ConfigError(f"--{error.setting.replace('_', '-')}" if own else error.setting, error.reason) from None
+        is_option = error.setting in ("ema", "ema_rate", "flags", "data", "processes")  # options of this command
+        raise ConfigError(f"--{error.setting.replace('_', '-')}" if is_option else error.setting, error.reason) from None
     height, width = run.spec.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
@@ -89,7 +89,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
         if name in all_flags() or name in FLAGS:
             raise ConfigError(argument, f'the original\'s flags go into one text: --flags "{argument} ..."')
         if name not in _NAMES:
-            raise ConfigError(argument, f"unknown option{nearest(argument, (f'--{known}' for known in _NAMES))}; {usage}")
+            raise ConfigError(argument, f"unknown option{nearest(argument, (f'--{option}' for option in _NAMES))}; {usage}")
         value = text if equals else next(rest, None)
         if value is None or (name != "flags" and (not value or value.startswith("--"))):
             raise ConfigError(f"--{name}", "the value is missing")

@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: done, or a training that was interrupted and saved; 1: the run failed; 2: the user gave something that cannot be used; 130:
     interrupted otherwise.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [argument for argument in words if argument != "--debug"]
     warnings.showwarning = lambda message, *_, **__: show(f"triptych: warning: {message}", error=True)
     try:
         try:
             with _failing_together(), _terminated_as_interrupted():
-                code = _dispatch(given)
+                code = _dispatch(words)
         except SystemExit as leaving:  # tyro has printed a page of help
             code = int(leaving.code or 0)
         sys.stdout.flush()
@@ -137,11 +137,11 @@ def _terminated_as_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _dispatch(given: list[str]) -> int:
-    if not given:
+def _dispatch(words: list[str]) -> int:
+    if not words:
         show_page(_help(), error=True)
         return EXIT_USER_ERROR
-    name, rest = given[0], given[1:]
+    name, rest = words[0], words[1:]
     if name in ("-h", "--help", "help"):
         show_page(_help())
         return 0

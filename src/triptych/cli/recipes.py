@@ -28,12 +28,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def table(*, columns: int) -> str:
     """All recipes, family by family, their summaries wrapped to `columns`."""
-    known = recipes()
-    width = max((len(name) for name in known), default=0) + 4
+    catalogue = recipes()
+    width = max((len(name) for name in catalogue), default=0) + 4
     lines = []
-    for heading in dict.fromkeys(recipe.heading for recipe in known.values()):
+    for heading in dict.fromkeys(recipe.heading for recipe in catalogue.values()):
         lines.append(heading)
-        for recipe in known.values():
+        for recipe in catalogue.values():
             if recipe.heading == heading:
                 start = f"  {recipe.name}".ljust(width)
                 wrapped = textwrap.wrap(

@@ -40,16 +40,16 @@ def main(arguments: Sequence[str]) -> int:
     if RunDirectory(folder).exists():
         show_page(page(listed(folder)))
         return 0
-    found = [listed(root) for root in find_runs(folder)]
-    show_page(table(found, folder) if found else f"no runs in {folder}: a run is a folder with a config.json (triptych train makes it)")
+    listing = [listed(root) for root in find_runs(folder)]
+    show_page(table(listing, folder) if listing else f"no runs in {folder}: a run is a folder with a config.json (triptych train makes it)")
     return 0
 
 
-def table(found: list[Listed], folder: Path) -> str:
+def table(listing: list[Listed], folder: Path) -> str:
     """The runs, a line for each."""
     heads = ("run", "recipe", "images seen", "newest losses", "disk", "last written")
     rows = [
-        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in found
+        (str(run.root), run.recipe, _images(run), run.fault or _figures(run), _size(run.size_bytes), _date(run.written)) for run in listing
     ]
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[k]) for row in [heads, *rows]) for k in range(len(heads))]

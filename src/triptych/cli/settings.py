@@ -55,16 +55,16 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     """
     flags = {flag.name: flag for part in (options, settings) for flag in flags_of(part)}
     assert len(flags) == len(list(flags_of(options))) + len(list(flags_of(settings))), "a setting has the name of an option of the verb"
-    given = list(_plain_booleans(arguments, flags))
-    if "-h" in given or "--help" in given:
+    words = list(_plain_booleans(arguments, flags))
+    if "-h" in words or "--help" in words:
         page = _form("Flags", options, settings, shown=True)
         tyro.cli(page, prog=printable(prog), description=printable(description), args=["--help"])
     form = _form("Flags", options, settings)
-    groups = [(flags.get(_canonical(name, flags)), values) for name, values in _grouped(given, flags)[1]]
+    groups = [(flags.get(_canonical(name, flags)), values) for name, values in _grouped(words, flags)[1]]
     lacking = any(flag is not None and _lacks_values(values, flag.annotation) for flag, values in groups)
-    filled = None if lacking else _quietly(form, list(_plain_values(given, flags)))
+    filled = None if lacking else _quietly(form, list(_plain_values(words, flags)))
     if filled is None:
-        raise diagnose(given, flags)
+        raise diagnose(words, flags)
     try:
         return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
     except ConfigError as error:
@@ -243,8 +243,8 @@ def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterato
 
 def _split_boolean(argument: str, flags: dict[str, Flag]) -> list[str]:
     name, equals, value = argument.partition("=")
-    known = flags.get(name.replace("_", "-"))
-    return [name, value] if equals and known is not None and known.annotation is bool else [argument]
+    flag = flags.get(name.replace("_", "-"))
+    return [name, value] if equals and flag is not None and flag.annotation is bool else [argument]
 
 
 def _lacks_values(values: Sequence[str], annotation: Any) -> bool:

@@ -78,23 +78,23 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     arguments = at_checkpoint(arguments)
     directory = run_argument(arguments, usage=_USAGE_LINE)
-    given, flags = split(arguments[1:])
-    require_images(given)
+    inputs, flags = split(arguments[1:])
+    require_images(inputs)
 
     from triptych import runs
 
     run = runs.open_run(directory)
     options, settings = configure(directory, flags, translation=run.translation)
-    if not options.held_out and given is None:
+    if not options.held_out and inputs is None:
         raise ConfigError("", f"no input given; usage: {_USAGE_LINE}")
-    if given == "":
+    if inputs == "":
         raise ConfigError("", "got an empty word as input, which would be the current folder; write . for that")
-    if options.held_out and given is not None:
-        raise ConfigError("--held-out", f"got an input, {given!r}, too; give one of them")
+    if options.held_out and inputs is not None:
+        raise ConfigError("--held-out", f"got an input, {inputs!r}, too; give one of them")
     out = Path(options.out) if options.out is not None else Path(directory) / "translated"
     with named_as_flags(options, settings), progress_bar("translating") as progress:
         made = run.translate(
-            given,
+            inputs,
             count=options.count,
             style=options.style,
             style_each=options.style_each,

@@ -130,10 +130,10 @@ def _build(cls: type[C], values: Any, current: Any) -> C:
             raise ConfigError("kind", f"got {values['kind']!r}, expected {kind_of(cls)!r}")
         values = {name: value for name, value in values.items() if name != "kind"}
     settings = {name: getattr(current, name) for name in types_by_name} if type(current) is cls else {}
-    for given, value in values.items():
-        name = str(given).replace("-", "_")
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
         if name not in types_by_name:
-            raise ConfigError(str(given), f"unknown setting of {cls.__name__}{nearest(name, types_by_name)}")
+            raise ConfigError(str(key), f"unknown setting of {cls.__name__}{nearest(name, types_by_name)}")
         try:
             settings[name] = convert(value, types_by_name[name], settings.get(name))
         except ConfigError as error:
@@ -235,19 +235,19 @@ def _resolve_kind(kind: Any, base: type[Config]) -> type[Config]:
     if kind not in _kinds(base):
         for module in modules_that_name(kind):
             importlib.import_module(module)
-    known = _kinds(base)
-    if kind not in known:
-        raise ConfigError("kind", f"unknown {_quoted(kind)}{nearest(kind, known)}")
-    return known[kind]
+    kinds = _kinds(base)
+    if kind not in kinds:
+        raise ConfigError("kind", f"unknown {_quoted(kind)}{nearest(kind, kinds)}")
+    return kinds[kind]
 
 
 def _kinds(cls: type[Config]) -> dict[str, type[Config]]:
     """The class and its subclasses that are imported, by their kind."""
     # By name: making a dataclass slotted replaces the class, and the replaced one is still listed as a subclass.
-    found = {kind_of(cls): getattr(sys.modules.get(cls.__module__), cls.__qualname__, cls)}
+    kinds = {kind_of(cls): getattr(sys.modules.get(cls.__module__), cls.__qualname__, cls)}
     for subclass in cls.__subclasses__():
-        found |= _kinds(subclass)
-    return found
+        kinds |= _kinds(subclass)
+    return kinds
 
 
 def modules_that_name(kind: str) -> Iterator[str]:

@@ -58,7 +58,7 @@ def fields(fetch: Fetch, start: int, end: int) -> Iterator[tuple[int, int, int, 
 
 def parts(fetch: Fetch, start: int, end: int, number: int) -> Iterator[tuple[int, int]]:
     """Start and end of each submessage, text or list of that number."""
-    return ((first, last) for found, kind, first, last in fields(fetch, start, end) if found == number and kind == DELIMITED)
+    return ((first, last) for field, kind, first, last in fields(fetch, start, end) if field == number and kind == DELIMITED)
 
 
 def values(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -79,13 +79,13 @@ def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor
     return tensors
 
 
-def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+def check_fit(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Raises CheckpointError, naming the first tensor of a file that a network's `own` ones show to be wrong.
 
     Wrong are a tensor that is missing, too many or of another shape, and one that holds no floating point numbers where the network has
     them, or values that are not finite.
     """
-    for name, tensor in own.items():
+    for name, tensor in expected.items():
         if name not in weights:
             raise CheckpointError(f"the file is incomplete: it has no {name}")
         if weights[name].shape != tensor.shape:
@@ -95,7 +95,7 @@ def check_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
         if not weights[name].float().isfinite().all():
             raise CheckpointError(f"{name} holds values that are not finite: its training failed; take an earlier file")
     for name in weights:
-        if name not in own:
+        if name not in expected:
             raise CheckpointError(f"the file is of another network: it has {name}, which this one lacks")
 
 

@@ -58,9 +58,9 @@ class Cut:
         short, setting = self.resize or self.image_size, "data.resize" if self.resize else "data.image_size"
         least = short if self.width is None else -(-short * self.width // self.image_size)
         if (across < least or down < short) and not self.enlarge:
-            found = f"{across}x{down} pixels{' with data.pad' if self.pad else ''}"
+            pixels = f"{across}x{down} pixels{' with data.pad' if self.pad else ''}"
             shape = "" if self.width is None else f" (with data.width: {least}x{short})"
-            raise TooSmall(f"{found}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
+            raise TooSmall(f"{pixels}, smaller than {setting} {short}{shape}: lower {setting}, or set data.enlarge to true")
         return fit((across, down), self.image_size, crop, resize=self.resize, scale=self.scale, width=self.width)
 
     def checked(self, size: Size, where: str = "") -> Cut:

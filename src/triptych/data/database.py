@@ -109,8 +109,8 @@ class _Tree:
         if number >= self.pages:
             raise _Damaged(f"it leads to page {number} of {self.pages}")
         page = os.pread(self.descriptor, self.page_size, number * self.page_size)
-        found, kind, lower, upper = _PAGE.unpack_from(page)
-        if found != number or kind not in (_BRANCH, _LEAF) or not _PAGE.size <= lower <= upper <= len(page):
+        stored, kind, lower, upper = _PAGE.unpack_from(page)
+        if stored != number or kind not in (_BRANCH, _LEAF) or not _PAGE.size <= lower <= upper <= len(page):
             raise _Damaged(f"page {number} is damaged")
         return page, kind, list(struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size))
 
@@ -124,8 +124,8 @@ class _Tree:
         offset = number * self.page_size + start
         if flags == _ELSEWHERE:
             (first,) = struct.unpack_from("<Q", page, start)
-            found, kind, *_ = _PAGE.unpack(os.pread(self.descriptor, _PAGE.size, first * self.page_size) if first < self.pages else b"")
-            if found != first or kind != _OVERFLOW:
+            stored, kind, *_ = _PAGE.unpack(os.pread(self.descriptor, _PAGE.size, first * self.page_size) if first < self.pages else b"")
+            if stored != first or kind != _OVERFLOW:
                 raise _Damaged(f"page {first} is damaged")
             offset = first * self.page_size + _PAGE.size
         elif start + size > len(page):

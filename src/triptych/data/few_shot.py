@@ -115,9 +115,9 @@ class FewShotImages(ImageSet):
         """The style images of these content images, none twice: int64 (b, style_count)."""
         assert self.labels is not None
         drawn = words(index, key=key_of(seed, "data", STYLE), count=1 + self._style_count)
-        own = np.searchsorted(self._classes, self.labels[items])
+        content_classes = np.searchsorted(self._classes, self.labels[items])
         others = (drawn[:, 0] * (len(self._classes) - 1)) >> 32
-        others += others >= own
+        others += others >= content_classes
         chosen = [self._members[k][_distinct(row, len(self._members[k]))] for k, row in zip(others, drawn[:, 1:], strict=True)]
         return np.array(chosen, dtype=np.int64).reshape(len(items), self._style_count)
 
@@ -156,11 +156,11 @@ def _held_out_classes(config: FewShotDataConfig, classes: list[str], place: str)
         order = np.argsort(hashed(classes), kind="stable")
         return [classes[k] for k in order[:wanted]]
     above = {name: {name, *(parent.as_posix() for parent in PurePosixPath(name).parents)} for name in classes}
-    known = set().union(*above.values()) - {"."}
+    names = set().union(*above.values()) - {"."}
     for name in wanted:
-        if name not in known:
+        if name not in names:
             raise ConfigError(
-                "data.held_out", f"got {name!r}, which is no class in {place}{nearest(name, known)}; give names, a number, or None"
+                "data.held_out", f"got {name!r}, which is no class in {place}{nearest(name, names)}; give names, a number, or None"
             )
     return [name for name in classes if above[name] & set(wanted)]
 
@@ -169,8 +169,8 @@ def _check_classes(of_file: np.ndarray, where: str, style_count: int) -> None:
     """DataError unless there are two classes or more, each with enough images for a style."""
     names, counts = np.unique(of_file, return_counts=True)
     if len(names) < 2:
-        found = f"there is only class {names[0]}" if len(names) else "there is no class"
-        raise DataError(f"{where} {found}; the style is of another class than the content, so it takes 2 or more")
+        problem = f"there is only class {names[0]}" if len(names) else "there is no class"
+        raise DataError(f"{where} {problem}; the style is of another class than the content, so it takes 2 or more")
     if counts.min() < style_count:
         name, count = names[counts.argmin()], counts.min()
         raise DataError(f"{where} class {name} has {count} images, fewer than data.style_count {style_count}: lower it, or add images")

@@ -183,14 +183,14 @@ def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.Di
         folders: list[os.DirEntry[str]] = []
         others: list[os.DirEntry[str]] = []
         try:
-            found = folder.stat()
-            if (found.st_dev, found.st_ino) not in visited:
+            status = folder.stat()
+            if (status.st_dev, status.st_ino) not in visited:
                 with os.scandir(folder) as entries:
                     for entry in sorted(entries, key=lambda entry: entry.name):
                         (folders if entry.is_dir() else others).append(entry)
         except OSError as error:
             raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
-        visited.add((found.st_dev, found.st_ino))
+        visited.add((status.st_dev, status.st_ino))
         yield relative, folders, others
         waiting += [f"{relative}/{entry.name}" if relative else entry.name for entry in reversed(folders)]
 

@@ -51,8 +51,8 @@ class Loader:
         Ends the stream of an earlier call. Raises DataError naming a file that cannot be used, RunError when a worker is killed.
         """
         self.close()
-        own = self._share
-        positions = (np.arange(seen + own.start, seen + own.stop) for seen in itertools.count(start, self._batch_size))
+        part = self._share
+        positions = (np.arange(seen + part.start, seen + part.stop) for seen in itertools.count(start, self._batch_size))
         self._stream = _stream(self._samples, positions, self._workers)
         return self._stream
 
@@ -74,8 +74,8 @@ def evaluation_batches(
 
     def numbers() -> Iterator[np.ndarray]:
         for start in range(0, count, batch_size):
-            own = share(min(batch_size, count - start), rank=rank, world_size=world_size)
-            yield np.arange(start + own.start, start + own.stop)
+            part = share(min(batch_size, count - start), rank=rank, world_size=world_size)
+            yield np.arange(start + part.start, start + part.stop)
 
     return _stream(_Samples(images, seed=None), numbers(), images.default_workers() if workers is None else workers)
 
@@ -115,8 +115,8 @@ class _Samples(Dataset):
         self._order = functools.lru_cache(_EPOCHS_KEPT)(lambda epoch: permutation(len(images), seed=seed or 0, epoch=epoch))
 
     def load(self, index: np.ndarray) -> _Loaded:
-        found = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
-        return _Loaded(found.images, found.labels, found.inputs, index)
+        samples = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
+        return _Loaded(samples.images, samples.labels, samples.inputs, index)
 
     def __getitems__(self, index: np.ndarray) -> Any:
         # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.

@@ -133,19 +133,19 @@ def pairs_warning(names: list[str], place: str) -> tuple[str, ...]:
     halves: list[tuple[str, str]] = []
     for name in names:
         stem = _half_of(name)
-        own = _root(name).rpartition("/")[2]
-        if stem is None and _root(photos.get(own, "")) == _root(name):
-            stem = own  # 0001.png beside 0001.jpg
+        base = _root(name).rpartition("/")[2]
+        if stem is None and _root(photos.get(base, "")) == _root(name):
+            stem = base  # 0001.png beside 0001.jpg
         if stem is None:
-            photos[own] = name
+            photos[base] = name
         else:
             halves.append((stem, name))
-    found = [(name, photos[stem]) for stem, name in halves if stem in photos]
-    if len(found) < max(_FEW_HALVES, 0.5 * len(halves), 0.1 * len(names)):
+    pairs = [(name, photos[stem]) for stem, name in halves if stem in photos]
+    if len(pairs) < max(_FEW_HALVES, 0.5 * len(halves), 0.1 * len(names)):
         return ()
-    half, photo = found[0]
+    half, photo = pairs[0]
     return (
-        f"warning: {place}: {len(found):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), which "
+        f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), which "
         "would be learned as images too: give the folder of the photos alone, or train a recipe for pairs (triptych recipes)",
     )
 

@@ -130,8 +130,8 @@ class PairedImages(ImageSet):
         cut = {member.spec.name: _empty(member.spec, shape) for member in members}
         for k, item in enumerate(items):
             pair, drawn = int(self._items[item]), None if crop is None else crop[k]
-            found = [read(member, pair, member.spec, self._cut.checked, drawn, remedy=_REMEDY) for member in members]
-            for member, values in zip(members, of_one_size(members, pair, found), strict=True):
+            sized = [read(member, pair, member.spec, self._cut.checked, drawn, remedy=_REMEDY) for member in members]
+            for member, values in zip(members, of_one_size(members, pair, sized), strict=True):
                 cut[member.spec.name][k] = values
         return cut
 
@@ -179,7 +179,7 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
         if not (root / name).is_dir():
             raise DataError(f"{root}: holds no folder {name} ({meaning}){nearest(name, listed(root))}")
         files[name] = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
-    by_stem = {name: stems(found) for name, found in files.items()}
+    by_stem = {name: stems(images) for name, images in files.items()}
     keys = list(by_stem[first])
     if not keys:
         raise DataError(f"{root / first}: holds no images ({KINDS} are looked for)")
@@ -191,13 +191,13 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
 
 def stems(files: Files) -> dict[str, int]:
     """The number of the file of each path without its ending. Raises DataError for two of one stem."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for k, name in enumerate(files.names):
         stem = PurePosixPath(name).with_suffix("").as_posix() if is_image(name) else name
-        if stem in found:
-            raise DataError(f"{files.describe(k)}: {files.names[found[stem]]} has the same name but for its ending; remove one of them")
-        found[stem] = k
-    return found
+        if stem in numbers:
+            raise DataError(f"{files.describe(k)}: {files.names[numbers[stem]]} has the same name but for its ending; remove one of them")
+        numbers[stem] = k
+    return numbers
 
 
 def _require_all(by_stem: Mapping[str, dict[str, int]], files: Mapping[str, Files], *, has: str, lacks: str, root: Path) -> None:

@@ -99,14 +99,14 @@ def read(
         return size, cut.numbers(numbers if spec.num_classes is None else class_map(numbers, spec, where, remedy=remedy), crop)
 
 
-def of_one_size(members: Sequence[Stored], k: int, found: Sequence[tuple[Size, T]]) -> list[T]:
+def of_one_size(members: Sequence[Stored], k: int, sized: Sequence[tuple[Size, T]]) -> list[T]:
     """What was found at the k-th item of the first members. Raises DataError unless the items have one width and height."""
-    (width, height), _ = found[0]
-    for member, (size, _) in zip(members, found, strict=False):
+    (width, height), _ = sized[0]
+    for member, (size, _) in zip(members, sized, strict=False):
         if size != (width, height):
             where, first = member.describe(k), members[0].describe(k)
             raise DataError(f"{where}: {size[0]}x{size[1]} pixels, but {first} has {width}x{height}; make them one size")
-    return [one for _, one in found]
+    return [one for _, one in sized]
 
 
 def class_map(values: np.ndarray, spec: InputSpec, where: str, *, remedy: str) -> np.ndarray:

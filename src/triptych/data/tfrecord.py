@@ -73,8 +73,8 @@ class Records:
         """An image as uint8 (h, w, c). Raises DataError naming its file and number."""
         shape, pixels = self._parsed(k)
         if min(shape[:2]) < self.resolution or shape[2] != self.channels:
-            found, expected = "x".join(map(str, shape)), f"{self.resolution}x{self.resolution}x{self.channels}"
-            raise DataError(f"{self.describe(k)}: an image of {found} among those of {expected} or more; {_REPAIR}")
+            sides, expected = "x".join(map(str, shape)), f"{self.resolution}x{self.resolution}x{self.channels}"
+            raise DataError(f"{self.describe(k)}: an image of {sides} among those of {expected} or more; {_REPAIR}")
         return pixels
 
     def read_labels(self) -> np.ndarray:
@@ -115,9 +115,9 @@ class Records:
         except (ValueError, LookupError) as error:
             raise self._unusable(k, error) from error
         if len(shape) != 3 or min(shape) < 1 or shape[2] not in (1, 3) or shape[0] * shape[1] * shape[2] != end - start:
-            found = "x".join(map(str, shape[:4])) or "empty"
+            sides = "x".join(map(str, shape[:4])) or "empty"
             raise DataError(
-                f"{self.describe(k)}: {end - start} bytes of pixels where its shape is {found} (height, width, 1 or 3 expected)"
+                f"{self.describe(k)}: {end - start} bytes of pixels where its shape is {sides} (height, width, 1 or 3 expected)"
             )
         return shape, np.frombuffer(data, dtype=np.uint8, count=end - start, offset=start).reshape(shape)
 
@@ -132,8 +132,8 @@ class Records:
         except (ValueError, IndexError) as error:
             raise self._unusable(k, error) from error
         if len(labels) != 1 or labels[0] < 0:
-            found = ", ".join(map(str, labels[:4])) or "none"
-            reason = f"{self.describe(k)}: label {found}, expected one number from 0"
+            values = ", ".join(map(str, labels[:4])) or "none"
+            reason = f"{self.describe(k)}: label {values}, expected one number from 0"
             raise DataError(reason, advice="set {} to none", setting=LABELS)
         return labels[0]
 
@@ -271,7 +271,7 @@ def _window(descriptor: int, offset: int) -> Fetch:
 
 def _features(fetch: Fetch, length: int, *, wanted: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:
     """Where in a tf.train.Example the wanted features are; looks no further than it has to."""
-    found = {}
+    spans = {}
     for features in parts(fetch, 0, length, 1):
         for entry in parts(fetch, *features, 1):
             key, value = b"", (0, 0)
@@ -281,10 +281,10 @@ def _features(fetch: Fetch, length: int, *, wanted: tuple[bytes, ...]) -> dict[b
                 elif number == 2 and kind == DELIMITED:
                     value = (start, end)
             if key in wanted:
-                found[key] = value
-            if len(found) == len(wanted):
-                return found
-    return found
+                spans[key] = value
+            if len(spans) == len(wanted):
+                return spans
+    return spans
 
 
 def _ints(fetch: Fetch, start: int, end: int) -> Iterator[int]:

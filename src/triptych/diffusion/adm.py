@@ -125,8 +125,8 @@ class ADM(DiffusionModel):
             raise ConfigError("guide_with", f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to guide")
         _require_same("guide_with", self, weaker)
         if weaker.num_classes not in (None, self.num_classes):
-            own = "none" if self.num_classes is None else self.num_classes
-            raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {own}")
+            classes = "none" if self.num_classes is None else self.num_classes
+            raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {classes}")
         return GuidedADM(self, weaker)
 
 
@@ -142,8 +142,8 @@ class GuidedADM(nn.Module):
         """See `ADM.sample`; `labels` (b,) are given where the model is conditional or led by a classifier."""
         if self.num_classes is not None:
             labels = checked_labels(labels, len(rng), num_classes=self.num_classes)
-        own = labels if self.num_classes is None or self.model.num_classes is not None else None
-        steps = self.model.sample_progressive(rng, labels=own, settings=settings, guide=self._guide(labels, settings))
+        model_labels = labels if self.num_classes is None or self.model.num_classes is not None else None
+        steps = self.model.sample_progressive(rng, labels=model_labels, settings=settings, guide=self._guide(labels, settings))
         return self.model.last_image(steps, settings, report)
 
     def _guide(self, labels: Tensor | None, settings: Config) -> Guide:
@@ -161,11 +161,11 @@ class GuidedADM(nn.Module):
 
 def _require_same(setting: str, model: ADM, guide: NoisyImageClassifier | LabelledPredictor) -> None:
     """Raises ConfigError, naming what differs, unless the guide knows images and noise levels as the model does."""
-    own, image_shape, noise = model.image_shape, guide.image_shape, guide.noise
-    if image_shape[1:] != own[1:]:
-        raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {own[1]}; give one trained at {own[1]}")
-    if image_shape[0] != own[0]:
-        raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {own[0]}")
+    shape, image_shape, noise = model.image_shape, guide.image_shape, guide.noise
+    if image_shape[1:] != shape[1:]:
+        raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {shape[1]}; give one trained at {shape[1]}")
+    if image_shape[0] != shape[0]:
+        raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {shape[0]}")
     if noise is not None and not same_noise(noise, model.noise):
         theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (noise, model.noise))
         raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")

@@ -98,7 +98,7 @@ def bound(
 
     `noise(i)` is the i-th draw, of timestep T - 1 - i; `hook` changes the predicted x_0.
     """
-    found = []
+    per_step = []
     for i, step in enumerate(reversed(range(process.steps))):
         t = torch.full((len(x0),), step, device=x0.device)
         c, drawn = process.at(t), noise(i)
@@ -106,7 +106,7 @@ def bound(
         moments = process.moments(denoise(x_t, c), x_t, c, hook)
         term = bound_term(process, moments, x0=x0, x_t=x_t, coefficients=c)
         noise_difference = process.noise_from(moments.x0, x_t, c) - drawn
-        found.append((term, mean_of_samples((moments.x0 - x0) ** 2), mean_of_samples(noise_difference**2)))
+        per_step.append((term, mean_of_samples((moments.x0 - x0) ** 2), mean_of_samples(noise_difference**2)))
     prior = prior_term(process, x0)
-    terms, x0_mse, noise_mse = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))
+    terms, x0_mse, noise_mse = (torch.stack(parts, dim=1) for parts in zip(*per_step, strict=True))
     return Bound(terms.sum(1) + prior, prior, terms, x0_mse, noise_mse, process.kept[::-1])

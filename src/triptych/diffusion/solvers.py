@@ -126,14 +126,14 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     One network call each: the prediction at a new point also corrects the step that led there, so the corrector costs no call.
     `Step.sample` is what the predictor gives.
     """
-    known: list[tuple[Coefficients, Tensor]] = []  # the last points and what was predicted there, the newest first
+    past: list[tuple[Coefficients, Tensor]] = []  # the last points and what was predicted there, the newest first
     corrected = x
     for c, following in pairwise(points):
         x0 = predict(x, c)
-        if known:
-            x = _unified(corrected, known[0], c, [(c, x0), *known[1:]])
-        known, corrected = [(c, x0), *known][:UNIPC_ORDER], x
-        x = _unified(corrected, known[0], following, known[1:])
+        if past:
+            x = _unified(corrected, past[0], c, [(c, x0), *past[1:]])
+        past, corrected = [(c, x0), *past][:UNIPC_ORDER], x
+        x = _unified(corrected, past[0], following, past[1:])
         yield Step(x, x0)
     yield _last(predict, x, points)
 

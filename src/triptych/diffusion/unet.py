@@ -115,9 +115,9 @@ def levels_of(network: EncoderConfig, *, image_size: int) -> Levels:
     """The levels of the network; raises ConfigError when they do not exist at this size."""
     mult = network.channel_mult or CHANNEL_MULT.get(image_size)
     if mult is None:
-        known = ", ".join(map(str, CHANNEL_MULT))
+        sizes_known = ", ".join(map(str, CHANNEL_MULT))
         raise ConfigError(
-            "channel_mult", f"no default for images of {image_size} pixels (only for {known}); give one number for each level"
+            "channel_mult", f"no default for images of {image_size} pixels (only for {sizes_known}); give one number for each level"
         )
     if image_size % 2 ** (len(mult) - 1):
         wanted = f"a multiple of {2 ** (len(mult) - 1)} pixels, as {len(mult)} levels need; give fewer, or another data.image_size"
@@ -141,9 +141,9 @@ def levels_of(network: EncoderConfig, *, image_size: int) -> Levels:
 def _check_heads(network: EncoderConfig, widths: set[int]) -> None:
     for width in sorted(widths):
         for setting in ("num_head_channels",) if network.num_head_channels else ("num_heads", "num_heads_upsample"):
-            given = getattr(network, setting, None)
-            if given is not None and width % given:
-                raise ConfigError(setting, f"got {given}, expected a divisor of {width}, the width of a level with attention")
+            divisor = getattr(network, setting, None)
+            if divisor is not None and width % divisor:
+                raise ConfigError(setting, f"got {divisor}, expected a divisor of {width}, the width of a level with attention")
 
 
 class Downsample(nn.Module):

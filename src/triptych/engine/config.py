@@ -235,8 +235,8 @@ class OptimConfig(Config):
         if self.decay_unit == "images":
             return self
         counts = {name: getattr(self, name) for name in ("decay_start", "decay_end", "decay_every")}
-        given = {name: count * epoch for name, count in counts.items() if count is not None}
-        return dataclasses.replace(self, **given, decay_unit="images")
+        images = {name: count * epoch for name, count in counts.items() if count is not None}
+        return dataclasses.replace(self, **images, decay_unit="images")
 
 
 @config

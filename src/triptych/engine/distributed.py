@@ -186,8 +186,8 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
     if dist.is_initialized():  # by the program that uses this library
         return dist.new_group(backend="gloo") if backend == "nccl" else None, None
     end_with(os.getppid())
-    found, rank, size = next(rendezvous("env://", timeout=_MEETING))
-    store = PrefixStore(meet(found, rank=rank, size=size), found)
+    meeting, rank, size = next(rendezvous("env://", timeout=_MEETING))
+    store = PrefixStore(meet(meeting, rank=rank, size=size), meeting)
     # A connection of its own: whoever waits on one keeps the others from it.
     apart = PrefixStore("peers", store.clone())  # pyright: ignore[reportAttributeAccessIssue]
     peers = Peers(apart, rank=rank, size=size)

@@ -103,8 +103,8 @@ class Loop:
         else:
             for updater in self.updaters.values():
                 prefix = f"{updater.name}:"
-                own = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
-                load_optimizer_state(updater.optimizer, updater.parameters, own)
+                tensors = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
+                load_optimizer_state(updater.optimizer, updater.parameters, tensors)
                 updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
         for average in self.averages:
             stored = checkpoint.files.get(average.settings.name)

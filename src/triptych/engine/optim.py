@@ -51,7 +51,7 @@ class GlowAdamax(torch.optim.Optimizer):
 
     def _by_steps(self, parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
         """The parameters with a gradient, by the number of steps they have taken, this one counted."""
-        found: dict[int, list[Tensor]] = {}
+        by_steps: dict[int, list[Tensor]] = {}
         for parameter in parameters:
             if parameter.grad is None:
                 continue
@@ -59,8 +59,8 @@ class GlowAdamax(torch.optim.Optimizer):
             if not state:
                 state |= {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(parameter), "exp_inf": torch.zeros_like(parameter)}
             state["step"] += 1
-            found.setdefault(int(state["step"]), []).append(parameter)
-        return found.values()
+            by_steps.setdefault(int(state["step"]), []).append(parameter)
+        return by_steps.values()
 
     def _step(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]

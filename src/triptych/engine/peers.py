@@ -47,12 +47,12 @@ def meet(store: Any, *, rank: int, size: int) -> str:
     restarted process finds the addresses of ended ones, and waits for those. Every process shows a number of its own; when all
     have seen the same numbers, theirs among them, those are the processes of this start.
     """
-    own = secrets.token_hex(8)
-    store.set(f"start/{rank}", own)
+    token = secrets.token_hex(8)
+    store.set(f"start/{rank}", token)
     while True:
         present = [value.decode() for value in store.multi_get([f"start/{each}" for each in range(size)])]
         name = hashlib.sha256(" ".join(present).encode()).hexdigest()[:16]
-        if present[rank] == own:
+        if present[rank] == token:
             store.set(f"start/{name}/{rank}", "seen")
         if store.check([f"start/{name}/{each}" for each in range(size)]):
             return name

@@ -93,9 +93,9 @@ class RunDirectory:
             raise CheckpointError(f"{self.config_path} is damaged: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("format"), int):
             raise CheckpointError(f"{self.config_path} is damaged: it has no format number")
-        found = document.pop("format")
-        if found != FORMAT:
-            raise CheckpointError(f"{self.config_path} has format {found}, this version of Triptych reads {FORMAT}; update Triptych")
+        version = document.pop("format")
+        if version != FORMAT:
+            raise CheckpointError(f"{self.config_path} has format {version}, this version of Triptych reads {FORMAT}; update Triptych")
         return document
 
     def lock(self) -> Lock:

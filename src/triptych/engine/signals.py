@@ -75,13 +75,13 @@ def _is_another(number: int, seconds: float) -> bool:
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
     """The results of `make` in all processes, in every process. Raises Stopped in all of them where it did in any."""
     try:
-        own = [make()]
+        result = [make()]
     except Stopped:
-        own = []  # said to the others, who wait for it
-    found = world.gather(own)
-    if not all(found):
+        result = []  # said to the others, who wait for it
+    results = world.gather(result)
+    if not all(results):
         raise Stopped("another process")
-    return [made for (made,) in found]
+    return [made for (made,) in results]
 
 
 @contextmanager

@@ -54,13 +54,13 @@ def validation_loss(
     model.train()
     vectors = [part.flat() for phase in phases for part in sums[phase.name]]
     parts = iter(world.sum(torch.cat(vectors)).split([len(vector) for vector in vectors]))
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for phase in phases:
         names, values, squares = sums[phase.name][0].names, next(parts).tolist(), next(parts).tolist()
         squared = {name: total for name, total, _ in totals(names, squares)}
         for name, total, count in totals(names, values):
-            found[f"{phase.name}/{name}"] = mean = total / count
+            figures[f"{phase.name}/{name}"] = mean = total / count
             if name in names and count > 1:
                 variance = max(squared[name] / count - mean**2, 0.0)
-                found[f"{phase.name}/{name}{STANDARD_ERROR}"] = math.sqrt(variance / (count - 1))
-    return found
+                figures[f"{phase.name}/{name}{STANDARD_ERROR}"] = math.sqrt(variance / (count - 1))
+    return figures

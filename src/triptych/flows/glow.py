@@ -206,8 +206,8 @@ class Glow(Model):
         `noise`: where in its level each value lies, (b, c, h, w) in [0, 1); None: in the middle. Raises ConfigError for other images.
         """
         if images.dtype != torch.uint8 or images.shape[1:] != self.image_shape:
-            given = f"{images.dtype} {tuple(images.shape)}".removeprefix("torch.")
-            raise ConfigError("images", f"got {given}, expected uint8 of shape (b, {', '.join(map(str, self.image_shape))})")
+            tensor = f"{images.dtype} {tuple(images.shape)}".removeprefix("torch.")
+            raise ConfigError("images", f"got {tensor}, expected uint8 of shape (b, {', '.join(map(str, self.image_shape))})")
         if noise is not None and noise.shape != images.shape:
             raise ConfigError("noise", f"got shape {tuple(noise.shape)}, expected that of the images, {tuple(images.shape)}")
         labels = self._labels(labels, len(images))
@@ -256,9 +256,9 @@ class Glow(Model):
     @torch.no_grad()
     def decode(self, latents: list[Tensor], *, labels: Tensor | None = None, settings: Config | None = None) -> Tensor:
         """The images in [-1, 1] (b, c, h, w) of latents, of 8-bit values; raises ConfigError for latents of other shapes."""
-        found, wanted = [tuple(latent.shape[1:]) for latent in latents], self.network.latent_shapes
-        if found != wanted:
-            raise ConfigError("latents", f"got the shapes {found}, expected {wanted}, one for each level")
+        shapes, wanted = [tuple(latent.shape[1:]) for latent in latents], self.network.latent_shapes
+        if shapes != wanted:
+            raise ConfigError("latents", f"got the shapes {shapes}, expected {wanted}, one for each level")
         labels = self._labels(labels, len(latents[0]))
         with _exactly(latents[0]):
             x = self.network.inverse([latent.to(self._dtype) for latent in latents], labels)

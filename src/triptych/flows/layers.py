@@ -135,11 +135,11 @@ class _Matrix(Mixing):
             return self.held_inverse
         matrix = self.matrix()
         # By value: neither versions nor addresses tell of every way in which weights are exchanged.
-        known = self._inverted
-        same = known is not None and known[0].device == matrix.device and known[0].dtype == matrix.dtype and torch.equal(known[0], matrix)
-        if known is None or not same:
-            known = self._inverted = matrix.clone(), _inverses([self])[0]
-        return known[1]
+        last = self._inverted
+        same = last is not None and last[0].device == matrix.device and last[0].dtype == matrix.dtype and torch.equal(last[0], matrix)
+        if last is None or not same:
+            last = self._inverted = matrix.clone(), _inverses([self])[0]
+        return last[1]
 
 
 def _at_each_pixel(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:

@@ -126,8 +126,8 @@ class _Inverted(torch.autograd.Function):
             for step in reversed(ctx.steps):
                 for part in step.rewound(y):
                     learned = [parameter for parameter in part.parameters if parameter.requires_grad]
-                    given = torch.autograd.grad(part.outputs, (*part.inputs, *learned), (grad, grad_log_det)[: len(part.outputs)])
-                    own, rest = given[: len(part.inputs)], given[len(part.inputs) :]
-                    grad, y = _joined(own), part.x
-                    gradients |= dict(zip(learned, rest, strict=True))
+                    grads = torch.autograd.grad(part.outputs, (*part.inputs, *learned), (grad, grad_log_det)[: len(part.outputs)])
+                    of_inputs, of_parameters = grads[: len(part.inputs)], grads[len(part.inputs) :]
+                    grad, y = _joined(of_inputs), part.x
+                    gradients |= dict(zip(learned, of_parameters, strict=True))
         return None, None, grad, *(gradients.get(parameter) for parameter in _parameters(ctx.steps))

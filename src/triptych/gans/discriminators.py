@@ -210,8 +210,8 @@ class ResDiscriminator(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Scores:
         """A score (b, 1) for each of the images, whose sides are 4 x 2^num_layers."""
         if tuple(images.shape[2:]) != (self.side, self.side):
-            given = f"{images.shape[3]}x{images.shape[2]}"
-            raise ValueError(f"got images of {given} pixels, but the residual discriminator takes {self.side}x{self.side}")
+            sides = f"{images.shape[3]}x{images.shape[2]}"
+            raise ValueError(f"got images of {sides} pixels, but the residual discriminator takes {self.side}x{self.side}")
         features = self.model(images)
         return Scores((self.classifier(features.flatten(1)),), ((features,),))
 

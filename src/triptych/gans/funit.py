@@ -311,8 +311,8 @@ class FUNIT(TranslationGAN):
 
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """image_recon alone: held-out classes are unknown to the discriminator."""
-        own = self.generator(images_content=batch.images, images_style=batch.images, reconstruct=False).images_trans
-        return {"image_recon": l1(own, batch.images)}
+        reconstruction = self.generator(images_content=batch.images, images_style=batch.images, reconstruct=False).images_trans
+        return {"image_recon": l1(reconstruction, batch.images)}
 
     def _translation(self, batch: Batch, images: Tensor, rng: Rng) -> Contest:
         return self._contest(batch.inputs[self._names[0]], images, labels=batch.inputs[STYLE_LABELS], rng=rng)

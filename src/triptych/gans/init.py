@@ -48,15 +48,15 @@ def initialize(module: nn.Module, *, settings: InitConfig) -> None:
         find_singular_vectors(module)
 
 
-def _draw(own: Mapping[str, Tensor], settings: InitConfig) -> None:
+def _draw(parameters: Mapping[str, Tensor], settings: InitConfig) -> None:
     """Draws a layer's own parameters: weight, weight_orig of spectral norm or weight_v and weight_g of weight norm, and bias."""
-    weight = next((own[name] for name in ("weight", "weight_orig", "weight_v") if name in own), None)
+    weight = next((parameters[name] for name in ("weight", "weight_orig", "weight_v") if name in parameters), None)
     if weight is not None and settings.kind != "none":
         weight.copy_(_drawn(weight, settings))
-        if "weight_g" in own:
-            own["weight_g"].copy_(weight.flatten(1).norm(dim=1).view_as(own["weight_g"]))
-    if weight is not None and "bias" in own and settings.bias != "none":
-        own["bias"].normal_(std=settings.bias_gain) if settings.bias == "normal" else own["bias"].zero_()
+        if "weight_g" in parameters:
+            parameters["weight_g"].copy_(weight.flatten(1).norm(dim=1).view_as(parameters["weight_g"]))
+    if weight is not None and "bias" in parameters and settings.bias != "none":
+        parameters["bias"].normal_(std=settings.bias_gain) if settings.bias == "normal" else parameters["bias"].zero_()
 
 
 def _drawn(weight: Tensor, settings: InitConfig) -> Tensor:

@@ -71,11 +71,11 @@ class FeatureEncoder(nn.Module):
         """The features of images, averaged over each instance."""
         return averaged_by_instance(self.model(images), instances)
 
-    def keep(self, found: InstanceFeatures) -> None:
+    def keep(self, instances: InstanceFeatures) -> None:
         """Keeps the centres of the features of each class's instances; zeros where there is no instance of it."""
         for index in range(self.num_classes):
             centres = self.get_buffer(f"cluster_{index}")
-            vectors = found.features[found.classes == index]
+            vectors = instances.features[instances.classes == index]
             centres.copy_(cluster_centres(vectors, count=len(centres)) if len(vectors) else torch.zeros_like(centres))
 
     @property

@@ -56,17 +56,17 @@ class LabelMaps:
         """Raises ConfigError for an input that is missing, has another shape than it should, or other sides than a network takes."""
         first: tuple[int, ...] | None = None
         for spec in self.inputs:
-            given, pictures = inputs.get(spec.name), spec.kind == "image"
+            tensor, pictures = inputs.get(spec.name), spec.kind == "image"
             wanted = f"a tensor of shape (b, {spec.channels}, h, w)" if pictures else "whole numbers of shape (b, h, w)"
-            if given is None:
+            if tensor is None:
                 raise ConfigError(spec.name, f"missing, expected {wanted}")
             if (
-                given.ndim != (4 if pictures else 3)
-                or (pictures and given.shape[1] != spec.channels)
-                or given.is_floating_point() != pictures
+                tensor.ndim != (4 if pictures else 3)
+                or (pictures and tensor.shape[1] != spec.channels)
+                or tensor.is_floating_point() != pictures
             ):
-                raise ConfigError(spec.name, f"got {given.dtype} of shape {tuple(given.shape)}, expected {wanted}".replace("torch.", ""))
-            (height, width), count = given.shape[-2:], len(given)
+                raise ConfigError(spec.name, f"got {tensor.dtype} of shape {tuple(tensor.shape)}, expected {wanted}".replace("torch.", ""))
+            (height, width), count = tensor.shape[-2:], len(tensor)
             if height % stride or width % stride or min(height, width) < least_size:
                 sides = f"sides that are multiples of {stride}, {least_size} or more"
                 raise ConfigError(spec.name, f"got {width}x{height} pixels, expected {sides}")
@@ -95,7 +95,7 @@ def class_channels(spec: InputSpec) -> int:
 
 def _write_one_hot(whole: Tensor, classes: Tensor, *, start: int, count: int) -> int:
     """Sets the channel of each pixel's class, of `count` from `start` on; none where it is no such class. Returns the next channel."""
-    known = (classes >= 0) & (classes < count)
+    is_class = (classes >= 0) & (classes < count)
     index = start + classes.clamp(0, count - 1)
-    whole.scatter_(3, index[..., None], known[..., None].to(whole.dtype))
+    whole.scatter_(3, index[..., None], is_class[..., None].to(whole.dtype))
     return start + count

@@ -126,11 +126,11 @@ def top_k_weights(scores: Outputs, *, share: float, batch: Float[Tensor, " n"] |
     The samples of a batch decide about one another: a model that uses it sets `couples_samples`, which refuses microbatches. `batch`:
     the `score_mean` of all n samples of the step, gathered from all processes; None: these are all.
     """
-    own = score_mean(scores).detach()
-    every = own if batch is None else batch.detach()
+    means = score_mean(scores).detach()
+    every = means if batch is None else batch.detach()
     last = every.sort(descending=True).values[max(1, round(share * len(every))) - 1]
     kept = every >= last
-    return (own >= last).to(own.dtype) * (len(every) / kept.sum())
+    return (means >= last).to(means.dtype) * (len(every) / kept.sum())
 
 
 def sample_mean(x: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:

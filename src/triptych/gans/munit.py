@@ -243,8 +243,8 @@ class MUNIT(UnpairedGAN):
             "kl": lambda: gaussian_kl(own_a) + gaussian_kl(own_b),
         }
         weights = self.weights
-        found = {name: term() for name, term in terms.items() if weights[name] > 0}
-        return found | self._within_terms(out, weights)
+        kept = {name: term() for name, term in terms.items() if weights[name] > 0}
+        return kept | self._within_terms(out, weights)
 
     def _within_terms(self, out: Translations, weights: Mapping[str, float]) -> dict[str, Float[Tensor, " b"]]:
         """Of the styles and contents of reconstructions."""
@@ -267,12 +267,12 @@ class MUNIT(UnpairedGAN):
         """
         if not self.config.consistency_weight:
             return {}
-        found = {}
+        terms = {}
         for contest in contests:
             name, real = contest.term("consistency"), contest.real
             seen = real.view(real.images)
-            found[name] = feature_distance(real.discriminate(seen), real.discriminate(moved(seen, rng.child(name))))
-        return found
+            terms[name] = feature_distance(real.discriminate(seen), real.discriminate(moved(seen, rng.child(name))))
+        return terms
 
     # Translation --------------------------------------------------------------------------------------------------------
 

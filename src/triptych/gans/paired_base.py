@@ -56,8 +56,8 @@ class PairedGANConfig(GANConfig):
 
         `sides`: for each setting that decides it, what it is, what the sides are multiples of, and the fewest pixels along them.
         """
-        for setting, (given, stride, least) in sides.items():
-            words = {"given": given, "advice": "give less, or another data.image_size and data.width"}
+        for setting, (value, stride, least) in sides.items():
+            words = {"given": value, "advice": "give less, or another data.image_size and data.width"}
             check_sides(spec, setting, stride=stride, expected=f"expected sides of multiples of {stride}", **words)
             check_sides(spec, setting, least=least, expected=f"expected sides of at least {least}", **words)
         check_perceptual(spec, weight=self.perceptual_weight, perceptual=self.perceptual)
@@ -123,10 +123,10 @@ class PairedGAN(TranslationGAN):
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """l1, and perceptual where that has its weights, between real images and those that `deterministic` makes of their label maps."""
         images = self.deterministic(batch, self.labels(batch.inputs))
-        found = {"l1": l1(images, batch.images)}
+        distances = {"l1": l1(images, batch.images)}
         if self.perceptual is not None and self.perceptual.network.loaded:
-            found[PERCEPTUAL] = self.perceptual(images, batch.images)
-        return found
+            distances[PERCEPTUAL] = self.perceptual(images, batch.images)
+        return distances
 
     # Translation --------------------------------------------------------------------------------------------------------
 

@@ -50,10 +50,10 @@ class PerceptualConfig(Config):
 
     def validate(self) -> None:
         if self.layers is not None:
-            known = layer_names(self.network)
+            layers = layer_names(self.network)
             for name in self.layers:
-                hint = nearest(name, known) or f", expected some of {', '.join(known)}"
-                self.require(name in known, "layers", f"layers of {self.network}{hint}")
+                hint = nearest(name, layers) or f", expected some of {', '.join(layers)}"
+                self.require(name in layers, "layers", f"layers of {self.network}{hint}")
             self.require(0 < len(self.layers) == len(set(self.layers)), "layers", "at least one name, each once")
         count = len(self.compared)
         self.require(len(self.layer_weights) == count, "layer_weights", f"{count} numbers, one for each layer")

@@ -73,14 +73,14 @@ class Pix2PixHDGeneratorConfig(GeneratorConfig):
 
     @property
     def stride(self) -> int:
-        own = 2 ** (self.num_downsamples + self.num_enhancers)
-        return own if self.encoder is None else max(own, 2**self.encoder.num_downsamples)
+        stride = 2 ** (self.num_downsamples + self.num_enhancers)
+        return stride if self.encoder is None else max(stride, 2**self.encoder.num_downsamples)
 
     @property
     def least_size(self) -> int:
         """The fewest pixels along a side: a reflected border of 3 takes 4 pixels, and the smallest maps, of 2 pixels, have a variance."""
-        own = 2**self.num_enhancers * max(4, 2 ** (self.num_downsamples + 1))
-        return own if self.encoder is None else max(own, 2 ** (self.encoder.num_downsamples + 1))
+        least = 2**self.num_enhancers * max(4, 2 ** (self.num_downsamples + 1))
+        return least if self.encoder is None else max(least, 2 ** (self.encoder.num_downsamples + 1))
 
 
 class LocalEnhancer(nn.Module):
@@ -261,12 +261,12 @@ class Pix2PixHD(PairedGAN):
     @torch.no_grad()
     def collect(self, batches: Iterable[Batch]) -> None:
         """Keeps what the larger instances of each class look like in these images, as cluster centres, for translations without a photo."""
-        found = []
+        kept = []
         for batch in batches:
             instances = self.labels.instance_map(batch.inputs)
             features = self._features(batch.images, batch.inputs)
-            found.append(instance_features(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
-        features, classes = (torch.cat(parts) for parts in zip(*found, strict=True))
+            kept.append(instance_features(features, instances=instances, label=self.labels.first_classes(batch.inputs)))
+        features, classes = (torch.cat(parts) for parts in zip(*kept, strict=True))
         everywhere = gathered(widened(features).flatten()).view(-1, features.shape[1])
         self.generator.encoder.keep(InstanceFeatures(everywhere, gathered(classes)))
 

@@ -250,10 +250,10 @@ class UnpairedGAN(TranslationGAN):
         return target.decode(source.content_encoder(images), code).clamp(-1, 1)
 
 
-def distance(found: Float[Tensor, " b *d"] | None, target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
+def distance(made: Float[Tensor, " b *d"] | None, target: Float[Tensor, " b *d"]) -> Float[Tensor, " b"]:
     """L1 between something that the generator was asked for and its target."""
-    assert found is not None, "the generator was not asked for it"
-    return l1(found, target)
+    assert made is not None, "the generator was not asked for it"
+    return l1(made, target)
 
 
 def _image_recon(batch: Batch, out: Translations) -> Tensor:

@@ -141,11 +141,11 @@ def effective_weights(module: nn.Module, prefix: str) -> dict[str, Float[Tensor,
 
     `prefix`: the module's name in the model, and a dot.
     """
-    found = {}
+    weights = {}
     for name, layer in module.named_modules(prefix=prefix.removesuffix(".")):
         if isinstance(layer, Conv2d | Linear) and "weight_orig" in layer._parameters:
-            found[f"{name}.weight_orig"] = normalised_weight(layer).detach()
-    return found
+            weights[f"{name}.weight_orig"] = normalised_weight(layer).detach()
+    return weights
 
 
 @torch.no_grad()

@@ -70,10 +70,10 @@ def read_recipes(source: str, *, family: str) -> list[Recipe]:
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name; raises ConfigError with the nearest one."""
-    known = recipes()
-    if name not in known:
-        raise ConfigError("", f'unknown recipe "{name}"{nearest(name, known)} (triptych recipes lists them)')
-    return known[name]
+    catalogue = recipes()
+    if name not in catalogue:
+        raise ConfigError("", f'unknown recipe "{name}"{nearest(name, catalogue)} (triptych recipes lists them)')
+    return catalogue[name]
 
 
 def load_recipe(name: str) -> RunConfig:

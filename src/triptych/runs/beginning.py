@@ -94,14 +94,14 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
     directory.write_config(document.to_dict())
 
 
-def require_same_images(stored: DataSpec, found: DataSpec) -> None:
+def require_same_images(stored: DataSpec, images: DataSpec) -> None:
     """Raises ConfigError unless a run of `stored` can go on with the images of `found`; an imported run has classes without names."""
     nameless = stored.num_classes is not None and stored.class_names is None
-    if found == stored or (nameless and dataclasses.replace(found, class_names=None) == stored):
+    if images == stored or (nameless and dataclasses.replace(images, class_names=None) == stored):
         return
     names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
-    lines = [f"{name} {getattr(found, name)} in place of {getattr(stored, name)}" for name in names]
-    wrong = [line for line, name in zip(lines, names, strict=True) if getattr(found, name) != getattr(stored, name)]
+    lines = [f"{name} {getattr(images, name)} in place of {getattr(stored, name)}" for name in names]
+    wrong = [line for line, name in zip(lines, names, strict=True) if getattr(images, name) != getattr(stored, name)]
     raise ConfigError(
         "data",
         f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "

@@ -69,9 +69,9 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Ca
 
     def validate(watch: Watch) -> dict[str, float]:
         batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)
-        own = min(len(held_out), limit) / world.size
+        share = min(len(held_out), limit) / world.size
         seed, precision = config.train.seed, config.train.precision
-        return validation_loss(model, batches, seed=seed, precision=precision, world=world, seen=lambda done: watch(done, own))
+        return validation_loss(model, batches, seed=seed, precision=precision, world=world, seen=lambda done: watch(done, share))
 
     return validate
 

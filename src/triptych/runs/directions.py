@@ -77,9 +77,9 @@ class Directions:
         return products / square
 
     def _check(self, latents: Latents) -> None:
-        found, wanted = latents.shapes(), [array.shape[1:] for array in self.arrays]
-        if found != wanted:
-            raise ConfigError("direction", f"the directions are those of latents of the shapes {wanted}, but these have {found}")
+        shapes, wanted = latents.shapes(), [array.shape[1:] for array in self.arrays]
+        if shapes != wanted:
+            raise ConfigError("direction", f"the directions are those of latents of the shapes {wanted}, but these have {shapes}")
 
 
 def directions_of(latents: Latents, groups: Mapping[str, np.ndarray]) -> Directions:
@@ -99,9 +99,9 @@ def directions_of(latents: Latents, groups: Mapping[str, np.ndarray]) -> Directi
 
 def check_group(name: str, members: np.ndarray, *, whose: str = "") -> None:
     """ConfigError unless some images have the attribute and some do not; `whose` says where it is from."""
-    found = int(members.sum())
-    if found in (0, len(members)):
-        said = f"all of the {len(members)} images have" if found else f"none of the {len(members)} images has"
+    count = int(members.sum())
+    if count in (0, len(members)):
+        said = f"all of the {len(members)} images have" if count else f"none of the {len(members)} images has"
         raise ConfigError("directions", f"{whose}{said} {name}; a direction needs images with and without: give others, or leave it out")
 
 

@@ -131,14 +131,14 @@ class Coder:
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
         """
         if out is not None:
-            for given in (latents, directions):
-                if isinstance(given, str | Path):
-                    check_kept(out, given)
+            for source in (latents, directions):
+                if isinstance(source, str | Path):
+                    check_kept(out, source)
         picked = edit.picked(latents if isinstance(latents, Latents) else read_latents(Path(latents)))
         picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
         if edit.between is not None and self.model.num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
-            found = " and ".join(map(str, picked.labels.tolist()))
-            raise ConfigError("labels", f"the latents {edit.between} are of the classes {found}; give one for all images between them")
+            classes = " and ".join(map(str, picked.labels.tolist()))
+            raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
         edit = dataclasses.replace(edit, path=edit.path or require_encoder(self.model).interpolation)

@@ -48,8 +48,8 @@ def guided(
     if theirs is not None and ours is not None and theirs != ours:
         wrong = next((name for name in theirs if name not in ours), theirs[0])
         raise ConfigError(setting, f"the classes of {directory} are not those of {run.directory} (its {wrong!r}, for one)")
-    helper, found = other.loaded("latest", None, world)
+    helper, origin = other.loaded("latest", None, world)
     helper.requires_grad_(False)  # its gradient is wanted for images, not for weights
     sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)
     spec = run.spec if guide is None or ours is not None else other.spec
-    return GuidedSampler(sampler.eval(), spec, {setting: found["hash"]})
+    return GuidedSampler(sampler.eval(), spec, {setting: origin["hash"]})

@@ -34,11 +34,11 @@ class Latents:
     @property
     def digest(self) -> str:
         """A SHA-256 of the arrays, by which other latents are told from these."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for array in self.arrays:
-            found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+            hashed.update(f"{array.dtype} {array.shape}".encode())
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.hexdigest()
 
     def first(self, count: int) -> Latents:
         """Those of the first `count` images."""
@@ -144,8 +144,8 @@ def read_levels(path: Path, arrays: Mapping[str, np.ndarray], *, kind: str) -> t
     """The arrays of the levels, which must be all that there are, float32, finite and of one length. Raises DataError."""
     levels = [arrays[name] for name in _level_names(len(arrays)) if name in arrays]
     if not levels or len(levels) != len(arrays) or any(level.dtype != np.float32 for level in levels):
-        found = ", ".join(f"{name} ({array.dtype})" for name, array in arrays.items()) or "nothing"
-        raise DataError(f"{path}: holds {found}, expected {kind}: arr_0, and latent_1 and so on where there are more, all float32")
+        names = ", ".join(f"{name} ({array.dtype})" for name, array in arrays.items()) or "nothing"
+        raise DataError(f"{path}: holds {names}, expected {kind}: arr_0, and latent_1 and so on where there are more, all float32")
     if any(level.ndim == 0 or not len(level) or not np.isfinite(level).all() for level in levels):
         raise DataError(f"{path}: holds no {kind}, or values that are not finite")
     if len({len(level) for level in levels}) > 1:

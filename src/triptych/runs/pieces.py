@@ -78,9 +78,9 @@ class Pieces:
 
     def _there(self) -> Iterator[range]:
         """The items of each piece, ascending; a piece that overlaps the one before (the same was asked for twice at once) is left out."""
-        found = sorted(tuple(map(int, path.stem.split("-"))) for path in self.folder.glob("[0-9]*-*.npz"))
+        spans = sorted(tuple(map(int, path.stem.split("-"))) for path in self.folder.glob("[0-9]*-*.npz"))
         covered = 0
-        for start, stop in found:
+        for start, stop in spans:
             if start >= covered:
                 yield range(start, stop)
                 covered = stop

@@ -92,9 +92,9 @@ class Run(StoredRun):
         the same latents give the same images.
         """
         edit = Edit(strengths or {}, pick, between, path, count)
-        known = self.directory / DIRECTIONS if directions is None else directions
+        source = self.directory / DIRECTIONS if directions is None else directions
         coder = self.coder(progress=progress, **loading)
-        return coder.edit(latents, edit, directions=known, labels=labels, out=None if out is None else Path(out))
+        return coder.edit(latents, edit, directions=source, labels=labels, out=None if out is None else Path(out))
 
 
 def open_run(run_dir: str | Path) -> Run:

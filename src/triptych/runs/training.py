@@ -96,16 +96,16 @@ def _saying_what_is_saved(directory: RunDirectory) -> Iterator[None]:
 
 
 def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) -> Checkpoint | None:
-    found: Checkpoint | None = None
+    newest: Checkpoint | None = None
 
     def find() -> int | None:
-        nonlocal found
-        found = load_newest(directory.checkpoints, warn=notes.append)
-        return None if found is None else found.images_seen
+        nonlocal newest
+        newest = load_newest(directory.checkpoints, warn=notes.append)
+        return None if newest is None else newest.images_seen
 
     images = world.on_main(find)
-    if images is None or found is not None:
-        return found
+    if images is None or newest is not None:
+        return newest
     return load_checkpoint(checkpoint_path(directory.checkpoints, images))
 
 

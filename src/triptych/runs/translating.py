@@ -75,7 +75,7 @@ def translate(
     if grid < 0:
         raise ConfigError("grid", f"got {grid}, expected 0 or more")
     translator, data = require_translator(run.outline), run.config.data
-    check_styles(translator, given=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
+    check_styles(translator, styled=style is not None, each=style_each, answers=style_count, held_out=inputs is None)
     if inputs is None:
         opened_inputs = open_held_out(data, run.spec, size=size, count=count)
     else:
@@ -130,15 +130,15 @@ class Translation:
     def made(self, model: nn.Module, items: Sequence[int], device: torch.device) -> np.ndarray:
         """All answers to inputs of one size: uint8 (b, answers, h, w, c)."""
         translator, inputs = require_translator(model), dict(self.example(model, items, device).inputs)
-        index, found = torch.as_tensor(items, device=device), []
+        index, answers = torch.as_tensor(items, device=device), []
         for answer in range(self.answers):
             if self.styles is not None and answer > 0:
                 inputs[STYLE] = self.styles.of(items, answer, answers=self.answers, device=device)
             rng = Rng(self.seed, ("translate", answer) if answer else ("translate",), index)
             with autocast(self.precision, device=device):
                 images = translator.translate(inputs, rng, settings=self.settings)
-            found.append(to_uint8(images).numpy())
-        return np.stack(found, axis=1)
+            answers.append(to_uint8(images).numpy())
+        return np.stack(answers, axis=1)
 
     def files(self, item: int) -> list[str]:
         """The files of an input's answers in a folder."""
@@ -167,20 +167,20 @@ def require_translator(model: nn.Module) -> Translator:
     raise ConfigError("model", f"{name} translates no images")
 
 
-def check_styles(model: Translator, *, given: bool, each: bool, answers: int, held_out: bool) -> None:
+def check_styles(model: Translator, *, styled: bool, each: bool, answers: int, held_out: bool) -> None:
     """ConfigError where the model cannot make so many answers, or takes no styles, or needs some."""
     name = type(model).__name__
     if answers < 1:
         raise ConfigError("style_count", f"got {answers}, expected at least 1")
-    if given and model.styles == "none":
+    if styled and model.styles == "none":
         raise ConfigError("style", f"{name} takes no style from images; leave it out")
-    if each and not given:
+    if each and not styled:
         raise ConfigError("style_each", "got true, but there are no style images to take in turn; give them by style")
-    if model.styles == "required" and not given and not held_out:
+    if model.styles == "required" and not styled and not held_out:
         raise ConfigError("style", f"missing: {name} makes images with the look of others; give one or several of them")
-    if answers > 1 and not each and (given or not model.random_styles):
+    if answers > 1 and not each and (styled or not model.random_styles):
         in_turn = "" if model.styles == "none" else "; take style images in turn by style_each"
-        why = "all answers would have the one style that is given" if given else f"{name} draws no style at random: it has one answer"
+        why = "all answers would have the one style that is given" if styled else f"{name} draws no style at random: it has one answer"
         raise ConfigError("style_count", f"got {answers}, but {why}{in_turn}")
 
 
@@ -231,9 +231,9 @@ def _in_one_file(work: Work, wanted: Translation, out: Path | None, *, world: Wo
 def _check_one_size(out: Path, inputs: Translatable) -> None:
     first = inputs.size(0)
     for item in range(1, len(inputs)):
-        found = inputs.size(item)
-        if found != first:
-            sizes = f"{first[1]}x{first[0]}, {inputs.names[item]} would be {found[1]}x{found[0]}"
+        size = inputs.size(item)
+        if size != first:
+            sizes = f"{first[1]}x{first[0]}, {inputs.names[item]} would be {size[1]}x{size[0]}"
             raise DataError(f"{out}: holds images of one size, but {inputs.names[0]} would be {sizes}; write a folder, or choose a size")
 
 
@@ -269,7 +269,7 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
         raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
     if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
-    for path in (user_path(given) for given in read if isinstance(given, str | Path)):
+    for path in (user_path(source) for source in read if isinstance(source, str | Path)):
         check_kept(out, path)
         if path.is_dir() and path.resolve() in (out.resolve(), *out.resolve().parents):
             raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")

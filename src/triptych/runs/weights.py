@@ -28,7 +28,7 @@ def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
         if name not in state and name not in model.obsolete:
             raise CheckpointError(f"the checkpoint is of another model: it has {name}, which this one lacks")
     # Copies, in the model's own order of memory: the tensors of a checkpoint lie in its file, which may go away.
-    room = {name: torch.empty_strided(own.shape, own.stride(), dtype=own.dtype) for name, own in state.items()}
+    room = {name: torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype) for name, tensor in state.items()}
     model.load_state_dict({name: tensor.copy_(tensors[name]) for name, tensor in room.items()}, assign=True)
 
 

@@ -96,12 +96,12 @@ def done(
 
 def make_missing(work: Work, store: Store, *, world: World, progress: Watch) -> None:
     """Makes and saves what a store lacks of this process's share of the items."""
-    own = share(work.count, rank=world.rank, world_size=world.size)
-    missing = [items for items in store.missing(own) if items]  # a process may have no share
-    made = len(own) - sum(map(len, missing))
+    items_here = share(work.count, rank=world.rank, world_size=world.size)
+    missing = [items for items in store.missing(items_here) if items]  # a process may have no share
+    made = len(items_here) - sum(map(len, missing))
 
     def within(images: float) -> None:
-        progress(made + images, len(own))
+        progress(made + images, len(items_here))
 
     within(0)
     for items in missing:

@@ -89,8 +89,8 @@ def data_config(flags: TrainFlags, note: Note) -> DataConfig:
 def images_folder(flags: TrainFlags) -> str:
     """The folder of the images. Whether they are TFRecord files or plain ones shows when it is opened."""
     if not flags["data_dir"]:
-        known = {"mnist": "MNIST's four idx files", "cifar10": "CIFAR-10's .bin files"}
-        what = known.get(flags["problem"], "the original's TFRecord files, or of images")
+        files = {"mnist": "MNIST's four idx files", "cifar10": "CIFAR-10's .bin files"}
+        what = files.get(flags["problem"], "the original's TFRecord files, or of images")
         raise ConfigError("--data_dir", f"missing: the folder of {what} (nothing is downloaded)")
     return str(Path(flags["data_dir"], flags["category"]))
 

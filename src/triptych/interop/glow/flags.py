@@ -77,9 +77,9 @@ _CHOICES: dict[str, Mapping[Any, Any]] = {"problem": IMAGE_SIZES, "flow_permutat
 
 def check_choices(values: Mapping[str, Any], *, choices: Mapping[str, Mapping[Any, Any]] = _CHOICES, dashes: str = "--") -> None:
     """Raises ConfigError for an unknown value of those flags that have a few, by default those of the model."""
-    for name, known in choices.items():
-        if name in values and values[name] not in known:
-            raise ConfigError(f"{dashes}{name}", f"got {values[name]!r}, expected {', '.join(map(str, known))}")
+    for name, allowed in choices.items():
+        if name in values and values[name] not in allowed:
+            raise ConfigError(f"{dashes}{name}", f"got {values[name]!r}, expected {', '.join(map(str, allowed))}")
 
 
 def check_positive(values: Mapping[str, Any]) -> None:
@@ -91,8 +91,8 @@ def check_positive(values: Mapping[str, Any]) -> None:
 
 def words(values: Mapping[str, Any]) -> str:
     """Flags as train.py takes them; a switch that is off and an empty text are left out."""
-    given = (f"--{name}" if value is True else f"--{name} {value}" for name, value in values.items() if value is not False and value != "")
-    return " ".join(given)
+    flags = (f"--{name}" if value is True else f"--{name} {value}" for name, value in values.items() if value is not False and value != "")
+    return " ".join(flags)
 
 
 @dataclass(frozen=True)

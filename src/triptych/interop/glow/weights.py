@@ -68,11 +68,11 @@ def is_of_model(name: str) -> bool:
 
 def averages(variables: Variables) -> dict[str, np.ndarray | Tensor] | None:
     """The variables with the moving averages in the place of all that are trained; None: not all have one."""
-    own = [name for name in variables if is_of_model(name) and not name.endswith(_AVERAGE)]
-    trained = [name for name in own if "/shuffle/" not in name]
+    names = [name for name in variables if is_of_model(name) and not name.endswith(_AVERAGE)]
+    trained = [name for name in names if "/shuffle/" not in name]
     if not all(name + _AVERAGE in variables for name in trained):
         return None
-    return {name: variables[name] for name in own} | {name: variables[name + _AVERAGE] for name in trained}
+    return {name: variables[name] for name in names} | {name: variables[name + _AVERAGE] for name in trained}
 
 
 def complete_flags(variables: Variables, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,13 +177,13 @@ def _spec(values: Mapping[str, Any], variables: Variables) -> DataSpec:
 
 def _tensor(variables: Variables, source: str, *, like: Tensor) -> Tensor:
     """A variable as a tensor of our layout, type and shape."""
-    given = _found(variables, source)
-    if given.ndim == 4 and like.ndim == 4:
-        array = given.transpose(3, 2, 0, 1)
+    variable = _found(variables, source)
+    if variable.ndim == 4 and like.ndim == 4:
+        array = variable.transpose(3, 2, 0, 1)
     else:
-        array = given.T if like.ndim == 2 else given.reshape(-1)
+        array = variable.T if like.ndim == 2 else variable.reshape(-1)
     if array.shape != tuple(like.shape):
-        raise CheckpointError(f"{source} has shape {list(given.shape)}, which a model of these flags has not; see width, flow_coupling")
+        raise CheckpointError(f"{source} has shape {list(variable.shape)}, which a model of these flags has not; see width, flow_coupling")
     if array.dtype.kind not in "fiu":
         raise CheckpointError(f"{source} has type {array.dtype}, expected numbers")
     with np.errstate(over="ignore", invalid="ignore"):
