@@ -1,26 +1,31 @@
 """Reading .npz and .npy files that may be damaged or hostile.
 
-What an array's header says is known before anything of it is unpacked, and no more is unpacked than that.
+What an array's header says is known before anything of it is unpacked, and no more is unpacked than that. An array that is larger than
+memory is read a row at a time (`Npz.rows`).
 """
 
 from __future__ import annotations
 
 import io
 import math
+import os
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
 from triptych.core.errors import one_line
 from triptych.core.reading import open_regular
 
+_BLOCK = 2**20  # bytes
+_ENCRYPTED = 1
+_LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
 _MOST_HEADER = 10_000  # bytes; NumPy's own limit, which it looks at after it has read the header
 _DAMAGE = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, EOFError, SyntaxError)
 _DAMAGE += (tokenize.TokenError, zipfile.BadZipFile, zlib.error)
@@ -37,6 +42,8 @@ class Header:
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    columns_first: bool = False
+    "Fortran's order: the first index runs fastest."
 
     @property
     def bytes(self) -> int:
@@ -47,8 +54,8 @@ class Header:
 class Npz:
     """The arrays of an open .npz."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._path = archive, path
         self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         self.names = list(self._members)
 
@@ -67,23 +74,96 @@ class Npz:
         with self._archive.open(self._members[name].filename) as content:
             return np.lib.format.read_array(content, allow_pickle=False)
 
+    def rows(self, name: str) -> np.ndarray | UnpackedRows:
+        """An array that stays on the disk: mapped where it is stored as it is, else unpacked row by row.
+
+        One that is mapped is read through once, against its checksum.
+        """
+        header, member = self.header(name), self._members[name]
+        if not header.bytes:
+            return np.empty(header.shape, header.dtype)
+        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED:
+            with self._archive.open(member.filename) as content:
+                while content.read(_BLOCK):
+                    pass
+            return self._mapped(name, header, member)
+        if header.columns_first:
+            raise ValueError(f"{name} is compressed and in Fortran's order, so that no row can be read alone")
+        return UnpackedRows(self._path, member.filename, header.shape, header.dtype)
+
+    def _mapped(self, name: str, header: Header, member: zipfile.ZipInfo) -> np.ndarray:
+        file = cast(IO[bytes], self._archive.fp)
+        file.seek(member.header_offset)
+        local = file.read(_LOCAL_HEADER)
+        file.seek(int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"), io.SEEK_CUR)
+        _header(file, name)
+        order = "F" if header.columns_first else "C"
+        return np.memmap(file, header.dtype, "r", file.tell(), header.shape, order)  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+class UnpackedRows:
+    """The rows of a compressed array, unpacked in order when they are asked for. To go back is to begin again.
+
+    Damage is a DamagedArchive. Rows are read by one thread of one process.
+    """
+
+    def __init__(self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self._path, self._member, self._name = path, member, member.removesuffix(".npy")
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+        self._opened = ExitStack()
+        self._content: IO[bytes] | None = None
+        self._next = 0
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, k: int) -> np.ndarray:
+        with _damage():
+            if self._content is None or k < self._next:
+                self._content, self._next = self._begun(), 0
+            while self._next < k:
+                self._read(self._content)
+            return np.frombuffer(self._read(self._content), self.dtype).reshape(self.shape[1:])
+
+    def _begun(self) -> IO[bytes]:
+        self._opened.close()
+        archive = self._opened.enter_context(zipfile.ZipFile(self._opened.enter_context(os.fdopen(open_regular(self._path), "rb"))))
+        content = self._opened.enter_context(archive.open(self._member))
+        if _header(content, self._name).shape != self.shape:
+            raise ValueError("it was written anew meanwhile")
+        return content
+
+    def _read(self, content: IO[bytes]) -> bytes:
+        self._next += 1
+        data = content.read(self._row_bytes)
+        if len(data) < self._row_bytes:
+            raise ValueError(f"{self._name} of shape {list(self.shape)} is cut short")
+        return data
+
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file. Within it damage is a DamagedArchive."""
+def _damage() -> Iterator[None]:
+    """Within it damage is a DamagedArchive."""
     try:
-        with open(open_regular(path), "rb") as file:
-            yield file
+        yield
     except _DAMAGE as error:
         of_header = isinstance(error, tokenize.TokenError | SyntaxError)
         raise DamagedArchive("the header of an array is damaged" if of_header else one_line(error)) from error
 
 
 @contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file. Within it damage is a DamagedArchive."""
+    with _damage(), open(open_regular(path), "rb") as file:
+        yield file
+
+
+@contextmanager
 def open_npz(path: Path) -> Iterator[Npz]:
     """The arrays of an .npz; nothing in it is unpickled. Within it damage is a DamagedArchive, else OSError or MemoryError."""
     with _opened(path) as file, zipfile.ZipFile(file) as archive:
-        yield Npz(archive)
+        yield Npz(archive, path)
 
 
 def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
@@ -109,9 +189,9 @@ def _header(content: IO[bytes], name: str) -> Header:
     length = content.read(width)
     if int.from_bytes(length, "little") > _MOST_HEADER:
         raise ValueError(f"the header of {name} has more than {_MOST_HEADER:,} bytes")
-    shape, _, dtype = read(io.BytesIO(length + content.read(int.from_bytes(length, "little"))))
+    shape, columns_first, dtype = read(io.BytesIO(length + content.read(int.from_bytes(length, "little"))))
     if any(side < 0 for side in shape):
         raise ValueError(f"{name} cannot have the shape {list(shape)}")
     if dtype.hasobject:
         raise ValueError(f"{name} holds Python objects")
-    return Header(shape, dtype)
+    return Header(shape, dtype, columns_first)

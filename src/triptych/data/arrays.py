@@ -5,15 +5,16 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TypeVar, cast
 
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.core.npz import DamagedArchive, Header, map_npy, open_npz
+from triptych.core.npz import DamagedArchive, Header, Npz, UnpackedRows, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
 from triptych.data.naming import LABELS
 
@@ -23,6 +24,8 @@ _CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DIGIT_LEVELS = 16
 _BLOCK = 2**20  # bytes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -131,25 +134,36 @@ def _cifar_records(path: Path) -> np.ndarray:
 
 def array_file(path: Path) -> Arrays:
     """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1."""
+    pixels, labels = _images_and_labels(path, Npz.array)
+    return Arrays(path.name, _with_channels(pixels), labels, None if labels is None else numerals(labels, str(path)))
+
+
+def image_rows(path: Path) -> tuple[np.ndarray | UnpackedRows, np.ndarray | None]:
+    """The same images, uint8 (n, h, w) or (n, h, w, 1 or 3), which stay on the disk, and their labels, int64 (n,), or None."""
+    return _images_and_labels(path, Npz.rows)
+
+
+def _images_and_labels(path: Path, read: Callable[[Npz, str], T]) -> tuple[T | np.ndarray, np.ndarray | None]:
     try:
         if path.suffix.lower() == ".npy":
             mapped = map_npy(path)
             _check_images(str(path), Header(mapped.shape, mapped.dtype))
-            return Arrays(path.name, _with_channels(mapped), None, None)
+            return mapped, None
         with open_npz(path) as file:
             images, classes = ("images", "labels") if "arr_0" not in file.names else ("arr_0", "arr_1")
             if images not in file.names:
                 held = ", ".join(file.names) or "nothing"
                 raise DataError(f"{path}: holds {held}, expected images as arr_0 (and labels as arr_1), or as images (and labels)")
-            _check_images(f"{path}: {images}", file.header(images))  # before anything is unpacked
-            pixels = _with_channels(file.array(images))
-            labels = _as_labels(file.array(classes), len(pixels), f"{path}: {classes}") if classes in file.names else None
+            header = file.header(images)
+            _check_images(f"{path}: {images}", header)  # before anything is unpacked
+            pixels = read(file, images)
+            labels = _as_labels(file.array(classes), header.shape[0], f"{path}: {classes}") if classes in file.names else None
     except (OSError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     except DamagedArchive as error:
         hint = " (images of mixed sizes?)" if "Python objects" in str(error) else ""
         raise DataError(f"{path}: {error}{hint}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
-    return Arrays(path.name, pixels, labels, None if labels is None else numerals(labels, str(path)))
+    return pixels, labels
 
 
 def _with_channels(array: np.ndarray) -> np.ndarray:

@@ -123,14 +123,19 @@ def _numbers(image: Image.Image) -> np.ndarray:
 
 def header_size(data: bytes) -> Size:
     """Upright width and height, from the header alone."""
-    with open_image(data) as image:
-        return _upright(image.size, _orientation(image))
+    return header(data)[0]
 
 
 def header_channels(data: bytes) -> int:
     """1 for a grey image, 3 for one in colour, from the header alone."""
+    return header(data)[1]
+
+
+def header(data: bytes) -> tuple[Size, int]:
+    """Upright width and height, and the channels (1: grey, 3: colour), from the header alone."""
     with open_image(data) as image:
-        return 1 if image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I") else 3
+        grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+        return _upright(image.size, _orientation(image)), 1 if grey else 3
 
 
 def reason(error: Exception) -> str:

@@ -57,6 +57,10 @@ class ImageSet(ABC):
         Raises DataError naming the file.
         """
 
+    def content(self, item: int) -> bytes | np.ndarray:
+        """What an image is made of: its file's bytes where there is one, else its pixels, cut. Raises DataError naming the file."""
+        return self.batch(np.array([item])).images[0]
+
     def default_workers(self) -> int:
         """How many loader processes suit these images on this machine."""
         return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
@@ -101,6 +105,11 @@ class FileImages(SquareImages):
 
     def key(self, item: int) -> str:
         return self._stored.describe(int(self._items[item]))
+
+    def content(self, item: int) -> bytes | np.ndarray:
+        number = int(self._items[item])
+        with named(self._stored, number):
+            return self._stored.read(number)
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""

@@ -1,0 +1,349 @@
+"""Pictures: sets of images that are evaluated, whatever they are stored in, a few of them in memory at a time.
+
+The order of a set is fixed: files by their names, arrays and records as they lie, those for training before those for testing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.npz import DamagedArchive, UnpackedRows
+from triptych.core.reading import user_path
+from triptych.data.arrays import Arrays, image_rows
+from triptych.data.config import DataConfig
+from triptych.data.cut import Cut, TooSmall, Value
+from triptych.data.decode import header
+from triptych.data.files import KINDS, Files, Folder, is_image
+from triptych.data.images import ImageSet
+from triptych.data.naming import classes_of, parsed
+from triptych.data.source import FILES, open_files, open_pixels, recognised
+from triptych.data.stored import Stored, named, read
+from triptych.data.transforms import Size
+
+_FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
+
+Split = Literal["train", "validation", "all"]
+
+
+class Pictures(Protocol):
+    """Images numbered from 0, all of one size."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """1 (grey) or 3 (RGB)."""
+        ...
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What they are, for JSON: path, kind, count, the SHA-256 of what is stored, and how it is prepared.
+
+        Two sets of one identity, but for path and kind, have the same pixels.
+        """
+        ...
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Class of each, int64 (n,), or None."""
+        ...
+
+    def images(self, items: Sequence[int]) -> np.ndarray:
+        """Some of them, uint8 (b, h, w, c); nothing but these is in memory. Raises DataError naming the file."""
+        ...
+
+
+def open_pictures(
+    path: str | Path,
+    *,
+    image_size: int | tuple[int, int] | None = None,
+    like: DataConfig | None = None,
+    channels: int | None = None,
+    least: int = 2,
+) -> StoredPictures:
+    """All images in a folder, .zip, .tar, .npz, .npy, LMDB or published data set, those for testing too, where there are at least `least`.
+
+    They become `image_size` (a side, or height and width) by the centre crop, or what held-out images of a training on `like` are; else
+    they stay as they are. `channels`: 1 or 3; None: 1 where all are grey. Every one is read once, for its header and for the hash. Raises
+    DataError for what cannot be used, and where nothing says their size and they have several.
+    """
+    place = user_path(path)
+    if not place.exists():
+        raise DataError(f"{place}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
+    cut = _asked(image_size, like)
+    kind, items, labels = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
+    if not len(items):
+        raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too)")
+    if len(items) < least:
+        raise DataError(f"{place}: holds {len(items)} image{'' if len(items) == 1 else 's'}, but a set has at least {least}")
+    found = _surveyed(items, cut, larger="lower --image-size" if like is None else "give larger ones, or another --image-size")
+    width, height = found.size
+    if cut is None and found.other is not None:
+        number, (wide, high) = found.other
+        reason = f"{items.describe(number)}: {wide}x{high} pixels, but {items.describe(0)} has {width}x{height}"
+        raise DataError(reason, advice="make them one size by --image-size")
+    as_it_is = found.other is None and (cut is None or _keeps(cut, found.size))
+    cut = Cut(height, width) if cut is None or as_it_is else cut
+    spec = InputSpec(name=str(place), kind="image", channels=channels or (3 if found.coloured else 1))
+    identity = {
+        "path": str(place),
+        "kind": kind,
+        "count": len(items),
+        "sha256": found.sha256,
+        "size": list(cut.height_and_width),
+        "channels": spec.channels,
+        "preparation": None if as_it_is else dataclasses.asdict(cut),
+    }
+    return StoredPictures(items, spec, cut, identity, labels)
+
+
+def open_split(data: DataConfig, split: Split, *, channels: int | None = None) -> SplitPictures:
+    """The images of a training on `data`: those for training, those held out, or both in this order; none of them mirrored or varied.
+
+    `channels`: 1 or 3; None: as the training has them. Raises ConfigError for a split that is not there, DataError for what cannot be used.
+    """
+    opened = (data if channels is None else dataclasses.replace(data, channels=3 if channels == 3 else 1)).open()
+    name = data.path or data.source
+    if split == "validation" and opened.validation is None:
+        raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
+    wanted = {"train": [opened.train], "validation": [opened.validation], "all": [opened.train, opened.validation]}[split]
+    if opened.spec.channels not in (1, 3) or opened.spec.frames is not None:
+        raise DataError(f"{name}: clips or latents; pictures in grey or RGB can be compared with others")
+    return SplitPictures(name, data, split, [images for images in wanted if images is not None], opened.spec)
+
+
+class _Stored(Stored, Protocol):
+    """Images by number, and how many there are."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class StoredPictures:
+    """The pictures at a path."""
+
+    items: _Stored
+    spec: InputSpec
+    cut: Cut
+    identity: dict[str, Any]
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.cut.height_and_width
+
+    @property
+    def channels(self) -> int:
+        """1 (grey) or 3 (RGB)."""
+        return self.spec.channels or 3
+
+    def images(self, items: Sequence[int]) -> np.ndarray:
+        """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
+        return np.stack([read(self.items, int(k), self.spec, lambda size, where: self.cut)[1] for k in items])
+
+
+class SplitPictures:
+    """Sets of images of a training, end to end."""
+
+    def __init__(self, name: str, data: DataConfig, split: Split, sets: Sequence[ImageSet], spec: DataSpec) -> None:
+        self._name, self._data, self._split, self._sets, self._spec = name, data, split, sets, spec
+        self._ends = np.cumsum([len(images) for images in sets])
+        labels = [images.labels for images in sets if images.labels is not None]
+        self.labels = np.concatenate(labels) if len(labels) == len(sets) else None
+        self.class_names = spec.class_names
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self._spec.height_and_width
+
+    @property
+    def channels(self) -> int:
+        """1 (grey) or 3 (RGB)."""
+        return self._spec.channels
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """See `Pictures`; every image is read when it is asked for."""
+        hashed = hashlib.sha256()
+        for k in range(len(self)):
+            images, number = self._place(k)
+            _add(hashed, images.content(number))
+        settings = self._data.to_dict()
+        return {
+            "path": self._name,
+            "kind": self._data.kind_name,
+            "split": self._split,
+            "count": len(self),
+            "sha256": hashed.hexdigest(),
+            "size": list(self.size),
+            "channels": self.channels,
+            "preparation": {name: settings[name] for name in ("pad", "resize", "enlarge", "decode")},
+        }
+
+    def images(self, items: Sequence[int]) -> np.ndarray:
+        """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
+        numbers = np.asarray(items, dtype=np.int64)
+        found = np.empty((len(numbers), *self.size, self.channels), dtype=np.uint8)
+        belongs = np.searchsorted(self._ends, numbers, side="right")
+        for k, images in enumerate(self._sets):
+            own = np.flatnonzero(belongs == k)
+            if len(own):
+                found[own] = images.batch(numbers[own] - int(self._ends[k]) + len(images)).images
+        return found
+
+    def _place(self, number: int) -> tuple[ImageSet, int]:
+        k = int(np.searchsorted(self._ends, number, side="right"))
+        return self._sets[k], number - int(self._ends[k]) + len(self._sets[k])
+
+
+# What is at a path
+
+
+class _FileItems:
+    """The image files of one place."""
+
+    def __init__(self, files: Files) -> None:
+        self.read, self.describe, self._count = files.read, files.describe, len(files.names)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _Rows:
+    """The images of an array that stays on the disk."""
+
+    def __init__(self, rows: np.ndarray | UnpackedRows, name: str) -> None:
+        self._rows, self._name = rows, name
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def describe(self, k: int) -> str:
+        """The array, and the number of the row."""
+        return f"{self._name}[{k}]"
+
+    def read(self, k: int) -> np.ndarray:
+        """The k-th image, uint8 (h, w, 1 or 3)."""
+        try:
+            row = np.asarray(self._rows[k])
+        except DamagedArchive as error:
+            raise DataError(f"{self._name}: {error}; copy or make it again") from error
+        return row[..., None] if row.ndim == 2 else row
+
+
+class _Parts:
+    """Images of several places, end to end."""
+
+    def __init__(self, parts: Sequence[_Stored]) -> None:
+        self._parts = parts
+        self._ends = np.cumsum([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def describe(self, k: int) -> str:
+        """Where the k-th is."""
+        part, number = self._place(k)
+        return part.describe(number)
+
+    def read(self, k: int) -> Value:
+        """The k-th."""
+        part, number = self._place(k)
+        return part.read(number)
+
+    def _place(self, k: int) -> tuple[_Stored, int]:
+        part = int(np.searchsorted(self._ends, k, side="right"))
+        return self._parts[part], k - int(self._ends[part]) + len(self._parts[part])
+
+
+def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None]:
+    """The kind of what lies at a path, all its images, and their labels."""
+    kind = "file" if is_image(path.name) and path.is_file() else recognised(path)
+    if kind in ("file", *FILES):
+        files = Folder(path.parent, [path.name]) if kind == "file" else open_files(path, kind)[0]
+        classes = classes_of(parsed(list(files.names)), str(path), scheme="auto")
+        return kind, _FileItems(files), None if classes is None else classes.labels
+    if kind == "arrays":
+        rows, labels = image_rows(path)
+        return kind, _Rows(rows, str(path)), labels
+    found = [part for part in open_pixels(path, kind, side=side, labelled=True) if part is not None]
+    labelled = [part.labels for part in found if part.labels is not None]
+    parts = _Parts([_Rows(part.pixels, f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
+    return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What the headers of all images say."""
+
+    size: Size
+    "Width and height of the first."
+    other: tuple[int, Size] | None
+    "The first image of another size."
+    coloured: bool
+    sha256: str
+
+
+def _surveyed(items: _Stored, cut: Cut | None, *, larger: str) -> _Survey:
+    """Every image is read and hashed; `cut` has to fit all. `larger`: what to do where an image is too small."""
+    hashed, coloured, size, other = hashlib.sha256(), False, (0, 0), None
+    for k in range(len(items)):
+        with named(items, k):
+            value = items.read(k)
+            own, channels = header(value) if isinstance(value, bytes) else ((value.shape[1], value.shape[0]), value.shape[2])
+        _add(hashed, value)
+        coloured |= channels == 3
+        size = own if k == 0 else size
+        other = (k, own) if other is None and own != size else other
+        try:
+            if cut is not None:
+                cut.fit(own)
+        except TooSmall:
+            high, wide = cut.height_and_width if cut is not None else own
+            raise DataError(f"{items.describe(k)}: {own[0]}x{own[1]} pixels, too small for {wide}x{high}; {larger}") from None
+    return _Survey(size, other, coloured, hashed.hexdigest())
+
+
+def _add(hashed: Any, value: Value) -> None:
+    """Takes an image into a hash; its length first, so that two sets never run into the same bytes."""
+    hashed.update(f"{len(value)} ".encode() if isinstance(value, bytes) else f"{value.shape} ".encode())
+    hashed.update(value if isinstance(value, bytes) else np.ascontiguousarray(value).data)
+
+
+def _asked(image_size: int | tuple[int, int] | None, like: DataConfig | None) -> Cut | None:
+    """How images become the size that is asked for; None: it is not."""
+    if image_size is not None:
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        if min(height, width) < 1:
+            raise ConfigError("image_size", f"got {height}x{width}, expected at least 1")
+        return Cut(height, width)
+    return None if like is None else Cut.of(like, width=getattr(like, "width", None))
+
+
+def _keeps(cut: Cut, size: Size) -> bool:
+    """Whether an image of this size stays as it is."""
+    height, width = cut.height_and_width
+    return size == (width, height) and cut.resize in (None, cut.image_size) and not cut.pad
