@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import tracemalloc
-import zipfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
-from triptych.core.errors import ConfigError, DataError
-from triptych.core.npz import DamagedArchive, open_npz
-from triptych.data.config import DataConfig
-from triptych.runs.given.pictures import open_pictures, open_split
+from tests.data.pictures import picture
+from triptych.runs.given.pictures import open_pictures
 
 IMAGES = np.stack([picture(8, 6, seed=k) for k in range(5)])
 
