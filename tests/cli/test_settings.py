@@ -126,6 +126,21 @@ def test_a_mistake_is_one_line_that_names_the_flag(arguments: str, message: str,
     assert capfd.readouterr() == ("", ""), "tyro's own message must not come through"
 
 
+@pytest.mark.parametrize("flag", ["--train.averages", "--train.averages.rate", "--train.averages[1].half_life"])
+def test_a_table_of_a_file_of_settings_is_no_flag(flag: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(flag, "5")
+    assert str(caught.value) == (
+        f"{flag}: no flag, but a table in a file of settings: write [[train.averages]] and below it NAME = VALUE, and give the file by "
+        "--config"
+    )
+    with pytest.raises(ConfigError) as caught:
+        parsed("--optim.phases", "5")
+    assert "write [[optim.phases]] and" in str(caught.value)
+    with pytest.raises(ConfigError, match="--train.average: unknown setting; did you mean"):
+        parsed("--train.average", "5")
+
+
 LENGTH = "the length of a run is counted in images seen"
 
 
@@ -220,7 +235,7 @@ def test_lists_of_sections_are_for_files_alone(tmp_path: Path) -> None:
     assert settings.train.averages == (AverageConfig(half_life=500_000), AverageConfig(half_life=Ramp(start=0, end=8, images=20)))
     assert "train.averages" not in {flag.setting for flag in flags_of(settings)}
     assert parse(["--train.seed", "3"], prog="a", description="b", options=TrainOptions(), settings=settings)[1].train.averages
-    with pytest.raises(ConfigError, match="train.averages.half-life: unknown|train.averages.half_lives: unknown setting of AverageConfig"):
+    with pytest.raises(ConfigError, match=r"train.averages\[0\].half_lives: unknown setting of AverageConfig"):
         toy_recipe().updated({"train": {"averages": [{"half_lives": 3}]}})
 
 

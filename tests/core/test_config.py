@@ -91,6 +91,28 @@ def test_errors_name_the_setting(values, message):
     assert str(caught.value).startswith(message)
 
 
+@config
+class Gallery(Config):
+    drawings: tuple[Drawing, ...] = ()
+    sizes: tuple[int | Circle | None, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"drawings": [{}, {"nme": "a"}]}, 'drawings[1].nme: unknown setting of Drawing; did you mean "name"?'),
+        ({"drawings": [{"colour": "red"}, {}, {"weights": ["x"]}]}, "drawings[2].weights: got 'x', expected a number"),
+        ({"drawings": [{"nested": {"radius": -1}}]}, "drawings[0].nested.radius: got -1.0, expected a positive number"),
+        ({"drawings": [3]}, "drawings[0]: got 3, expected a table of settings"),
+        ({"sizes": [1, {"radius": 0}]}, "sizes[1].radius: got 0.0, expected a positive number"),
+    ],
+)
+def test_an_error_in_a_list_of_tables_names_the_table(values, message):
+    with pytest.raises(ConfigError) as caught:
+        Gallery.from_dict(values)
+    assert str(caught.value) == message
+
+
 def test_a_missing_setting_is_named():
     @config
     class Needs(Config):

@@ -27,7 +27,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from triptych.cli.synonyms import hint
-from triptych.core.config import Config, field_types
+from triptych.core.config import Config, field_types, holds_section
 from triptych.core.errors import ConfigError, nearest, printable
 from triptych.core.reading import parsed_json, read_regular
 from triptych.runs.loading import Loading, WeightsChoice
@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     lacking = any(flag is not None and _lacks_values(values, flag.annotation) for flag, values in groups)
     filled = None if lacking else _quietly(form, list(_plain_values(words, flags)))
     if filled is None:
-        raise diagnose(words, flags)
+        raise diagnose(words, flags, dict(tables_of(settings)) if "--config" in flags else {})
     try:
         return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
     except ConfigError as error:
@@ -102,6 +102,17 @@ def flags_of(settings: Config, *, section: str = "") -> Iterator[Flag]:
             yield Flag(flag_name(section + name), section + name, plain, value)
 
 
+def tables_of(settings: Config, *, section: str = "") -> Iterator[tuple[str, str]]:
+    """The settings that are, or may be, tables of a file alone, as flags would name them, and how a file writes each."""
+    for name, annotation in field_types(type(settings)).items():
+        value = getattr(settings, name)
+        if isinstance(value, Config):
+            yield from tables_of(value, section=f"{section}{name}.")
+        elif holds_section(annotation):
+            several = isinstance(value, tuple)
+            yield flag_name(section + name), f"[[{section}{name}]]" if several else f"[{section}{name}]"
+
+
 @functools.cache
 def field_docs(cls: type[Config]) -> dict[str, str]:
     """The docstring under each field, those of the bases included; none for a class whose source is not there."""
@@ -121,15 +132,18 @@ def field_docs(cls: type[Config]) -> dict[str, str]:
     return {field.name: docs[field.name] for field in dataclasses.fields(cls) if field.name in docs}
 
 
-def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
-    """The error in `arguments`, which tyro refused: the first flag that is unknown or that does not take its values."""
+def diagnose(arguments: Sequence[str], flags: dict[str, Flag], tables: dict[str, str]) -> ConfigError:
+    """The error in `arguments`, which tyro refused: the first flag that is unknown or that does not take its values.
+
+    `tables`: see `tables_of`; none where the command reads no file of settings.
+    """
     loose, groups = _grouped(arguments, flags)
     if loose:
         return ConfigError("", f"unexpected {' '.join(loose)!r}; settings are given as --name value")
     for name, values in groups:
         flag = flags.get(_canonical(name, flags))
         if flag is None:
-            return ConfigError(name, f"unknown setting{hint(name, flags)}")
+            return ConfigError(name, _in_a_file(name, tables) or f"unknown setting{hint(name, flags)}")
         one = dataclasses.make_dataclass("One", [("value", flag.annotation)], kw_only=True)
         negated = flag.name != name and _canonical(name, flags) != name.replace("_", "-")
         words = [word for value in values for word in _plain_words(value, flag.annotation)]
@@ -137,6 +151,14 @@ def diagnose(arguments: Sequence[str], flags: dict[str, Flag]) -> ConfigError:
             got = f"got {' '.join(values)!r}" if values else "the value is missing"
             return ConfigError(name, f"{got}, expected {allowed(flag.annotation)}{_nearest_choice(values, flag.annotation)}")
     return ConfigError("", f"cannot use {' '.join(arguments)!r}")
+
+
+def _in_a_file(name: str, tables: dict[str, str]) -> str:
+    """What is said of a flag that names a table, or a setting in one; nothing of any other."""
+    for table, form in tables.items():
+        if re.match(rf"{re.escape(table)}([.\[]|$)", name.replace("_", "-")):
+            return f"no flag, but a table in a file of settings: write {form} and below it NAME = VALUE, and give the file by --config"
+    return ""
 
 
 def allowed(annotation: Any) -> str:
@@ -319,14 +341,10 @@ def _nearest_choice(values: list[str], annotation: Any) -> str:
 def _plain_type(annotation: Any) -> Any:
     """What a flag can say of a setting: a number where that or a section may stand; None of sections and lists of them alone."""
     options = _union(annotation)
-    plain = [option for option in options if not any(_is_section(part) for part in (option, *typing.get_args(option)))]
+    plain = [option for option in options if not holds_section(option)]
     if len(plain) == len(options):
         return annotation
     return None if set(plain) <= {type(None)} else functools.reduce(operator.or_, plain)
-
-
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Config)
 
 
 def _without_text_none(value: Any) -> Any:

@@ -214,11 +214,27 @@ def _convert_tuple(value: Any, items: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
     if not isinstance(value, list | tuple):
         raise ConfigError("", f"got {_quoted(value)}, expected a list of {type_name(items[0])}")
+    if open_ended and holds_section(items[0]):
+        return tuple(_convert_table(table, items[0], number) for number, table in enumerate(value))
     if open_ended:
         return tuple(convert(item, items[0]) for item in value)
     if len(value) != len(items):
         raise ConfigError("", f"got {spelled(value)}, expected {len(items)} values")
     return tuple(convert(item, annotation) for item, annotation in zip(value, items, strict=True))
+
+
+def _convert_table(value: Any, annotation: Any, number: int) -> Any:
+    try:
+        return convert(value, annotation)
+    except ConfigError as error:
+        raise error.inside(f"[{number}]") from None
+
+
+def holds_section(annotation: Any) -> bool:
+    """Whether a setting of this type is a section, may be one, or is a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return True
+    return any(map(holds_section, typing.get_args(annotation)))
 
 
 def _convert_section(value: Any, annotation: type[Config], current: Any) -> Config:

@@ -22,7 +22,8 @@ class UserError(Exception):
 class ConfigError(UserError, ValueError):
     """A setting is unknown, has the wrong type or is out of range.
 
-    `setting` is the dotted name as it is written in a configuration ("train.batch_size"); `reason` the rest of the message.
+    `setting` is the dotted name as it is written in a configuration ("train.batch_size"), in a list of tables with the number of the
+    table from 0 on ("train.averages[1].rate"); `reason` the rest of the message.
     """
 
     def __init__(self, setting: str, reason: str) -> None:
@@ -32,7 +33,8 @@ class ConfigError(UserError, ValueError):
 
     def inside(self, section: str) -> ConfigError:
         """The same error, seen from one level further out."""
-        return ConfigError(f"{section}.{self.setting}" if self.setting else section, self.reason)
+        dot = "" if not self.setting or self.setting.startswith("[") else "."
+        return ConfigError(f"{section}{dot}{self.setting}", self.reason)
 
 
 class DataError(UserError):
