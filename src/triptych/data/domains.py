@@ -61,6 +61,11 @@ class UnpairedImages(ImageSet):
     def default_workers(self) -> int:
         return max(self._a.default_workers(), self._b.default_workers())
 
+    @property
+    def domains(self) -> tuple[ImageSet, ImageSet]:
+        """The images of A and those of B, each once."""
+        return self._a, self._b
+
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         if positions is None:
             others = items % len(self._b)

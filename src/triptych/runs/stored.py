@@ -117,6 +117,13 @@ class StoredRun:
         """The model's state by name, with the weights that `load` takes. Raises as `load` does."""
         return self._read(checkpoint, weights)[0]
 
+    def origin(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, str | int]:
+        """Where the weights that `load` takes would be from, as long as they can be read: nothing of them is. Raises as `load` does."""
+        found = checkpoint_path(self._paths.checkpoints, self.find_checkpoint(checkpoint))
+        loaded = load_checkpoint(found, files=())
+        chosen = self._weights_file(weights, loaded.info)
+        return {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
+
     def _read(self, which: str, weights: str | None) -> tuple[dict[str, Tensor], dict[str, str | int]]:
         chosen = "model"
 

@@ -22,6 +22,7 @@ from triptych.data.loader import load
 from triptych.data.pairs import PairedDataConfig, matched
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.runs.given.collection import Collection, open_collection, stamp
+from triptych.runs.given.data_images import reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
 InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.ndarray]
@@ -143,10 +144,7 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     """
     if size is not None:
         raise ConfigError("size", f"got {size!r}, but held-out images have the run's size; leave it out, or name the images")
-    data = config.open()
-    before, now = ((told.height_and_width, told.channels, [entry.name for entry in told.inputs]) for told in (spec, data.spec))
-    if now != before:
-        raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {now} in place of {before})")
+    data = reopened(config, spec)
     if data.validation is None:
         raise ConfigError("held_out", "got true, but the run's data has no held-out images; name some images instead")
     return HeldOut(data.validation, spec, count=_counted(count, len(data.validation)), origin=["held out", config.to_dict()])

@@ -1,0 +1,284 @@
+"""The images that a run makes, numbered from 0 and made when they are asked for: what is measured of it.
+
+A sampler draws them; a translator makes them of held-out inputs, an upsampler of held-out images that were made small. They are made in
+chunks that begin at multiples of their length and are always whole: so an image is the same to the last bit in whatever process it is made,
+and whatever number of images is asked for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from triptych.core.batch import RawBatch
+from triptych.core.config import Config
+from triptych.core.errors import ConfigError
+from triptych.core.images import nearest_uint8
+from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.data.domains import UnpairedImages
+from triptych.data.images import Data, ImageSet
+from triptych.engine.run_directory import RunDirectory
+from triptych.runs.given.data_images import Spread, reopened, target_domain
+from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
+from triptych.runs.guidance import guided
+from triptych.runs.sampling import Request, draw, label_list, require_sampler
+from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.translating import Translation, check_styles, require_translator
+from triptych.runs.upsampling import Upsampling, require_upsampler
+from triptych.runs.work import evaluating
+
+CHUNK = 32
+"""Images made at once, at most."""
+_MOST_PIXELS = {"cpu": 2**17, "cuda": 2**21}
+"""Of a chunk, by kind of device: 32 images of 64x64, and of 256x256. Of larger ones there are fewer in a chunk."""
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """Which images a run is to make. Those that it does not make of itself are made of its held-out images, spread evenly over them."""
+
+    seed: int = 0
+    settings: Config | None = None
+    "Of its sampler, or of its translations; None: the run's."
+    labels: Sequence[int | str] | None = None
+    "Samplers: taken in turn; None: all classes in turn."
+    guide: str | Path | None = None
+    guide_with: str | Path | None = None
+    "Samplers: runs that lead them; see `sampling.sample`."
+    style: InputsLike | None = None
+    style_each: bool = False
+    style_count: int = 1
+    "Translators: see `translating.translate`."
+
+
+class ModelImages:
+    """Images of a run, as `Pictures`."""
+
+    def __init__(
+        self,
+        make: Callable[[range], np.ndarray],
+        *,
+        count: int,
+        size: tuple[int, int],
+        channels: int,
+        chunk: int,
+        identity: dict[str, Any],
+        labels: np.ndarray | None = None,
+        truth: Callable[[Sequence[int]], np.ndarray] | None = None,
+        answers: int = 1,
+    ) -> None:
+        """`make`: a whole chunk, uint8 (b, h, w, c), from its numbers, of which the last may lie behind the end."""
+        self.size, self.channels, self.identity, self.labels = size, channels, identity, labels
+        self.truth = truth
+        "From numbers of images to the true ones, uint8 (b, h, w, c); None: nobody knows them."
+        self.answers = answers
+        "Images that follow one another and were made of one input."
+        self._count, self._chunk, self._make = count, chunk, make
+        self._kept: tuple[int, np.ndarray] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def images(self, items: Sequence[int]) -> np.ndarray:
+        """uint8 (b, h, w, c)."""
+        found = np.empty((len(items), *self.size, self.channels), dtype=np.uint8)
+        for k, item in enumerate(items):
+            first = item // self._chunk * self._chunk
+            if self._kept is None or self._kept[0] != first:
+                self._kept = (first, self._make(range(first, first + self._chunk)))
+            found[k] = self._kept[1][item - first]
+        return found
+
+
+class Maker(ABC):
+    """How a run makes images, as far as that is known without its weights."""
+
+    most: int | None = None
+    "How many images it can make; None: any number."
+    settings: Config
+    "Of its sampler, or of its translations."
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        """Raises ConfigError or DataError for a request that the run cannot serve."""
+        self.run, self.request = run, request
+        self.size, self.channels = run.spec.height_and_width, run.spec.channels
+
+    def identity(self, count: int, origin: dict[str, Any]) -> dict[str, Any]:
+        """All that the images depend on; JSON. `origin`: of the run's weights."""
+        return {"weights": origin, "seed": self.request.seed, "count": count, "settings": self.settings.to_dict()} | self._further()
+
+    @abstractmethod
+    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+        """So many images by the model with its weights."""
+
+    def _further(self) -> dict[str, Any]:
+        return {}
+
+    def _refuse(self, names: Sequence[str], why: str) -> None:
+        for name in names:
+            if getattr(self.request, name) != getattr(ImageRequest(), name):
+                raise ConfigError(name, f"got {getattr(self.request, name)!r}, but {why}; leave it out")
+
+    def _chunk(self, device: torch.device) -> int:
+        high, wide = self.size
+        fits = _MOST_PIXELS["cpu" if device.type == "cpu" else "cuda"] // (high * wide)
+        return min(CHUNK, 1 << max(0, fits.bit_length() - 1))  # a power of two, so that groups of images are whole chunks
+
+
+def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
+    """How the run makes what is asked for. Raises ConfigError for a run that makes no images, and as `Maker` does."""
+    model = run.outline
+    if run.spec.channels not in (1, 3) or run.spec.frames is not None:
+        raise ConfigError("model", f"{type(model).__name__} makes no single grey or RGB images, and others are not measured")
+    for protocol, maker in ((Translator, TranslationMaker), (Upsampler, UpsamplingMaker), (Sampler, SampleMaker)):
+        if isinstance(model, protocol):
+            return maker(run, request)
+    raise ConfigError("model", f"{type(model).__name__} makes no images, so there is nothing to measure")
+
+
+class SampleMaker(Maker):
+    """Samples."""
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        super().__init__(run, request)
+        self._refuse(("style", "style_each", "style_count"), "this run's model takes no styles")
+        model = require_sampler(run.outline)
+        self.settings = request.settings or model.sampling
+        if request.guide is None:
+            label_list(model.num_classes, run.spec, count=1, given=request.labels)
+
+    def _further(self) -> dict[str, Any]:
+        guides = {name: directory for name in ("guide", "guide_with") if (directory := getattr(self.request, name)) is not None}
+        hashes = {name: StoredRun(RunDirectory(Path(directory))).origin()["hash"] for name, directory in guides.items()}
+        return {"labels": None if self.request.labels is None else list(self.request.labels)} | hashes
+
+    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+        request, chunk = self.request, self._chunk(opened.world.device)
+        sampler = guided(
+            opened.model, self.run, guide=request.guide, guide_with=request.guide_with, settings=self.settings, world=opened.world
+        )
+        whole = -(-count // chunk) * chunk
+        labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
+        wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision)
+        return ModelImages(
+            lambda part: draw(sampler.model, wanted, part, opened.world.device),
+            count=count,
+            size=self.size,
+            channels=self.channels,
+            chunk=chunk,
+            identity=identity,
+            labels=None if labels is None else labels[:count],
+        )
+
+
+class UpsamplingMaker(Maker):
+    """Held-out images, made small and enlarged again."""
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        super().__init__(run, request)
+        why = "this run's model enlarges held-out images, with their own labels"
+        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with"), why)
+        self.settings = request.settings or require_upsampler(run.outline).sampling
+        self._images, self._split = held_out(reopened(run.config.data, run.spec))
+        self.most = len(self._images)
+
+    def _further(self) -> dict[str, Any]:
+        return {"inputs": self._split}
+
+    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+        images, upsampler = Spread(self._images, count), require_upsampler(opened.model)
+
+        def originals(items: Sequence[int]) -> np.ndarray:
+            return images.batch(np.minimum(items, count - 1)).images
+
+        def small(part: range) -> np.ndarray:
+            large = RawBatch(torch.from_numpy(originals(part)), None, torch.as_tensor(part)).to("cpu").images
+            return nearest_uint8(F.interpolate(large, size=upsampler.input_size, mode="area")).numpy()
+
+        chunk = self._chunk(opened.world.device)
+        labels = None if images.labels is None else np.pad(images.labels, (0, -count % chunk), mode="edge")
+        wanted = Upsampling(count, self.request.seed, labels, self.settings, opened.loading.precision, load=small)
+        return ModelImages(
+            lambda part: draw(opened.model, wanted, part, opened.world.device),
+            count=count,
+            size=self.size,
+            channels=self.channels,
+            chunk=chunk,
+            identity=identity,
+            labels=images.labels,
+            truth=originals,
+        )
+
+
+class TranslationMaker(Maker):
+    """Translations of held-out inputs, one or several of each."""
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        super().__init__(run, request)
+        self._refuse(("labels", "guide", "guide_with"), "this run's model translates images")
+        model, each = require_translator(run.outline), request.style_each
+        check_styles(model, styled=request.style is not None, each=each, answers=request.style_count, held_out=True)
+        self.channels, self.settings = model.output_channels, request.settings or model.translation
+        self._images, self._split = held_out(reopened(run.config.data, run.spec))
+        self._inputs = _sources(self._images, self.settings)
+        self.most = self._inputs * request.style_count
+        self._styles = (
+            None if request.style is None else open_styles(request.style, model, config=run.config.data, spec=run.spec, each=each)
+        )
+
+    def _further(self) -> dict[str, Any]:
+        origin = None if self._styles is None else self._styles.origin
+        return {"inputs": self._split, "styles": origin, "answers": self.request.style_count}
+
+    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+        answers, request, device = self.request.style_count, self.request, opened.world.device
+        inputs = -(-count // answers)
+        images = Spread(self._images, inputs, available=self._inputs)
+        held = HeldOut(images, self.run.spec, count=inputs)
+        wanted = Translation(held, self._styles, answers, request.seed, self.settings, opened.loading.precision)
+        at_once = max(1, self._chunk(device) // answers)
+
+        def make(part: range) -> np.ndarray:
+            first = part.start // answers
+            items = [min(item, inputs - 1) for item in range(first, first + at_once)]
+            with evaluating(opened.model):
+                return wanted.made(opened.model, items, device).reshape(len(part), *self.size, self.channels)
+
+        def truth(items: Sequence[int]) -> np.ndarray:
+            example = wanted.example(opened.model, [item // answers for item in items], "cpu", truth=True)
+            assert example.truth is not None
+            return nearest_uint8(example.truth).numpy()
+
+        return ModelImages(
+            make,
+            count=count,
+            size=self.size,
+            channels=self.channels,
+            chunk=at_once * answers,
+            identity=identity,
+            truth=truth if has_truth(wanted, opened.model) else None,
+            answers=answers,
+        )
+
+
+def has_truth(wanted: Translation, model: nn.Module) -> bool:
+    """Whether there is a true image for each input."""
+    return wanted.example(model, [0], "cpu", truth=True).truth is not None
+
+
+def held_out(data: Data) -> tuple[ImageSet, str]:
+    """The held-out images, or where there are none those of the training; and what they are called."""
+    return (data.train, "training images") if data.validation is None else (data.validation, "held-out images")
+
+
+def _sources(images: ImageSet, settings: Config) -> int:
+    """How many images can be translated: of two domains those of the one that a translation begins in, each once."""
+    return len(images.domains[1 - target_domain(settings)] if isinstance(images, UnpairedImages) else images)
