@@ -14,6 +14,8 @@ from triptych.evaluation.moments import Moments, moments_of
 
 T = TypeVar("T")
 
+_ROWS = 4096
+
 
 class FeatureSet:
     """What a network says of a set of images: `arrays` by output, each (n, d) in the order of the images, or only their moments.
@@ -33,9 +35,12 @@ class FeatureSet:
         return next((moments.count for moments in self._moments.values()), 0)
 
     def array(self, output: str) -> np.ndarray:
-        """One output for each image. Raises DataError where it is not there."""
+        """One output for each image. Raises DataError where it is not there, or not finite."""
         if output not in self.arrays:
             raise DataError(f'there are no "{output}" of each image of this set', advice="give its images, not statistics of them")
+        unusable = self.kept(("unusable", output), lambda: _first_unusable(self.arrays[output]))
+        if unusable is not None:
+            raise DataError(f'image {unusable} has "{output}" that are not finite numbers', advice="see which network or image gives them")
         return self.arrays[output]
 
     def moments(self, output: str) -> Moments:
@@ -49,6 +54,14 @@ class FeatureSet:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+
+def _first_unusable(array: np.ndarray) -> int | None:
+    for start in range(0, len(array), _ROWS):
+        finite = np.isfinite(array[start : start + _ROWS]).all(1)
+        if not finite.all():
+            return start + int(finite.argmin())
+    return None
 
 
 @dataclass(frozen=True)
@@ -74,9 +87,18 @@ class SetMetricConfig(Config):
     "kid: images in a subset; fewer where a set has fewer."
     seed: int = 0
     "Seed of random subsets."
+    neighbours: int = 3
+    "precision, recall: k, the neighbour at whose distance an image's sphere ends."
+    prdc_neighbours: int = 5
+    "prdc-precision, prdc-recall, density, coverage: the same."
+    copy_share: float = 0.01
+    "copies: an image is called a copy where it is nearer than all but this share of the reference's images are to one another."
     bias: bool = False
     "Frechet distances: also what they tend to for more images, by extrapolation; computes two more distances."
 
     def validate(self) -> None:
         self.require(self.kid_subsets >= 1, "kid_subsets", "at least 1")
         self.require(self.kid_subset_size >= 2, "kid_subset_size", "at least 2")
+        for name in ("neighbours", "prdc_neighbours"):
+            self.require(1 <= getattr(self, name) <= 100, name, "a number from 1 to 100")
+        self.require(0 <= self.copy_share < 1, "copy_share", "a number from 0 to below 1")

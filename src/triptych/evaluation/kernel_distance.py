@@ -1,0 +1,97 @@
+"""The kernel inception distance (Binkowski et al. 2018, https://arxiv.org/abs/1801.01401) between two sets of features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from triptych.core.errors import DataError
+from triptych.core.rng import permutation
+from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
+
+
+@dataclass(frozen=True)
+class SubsetDistance:
+    """What one pair of subsets says."""
+
+    value: float
+    variance: float
+    "Of the influence of a made image on the value."
+    reference_variance: float
+    "The same of an image of the reference."
+
+
+def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(x.y / d + 1)^3 between the rows of x (n, d) and y (m, d), in float64: (n, m)."""
+    products = x @ y.T
+    products /= x.shape[1]
+    products += 1
+    return products * products * products
+
+
+def subset_distance(x: np.ndarray, y: np.ndarray) -> SubsetDistance:
+    """The unbiased estimate of the squared maximum mean discrepancy: E k(x, x') + E k(y, y') - 2 E k(x, y), pairs of one image left out.
+
+    The influence of an image x on it is 2 (E k(x, x') - E k(x, y)) less its mean.
+    """
+    within, within_reference = _mean_of_others(kernel(x, x)), _mean_of_others(kernel(y, y))
+    between = kernel(x, y)
+    value = within.mean() + within_reference.mean() - 2 * between.mean()
+    return SubsetDistance(
+        float(value),
+        float(np.var(2 * (within - between.mean(1)), ddof=1)),
+        float(np.var(2 * (within_reference - between.mean(0)), ddof=1)),
+    )
+
+
+def _mean_of_others(square: np.ndarray) -> np.ndarray:
+    return (square.sum(1) - square.diagonal()) / (len(square) - 1)
+
+
+def subsets(count: int, size: int, number: int, *, seed: int, side: int) -> list[np.ndarray]:
+    """`number` random subsets of `size` of `count` images, disjoint as long as there are images left, and then so again."""
+    found = list[np.ndarray]()
+    while len(found) < number:
+        order = permutation(count, seed=seed, epoch=2 * len(found) + side)
+        found += [order[start : start + size] for start in range(0, count - size + 1, size)]
+    return found[:number]
+
+
+def kernel_distances(made: np.ndarray, reference: np.ndarray, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> list[SubsetDistance]:
+    """That of each pair of subsets, given by the numbers of their images in the two sets."""
+    if made.shape[1] != reference.shape[1]:
+        raise DataError(f"{made.shape[1]} features against {reference.shape[1]} of the reference: they are of different networks")
+    return [subset_distance(made[own].astype(np.float64), reference[other].astype(np.float64)) for own, other in pairs]
+
+
+def kid(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
+    """The mean over random subsets, which are disjoint where the sets are large enough.
+
+    Its error is that of other made sets as large against this very reference: by the influence of each image, measured within the
+    subsets, and that of choosing subsets of the reference where not all of it is used. Details: subsets and subset_size; disjoint, how
+    many of the subsets share no image; subset_std, the spread over the subsets, which many papers print as if it were an error.
+    """
+    assert reference is not None
+    own, other = made.array("features"), reference.array("features")
+    size = min(settings.kid_subset_size, len(own), len(other))
+    if size < 2:
+        raise DataError(f"kid needs at least 2 images of each set, and there are {len(own)} and {len(other)}")
+    number = settings.kid_subsets
+    pairs = zip(*(subsets(len(x), size, number, seed=settings.seed, side=i) for i, x in enumerate((own, other))), strict=True)
+    found = kernel_distances(own, other, pairs)
+    values = np.array([distance.value for distance in found])
+    details = {
+        "subsets": number,
+        "subset_size": size,
+        "disjoint": min(number, len(own) // size, len(other) // size),
+        "subset_std": float(values.std()),
+    }
+    return Figure(float(values.mean()), _error(found, number * size, len(own), len(other)), details)
+
+
+def _error(found: Sequence[SubsetDistance], drawn: int, made: int, reference: int) -> float:
+    variance = np.mean([distance.variance for distance in found]) / min(drawn, made)
+    chosen = np.mean([distance.reference_variance for distance in found]) * (1 / min(drawn, reference) - 1 / reference)
+    return float(np.sqrt(variance + chosen))

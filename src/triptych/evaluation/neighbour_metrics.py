@@ -1,0 +1,134 @@
+"""The metrics that rest on nearest neighbours.
+
+Improved precision and recall: Kynkaanniemi et al. 2019, https://arxiv.org/abs/1904.06991. Density and coverage: Naeem et al. 2020,
+https://arxiv.org/abs/2002.09797. Authenticity: Alaa et al. 2022, https://arxiv.org/abs/2102.08921.
+
+Every error is that of other made sets as large against this very reference. A share of the made images is a mean of independent ones; a
+share of the reference that they cover is not, and has the jackknife's: what the figure loses without each made image in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from triptych.core.errors import DataError
+from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
+from triptych.evaluation.metric import standard_error
+from triptych.evaluation.neighbours import Ball, Balls, Cover, Neighbourhood, Points, neighbourhood, radii
+
+_SHOWN = 16
+"""Nearest pairs that `copies` lists."""
+
+Which = Callable[[SetMetricConfig], Ball]
+
+
+def closed_ball(settings: SetMetricConfig) -> Ball:
+    """That of precision and recall: "as near as" counts, as in guided-diffusion."""
+    return Ball(settings.neighbours, closed=True)
+
+
+def open_ball(settings: SetMetricConfig) -> Ball:
+    """That of prdc: "nearer than" counts."""
+    return Ball(settings.prdc_neighbours, closed=False)
+
+
+def precision(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    """The share of the made images that lie in the sphere of an image of the reference."""
+    return _of_balls(which, lambda balls, ball: _mean_of(balls.holding > 0))
+
+
+def density(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    """In how many of the reference's spheres a made image lies, divided by k; about 1 for images of the reference's kind."""
+    return _of_balls(which, lambda balls, ball: _mean_of(balls.holding / ball.k))
+
+
+def recall(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    """The share of the reference that lies in the sphere of a made image. The jackknife leaves the other spheres as they are."""
+    return _of_balls(which, lambda balls, ball: _share_of(balls.held, len(balls.holding)))
+
+
+def coverage(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    """The share of the reference whose own spheres hold a made image."""
+    return _of_balls(which, lambda balls, ball: _share_of(balls.reached, len(balls.holding)))
+
+
+def authenticity(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
+    """The share of the made images that are farther from their nearest image of the reference than that is from its own nearest."""
+    assert reference is not None
+    found = _compared(made, reference, settings)
+    return _mean_of(found.squared > _radii(reference, settings)[found.nearest, 0])
+
+
+def copies(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
+    """The share of the made images that are as near to an image of the reference as its images hardly are to one another.
+
+    As near as: at most the distance of which the share `copy_share` of the reference's images have another one within it. Of new images
+    of the reference's kind as many are expected, and more are copies. Details: limit, that distance; expected, the share of the
+    reference within it; smallest, the distance of the nearest two of the reference; pairs, the nearest ones, with the numbers of the two
+    images and the distance. Arrays, by made image: nearest (int64), the number of its nearest image of the reference, and distance.
+    """
+    assert reference is not None
+    found = _compared(made, reference, settings)
+    own = np.sqrt(_radii(reference, settings)[:, 0])
+    limit = np.quantile(own, settings.copy_share, method="inverted_cdf")
+    distance = np.sqrt(found.squared)
+    figure = _mean_of(distance <= limit)
+    shown = np.argsort(distance, kind="stable")[:_SHOWN]
+    details = {
+        "limit": float(limit),
+        "expected": float((own <= limit).mean()),
+        "smallest": float(own.min()),
+        "pairs": [{"made": int(i), "reference": int(found.nearest[i]), "distance": float(distance[i])} for i in shown],
+    }
+    return Figure(figure.value, figure.error, details, {"nearest": found.nearest, "distance": distance})
+
+
+def _of_balls(which: Which, figure: Callable[[Balls, Ball], Figure]) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    def measure(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
+        assert reference is not None
+        ball = which(settings)
+        found = figure(_compared(made, reference, settings).balls[ball], ball)
+        return Figure(found.value, found.error, {"k": ball.k, "ties": "counted" if ball.closed else "not counted"})
+
+    return measure
+
+
+def _mean_of(values: np.ndarray) -> Figure:
+    values = values.astype(np.float64)
+    return Figure(float(values.mean()), standard_error(values))
+
+
+def _share_of(cover: Cover, made: int) -> Figure:
+    lost = cover.alone(made) / len(cover.covered)
+    error = None if made < 2 else float(np.sqrt((made - 1) / made * np.square(lost - lost.mean()).sum()))
+    return Figure(float(cover.covered.mean()), error)
+
+
+def _compared(made: FeatureSet, reference: FeatureSet, settings: SetMetricConfig) -> Neighbourhood:
+    """The comparison of the two sets, made once for all metrics."""
+    balls = (closed_ball(settings), open_ball(settings))
+
+    def compare() -> Neighbourhood:
+        own, other = _points(made, reference), _points(reference, reference)
+        return neighbourhood(own, other, radii(own, _most(settings)), _radii(reference, settings), balls)
+
+    return made.kept(("neighbourhood", reference, balls), compare)
+
+
+def _radii(reference: FeatureSet, settings: SetMetricConfig) -> np.ndarray:
+    k = _most(settings)
+    return reference.kept(("radii", k), lambda: radii(_points(reference, reference), k))
+
+
+def _most(settings: SetMetricConfig) -> int:
+    return max(settings.neighbours, settings.prdc_neighbours)
+
+
+def _points(features: FeatureSet, reference: FeatureSet) -> Points:
+    """The set about the reference's mean."""
+    rows, others = features.array("features"), reference.array("features")
+    if rows.shape[1] != others.shape[1]:
+        raise DataError(f"{rows.shape[1]} features against {others.shape[1]} of the reference: they are of different networks")
+    return Points(rows, reference.kept("centre", lambda: others.mean(0, dtype=np.float64)))

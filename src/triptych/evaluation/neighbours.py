@@ -1,0 +1,172 @@
+"""What nearest neighbours say of two sets of features: precision, recall, density, coverage, authenticity, copies.
+
+Distances are squared Euclidean. A matrix product in float64 gives them all, a strip of rows at a time; those within its rounding of
+what they are compared with are computed anew from the difference of the two rows. So equal distances are equal, whatever the order of the
+images, the strips or the processor, and "nearer than" differs from "as near as" where it should.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from triptych.core.errors import DataError
+
+_STRIP = 1 << 24  # distances of a strip: 128 MB
+_COLUMNS = 4096
+_PAIRS = 1024
+_MARGIN = 8
+"""The rounding of a sum of d products grows as the root of d (Higham and Mary 2019); that many times as much is allowed for."""
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Which sphere around an image counts: as far as its k-th nearest other image of its set, the surface itself included or not."""
+
+    k: int
+    closed: bool
+
+
+@dataclass(frozen=True)
+class Balls:
+    """What the spheres around the images of two sets hold."""
+
+    holding: np.ndarray
+    "int64 (made,): how many of the reference's spheres hold each made image."
+    reached: Cover
+    "Which images of the reference have a made image in their own sphere."
+    held: Cover
+    "Which images of the reference lie in the sphere of a made image."
+
+
+class Cover:
+    """Which images of the reference a made set covers, and which of them by a single made image."""
+
+    def __init__(self, size: int) -> None:
+        self._counts, self._last = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+
+    def add(self, covers: np.ndarray, start: int) -> None:
+        """bool (rows, reference): what some made images cover, the first of them the `start`-th."""
+        counts = covers.sum(0)
+        some = np.flatnonzero(counts)
+        self._counts += counts
+        self._last[some] = start + covers[:, some].argmax(0)
+
+    @property
+    def covered(self) -> np.ndarray:
+        """bool (reference,)."""
+        return self._counts > 0
+
+    def alone(self, made: int) -> np.ndarray:
+        """int64 (made,): how many images of the reference each made image covers alone."""
+        return np.bincount(self._last[self._counts == 1], minlength=made)
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """How a made set lies in a reference."""
+
+    balls: dict[Ball, Balls]
+    nearest: np.ndarray
+    "int64 (made,): the nearest image of the reference, the first of equally near ones."
+    squared: np.ndarray
+    "float64 (made,): its squared distance."
+
+
+class Points:
+    """Rows to measure distances between, about a common centre, so that little is lost in their products."""
+
+    def __init__(self, features: np.ndarray, centre: np.ndarray) -> None:
+        self.features, self._centre = features, centre
+        self.squares = np.empty(len(features))
+        for start in range(0, len(features), _COLUMNS):
+            x = self.centred(start, start + _COLUMNS)
+            self.squares[start : start + len(x)] = np.einsum("nd,nd->n", x, x)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def centred(self, start: int, stop: int) -> np.ndarray:
+        """Some of the rows, in float64."""
+        return self.features[start:stop].astype(np.float64) - self._centre
+
+
+class Strip:
+    """Squared distances of some rows of `a`, from `start`, to all of `b`; good to `slack`."""
+
+    def __init__(self, a: Points, start: int, stop: int, b: Points) -> None:
+        self._a, self._b, self._start = a, b, start
+        x = a.centred(start, stop)
+        self.squared = np.empty((len(x), len(b)))
+        for first in range(0, len(b), _COLUMNS):
+            columns = self.squared[:, first : first + _COLUMNS]
+            np.matmul(-2 * x, b.centred(first, first + _COLUMNS).T, out=columns)
+        self.squared += a.squares[start:stop, None]
+        self.squared += b.squares
+        norms = a.squares.max() + b.squares.max()
+        self.slack = float(_MARGIN * np.finfo(float).eps * x.shape[1] ** 0.5 * norms)
+
+    def exact(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The distances of these pairs (p,), each from the difference of the two rows, the same in whatever set and place they stand."""
+        found = np.empty(len(rows))
+        for start in range(0, len(rows), _PAIRS):
+            some = slice(start, start + _PAIRS)
+            a = self._a.features[self._start + rows[some]].astype(np.float64)
+            a -= self._b.features[columns[some]]
+            found[some] = np.square(a, out=a).sum(1)
+        return found
+
+    def smallest(self, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k nearest of each row, in ascending order, equals by their number: squared distances and numbers (rows, k)."""
+        bound = np.partition(self.squared, k - 1, axis=1)[:, k - 1 : k] + 2 * self.slack
+        rows, columns = np.nonzero(self.squared <= bound)
+        squared = self.exact(rows, columns)
+        order = np.lexsort((columns, squared, rows))
+        firsts = np.searchsorted(rows, np.arange(len(self.squared)))
+        chosen = order[firsts[:, None] + np.arange(k)]
+        return squared[chosen], columns[chosen]
+
+    def within(self, bound: np.ndarray, *, closed: bool) -> np.ndarray:
+        """Which distances are less than `bound` (rows, 1) or (columns,), or as large where `closed`: bool (rows, columns)."""
+        inside = self.squared < bound - self.slack
+        rows, columns = np.nonzero((self.squared <= bound + self.slack) ^ inside)
+        limit = np.broadcast_to(bound, inside.shape)[rows, columns]
+        exact = self.exact(rows, columns)
+        inside[rows, columns] = exact <= limit if closed else exact < limit
+        return inside
+
+
+def _strips(rows: int, columns: int) -> list[tuple[int, int]]:
+    height = max(1, _STRIP // columns)
+    return [(start, min(start + height, rows)) for start in range(0, rows, height)]
+
+
+def radii(points: Points, k: int) -> np.ndarray:
+    """The squared distances of each image to its k nearest others, ascending: float64 (n, k). Raises DataError for k images or fewer."""
+    if len(points) <= k:
+        raise DataError(f"{len(points)} images, and each needs {k} others", advice=f"give at least {k + 1}")
+    found = np.empty((len(points), k))
+    for start, stop in _strips(len(points), len(points)):
+        strip = Strip(points, start, stop, points)
+        np.fill_diagonal(strip.squared[:, start:], np.inf)
+        found[start:stop] = strip.smallest(k)[0]
+    return found
+
+
+def neighbourhood(
+    made: Points, reference: Points, made_radii: np.ndarray, reference_radii: np.ndarray, balls: tuple[Ball, ...]
+) -> Neighbourhood:
+    """How `made` lies in `reference`; radii (n, largest k) as `radii` gives them."""
+    found = {ball: Balls(np.zeros(len(made), dtype=np.int64), Cover(len(reference)), Cover(len(reference))) for ball in balls}
+    squared, nearest = np.empty(len(made)), np.empty(len(made), dtype=np.int64)
+    for start, stop in _strips(len(made), len(reference)):
+        strip = Strip(made, start, stop, reference)
+        first = strip.smallest(1)
+        squared[start:stop], nearest[start:stop] = first[0][:, 0], first[1][:, 0]
+        for ball, so_far in found.items():
+            inside = strip.within(reference_radii[:, ball.k - 1], closed=ball.closed)
+            so_far.holding[start:stop] = inside.sum(1)
+            so_far.reached.add(inside, start)
+            so_far.held.add(strip.within(made_radii[start:stop, ball.k - 1 : ball.k], closed=ball.closed), start)
+    return Neighbourhood(found, nearest, squared)
