@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import Tensor
 
-from triptych.core.errors import ConfigError
-from triptych.evaluation.feature_space import SPACES, open_space
+from tests.diffusion.recorded import GOLDEN, array
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.weight_files import read_weights
+from triptych.data.config import DataConfig
+from triptych.evaluation import feature_space
+from triptych.evaluation.feature_space import SPACES, default_space, load_inception, open_space, required_tensors
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def images(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -39,8 +53,127 @@ def test_unknown_names_are_refused() -> None:
 @pytest.mark.parametrize("name", [name for name in SPACES if SPACES[name].file])
 def test_missing_weights_name_file_place_and_remedies(name, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(feature_space, "find_spec", lambda name: None)  # as if no package was installed
     with pytest.raises(ConfigError) as error:
         open_space(name)
     start = f"features: {name} needs the file {SPACES[name].file}, which is not in {tmp_path}/networks: get it from "
     assert str(error.value).startswith(start)
     assert str(error.value).endswith("or name it with --features-weights")
+
+
+def inception_weights(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The recorded network's (see tests/golden/README.md)."""
+    drawn = {}
+    for name, shape in shapes.items():
+        scale = 1.5 / math.sqrt(math.prod(shape[1:])) if len(shape) > 1 else 0.2 if name.endswith("running_var") else 0.1
+        values = array(f"inception-dev/{name}", shape, scale)
+        if name.endswith("running_var"):
+            values = values.abs() + 0.8
+        elif len(shape) == 1 and name.endswith("weight"):
+            values = values + 1
+        drawn[name] = values
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, np.ndarray]:
+    with np.load(GOLDEN / "inception.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.fixture(scope="module")
+def weights_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "drawn.pth"
+    torch.save(inception_weights(required_tensors("inception") | {"fc.bias": (1008,)}), path)
+    return path
+
+
+def test_inception_as_recorded(recorded, weights_file) -> None:
+    inception = load_inception(torch.load(weights_file, weights_only=True))
+    found = inception(torch.from_numpy(recorded["images"]))
+    assert set(found) == {"64", "192", "768", "2048", "spatial", "logits", "logits_unbiased"}
+    for name, values in found.items():
+        np.testing.assert_allclose(values, recorded[name], rtol=0, atol=1e-3 * recorded[name].std(), err_msg=name)
+
+
+def test_inception_as_a_space(recorded, weights_file, tmp_path, monkeypatch) -> None:
+    embedder = open_space("inception", weights=weights_file)
+    assert embedder.name.startswith("inception-") and embedder.name == embedder.identity["network"] and not embedder.comparable
+    assert embedder.name.removeprefix("inception-") == embedder.identity["sha256"][:8]
+    found = embedder(torch.from_numpy(recorded["images"]))
+    assert list(found) == ["features", "spatial", "logits"]
+    for name, golden in {"features": "2048", "spatial": "spatial", "logits": "logits_unbiased"}.items():
+        np.testing.assert_allclose(found[name], recorded[golden], rtol=0, atol=1e-3 * recorded[golden].std())
+    # In the cache a file of this name can only be the published one.
+    place = tmp_path / "networks" / SPACES["inception"].file
+    place.parent.mkdir()
+    place.symlink_to(weights_file)
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"is damaged or another file: its sha256 is [0-9a-f]{64}, expected 6726825d[0-9a-f]{56}$"):
+        open_space("inception")
+
+
+def test_default_space(tmp_path, monkeypatch) -> None:
+    """Inception where its weights are, else the network that a package brings."""
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path))
+    assert default_space() == "efficientnet-lite0"
+    monkeypatch.setattr(feature_space, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as error:
+        default_space()
+    start = 'features: no network to compare images with: pip install "triptych[features]" brings efficientnet-lite0; '
+    assert str(error.value).startswith(start)
+    assert str(error.value).endswith(f"{SPACES['inception'].file} and put it into {tmp_path}/networks")
+    (tmp_path / "networks").mkdir()
+    (tmp_path / "networks" / SPACES["efficientnet-lite0"].file).touch()
+    assert default_space() == "efficientnet-lite0"
+    (tmp_path / "networks" / SPACES["inception"].file).touch()
+    assert default_space() == "inception"
+
+
+def test_efficientnet_as_recorded() -> None:
+    with np.load(GOLDEN / "efficientnet.npz") as file:
+        images, features = file["images"], file["features"]
+    embedder = open_space("efficientnet-lite0")
+    found = embedder(torch.from_numpy(images))["features"].numpy()
+    np.testing.assert_allclose(found, features, rtol=0, atol=1e-3 * features.std())
+    assert embedder.identity["sha256"].startswith("57934424") and embedder.name == "efficientnet-lite0"
+
+
+def pictures(*names: str, channels: str = "RGB") -> Tensor:
+    """Photos that lie beside the repository, in one size."""
+    read = [np.array(Image.open(SHARED / name).convert(channels).resize((100, 100))) for name in names]
+    return torch.from_numpy(np.stack(read))
+
+
+@pytest.mark.real_data(SHARED)
+def test_efficientnet_knows_cats() -> None:
+    """Of 1000 classes 281 to 285 are domestic cats."""
+    names = [str(path.relative_to(SHARED)) for path in sorted((SHARED / "cats100").rglob("*.jpg"))[:32]]
+    embedder = open_space("efficientnet-lite0")
+    classes = read_weights(feature_space.weights_file("efficientnet-lite0"))
+    scores = embedder(pictures(*names))["features"] @ classes["_fc.weight"].T + classes["_fc.bias"]
+    best = scores.argmax(1)
+    assert ((best >= 281) & (best <= 285)).sum() >= 16  # measured: 20
+
+
+@pytest.mark.real_data(SHARED)
+def test_lenet_knows_digits() -> None:
+    held_out = DataConfig(path=str(SHARED / "mnist"), image_size=28).open().validation
+    assert held_out is not None
+    batch = held_out.batch(np.arange(1000))
+    embedder = open_space("mnist-lenet", weights=SHARED / "nets" / "mnist_lenet.pth")
+    found = embedder(torch.from_numpy(batch.images))
+    assert embedder.name == "mnist-lenet" and found["features"].shape == (1000, 84)
+    assert (found["logits"].argmax(1).numpy() == batch.labels).sum() >= 970
+
+
+@pytest.mark.real_data(SHARED)
+def test_resnet_knows_small_photos() -> None:
+    with tarfile.open(SHARED / "cifar10" / "cifar10_jpeg.tar.gz") as archive:
+        files = [file for file in archive if file.isfile() and "/test/" in f"/{file.name}"][::20]
+        small = torch.from_numpy(np.stack([np.array(Image.open(cast(Any, archive.extractfile(file)))) for file in files]))
+    classes = [file.name.split("/")[-2] for file in files]
+    numbers = torch.tensor([sorted(set(classes)).index(name) for name in classes])
+    found = open_space("cifar10-resnet20", weights=SHARED / "nets" / "cifar10_resnet20.pth")(small)
+    assert found["features"].shape == (len(small), 64)
+    assert (found["logits"].argmax(1) == numbers).float().mean() >= 0.75  # of all: 0.81

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.nn.frozen import FrozenNetwork, Layers, Operations, Run, traced
+from triptych.nn.frozen import FrozenNetwork, Layers, Operations, Run, bordered, traced
+from triptych.nn.inception import inception_v3
 from triptych.nn.precision import widened
 
 NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1"]
@@ -111,93 +112,15 @@ def _mobilenet_v1(net: Operations, x: Tensor) -> Layers:
 
     Keys conv1 and bn1, then dw.N, dbn.N (depthwise), pw.N, pbn.N (pointwise) with N from 0.
     """
-    x = F.relu6(net.norm(net.conv(_bordered(x, stride=2), "conv1", 32, 3, stride=2, bias=False), "bn1", eps=1e-3))
+    x = F.relu6(net.norm(net.conv(bordered(x, 3, stride=2), "conv1", 32, 3, stride=2, bias=False), "bn1", eps=1e-3))
     yield "relu_1", x
     widths = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
     for index, channels in enumerate(widths):
         before, stride = x.shape[1], 2 if index in (1, 3, 5, 11) else 1
-        x = net.conv(_bordered(x, stride=stride), f"dw.{index}", before, 3, stride=stride, groups=before, bias=False)
+        x = net.conv(bordered(x, 3, stride=stride), f"dw.{index}", before, 3, stride=stride, groups=before, bias=False)
         x = F.relu6(net.norm(x, f"dbn.{index}", eps=1e-3))
         x = F.relu6(net.norm(net.conv(x, f"pw.{index}", channels, 1, bias=False), f"pbn.{index}", eps=1e-3))
         yield f"pw_{index + 1}", x
-
-
-def _bordered(x: Tensor, *, stride: int) -> Tensor:
-    """Zeros around x for a 3x3 convolution whose output has ceil(size / stride) pixels."""
-    left_right, top_bottom = ((total // 2, total - total // 2) for total in (2 - (side - 1) % stride for side in (x.shape[3], x.shape[2])))
-    return F.pad(x, (*left_right, *top_bottom))
-
-
-def _inception_v3(net: Operations, x: Tensor) -> Layers:
-    """Inception-v3: "Rethinking the Inception Architecture", Szegedy et al. 2015, arXiv 1512.00567, without its auxiliary classes."""
-    x = _branch(net, x, "Conv2d_1a_3x3", (32, 3), stride=2)
-    x = _branch(net, x, "Conv2d_2a_3x3", (32, 3), border=False)
-    x = F.max_pool2d(_branch(net, x, "Conv2d_2b_3x3", (64, 3)), 3, 2)
-    yield "pool_1", x
-    x = _branch(net, x, "Conv2d_3b_1x1", (80, 1))
-    x = F.max_pool2d(_branch(net, x, "Conv2d_4a_3x3", (192, 3), border=False), 3, 2)
-    yield "pool_2", x
-    for letter, pooled in (("b", 32), ("c", 64), ("d", 64)):
-        x = torch.cat(_mixed_5(net, x, f"Mixed_5{letter}", pooled), dim=1)
-        yield f"mixed_5{letter}", x
-    narrow = _branch(net, x, "Mixed_6a.branch3x3dbl", (64, 1), (96, 3), (96, 3), stride=2)
-    x = torch.cat((_branch(net, x, "Mixed_6a.branch3x3", (384, 3), stride=2), narrow, F.max_pool2d(x, 3, 2)), dim=1)
-    yield "mixed_6a", x
-    for letter, channels in (("b", 128), ("c", 160), ("d", 160), ("e", 192)):
-        x = torch.cat(_mixed_6(net, x, f"Mixed_6{letter}", channels), dim=1)
-        yield f"mixed_6{letter}", x
-    long = _branch(net, x, "Mixed_7a.branch7x7x3", (192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3), stride=2)
-    x = torch.cat((_branch(net, x, "Mixed_7a.branch3x3", (192, 1), (320, 3), stride=2), long, F.max_pool2d(x, 3, 2)), dim=1)
-    yield "mixed_7a", x
-    for letter in ("b", "c"):
-        x = torch.cat(_mixed_7(net, x, f"Mixed_7{letter}"), dim=1)
-        yield f"mixed_7{letter}", x
-
-
-def _mixed_5(net: Operations, x: Tensor, name: str, pooled: int) -> tuple[Tensor, ...]:
-    return (
-        _branch(net, x, f"{name}.branch1x1", (64, 1)),
-        _branch(net, x, f"{name}.branch5x5", (48, 1), (64, 5)),
-        _branch(net, x, f"{name}.branch3x3dbl", (64, 1), (96, 3), (96, 3)),
-        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (pooled, 1)),
-    )
-
-
-def _mixed_6(net: Operations, x: Tensor, name: str, c: int) -> tuple[Tensor, ...]:
-    return (
-        _branch(net, x, f"{name}.branch1x1", (192, 1)),
-        _branch(net, x, f"{name}.branch7x7", (c, 1), (c, (1, 7)), (192, (7, 1))),
-        _branch(net, x, f"{name}.branch7x7dbl", (c, 1), (c, (7, 1)), (c, (1, 7)), (c, (7, 1)), (192, (1, 7))),
-        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (192, 1)),
-    )
-
-
-def _mixed_7(net: Operations, x: Tensor, name: str) -> tuple[Tensor, ...]:
-    short = _branch(net, x, f"{name}.branch3x3_1", (384, 1))
-    long = _branch(net, x, f"{name}.branch3x3dbl", (448, 1), (384, 3))
-    return (
-        _branch(net, x, f"{name}.branch1x1", (320, 1)),
-        _branch(net, short, f"{name}.branch3x3_2a", (384, (1, 3))),
-        _branch(net, short, f"{name}.branch3x3_2b", (384, (3, 1))),
-        _branch(net, long, f"{name}.branch3x3dbl_3a", (384, (1, 3))),
-        _branch(net, long, f"{name}.branch3x3dbl_3b", (384, (3, 1))),
-        _branch(net, F.avg_pool2d(x, 3, 1, 1), f"{name}.branch_pool", (192, 1)),
-    )
-
-
-def _branch(
-    net: Operations, x: Tensor, name: str, *units: tuple[int, int | tuple[int, int]], stride: int = 1, border: bool = True
-) -> Tensor:
-    """Convolutions (channels, kernel) with batch norm and ReLU; the last has the stride, and then no border, the others keep the size."""
-    for number, (channels, kernel) in enumerate(units, start=1):
-        last = number == len(units)
-        step = stride if last else 1
-        rows, columns = (kernel, kernel) if isinstance(kernel, int) else kernel
-        padding = (rows // 2, columns // 2) if border and step == 1 else 0
-        part = f"{name}_{number}" if len(units) > 1 else name
-        x = net.conv(x, f"{part}.conv", channels, (rows, columns), stride=step, padding=padding, bias=False)
-        x = F.relu(net.norm(x, f"{part}.bn", eps=1e-3))
-    return x
 
 
 @dataclass(frozen=True)
@@ -215,7 +138,7 @@ NETWORKS: Mapping[NetworkName, _Network] = {
     "vgg16": _Network(functools.partial(_vgg, (2, 2, 3, 3, 3)), _VGG_LAYERS),
     "alexnet": _Network(_alexnet, ("relu_1", "relu_2", "relu_3", "relu_4", "relu_5")),
     "resnet50": _Network(_resnet50, ("relu_1", "layer_1", "layer_2", "layer_3", "layer_4")),
-    "inception_v3": _Network(_inception_v3, ("pool_1", "pool_2", "mixed_5d", "mixed_6e", "mixed_7c"), "symmetric"),
+    "inception_v3": _Network(inception_v3, ("pool_1", "pool_2", "mixed_5d", "mixed_6e", "mixed_7c"), "symmetric"),
     "squeezenet1_0": _Network(_squeezenet, ("relu_1", "fire_3", "fire_5", "fire_7", "fire_9")),
     "mobilenet_v1": _Network(_mobilenet_v1, ("pw_1", "pw_3", "pw_5", "pw_11", "pw_12"), "symmetric"),
 }

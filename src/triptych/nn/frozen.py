@@ -53,6 +53,14 @@ class Operations:
         return F.linear(x, self.take(f"{name}.weight", (channels, x.shape[-1])), self.take(f"{name}.bias", (channels,)))
 
 
+def bordered(x: Tensor, kernel: int, *, stride: int) -> Tensor:
+    """Zeros around x for a convolution to ceil(size / stride) pixels, as TensorFlow's "same" puts them: the odd one at the end."""
+    left_right, top_bottom = (
+        (total // 2, total - total // 2) for total in (kernel - 1 - (side - 1) % stride for side in (x.shape[3], x.shape[2]))
+    )
+    return F.pad(x, (*left_right, *top_bottom))
+
+
 Run: TypeAlias = Callable[[Operations, Tensor], Layers]
 """A network: its layers by name, in order, of prepared images (b, c, h, w)."""
 
