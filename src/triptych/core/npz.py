@@ -1,4 +1,4 @@
-"""Reading .npz and .npy files that may be damaged or hostile.
+"""Reading .npz and .npy files that may be damaged or hostile, and writing .npz that are larger than memory.
 
 What an array's header says is known before anything of it is unpacked, and no more is unpacked than that. An array that is larger than
 memory is read a row at a time (`Npz.rows`).
@@ -12,7 +12,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +173,39 @@ def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -
         for name in names:
             file.header(name)  # all of them before one is read
         return {name: file.array(name) for name in names}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """An array that is never whole in memory: its blocks, one after the other, have its rows."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Iterable[np.ndarray]
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray | Blocks]) -> None:
+    """Writes an .npz of the arrays by name, none of them compressed. Raises ValueError for blocks that do not make up their shape."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                if isinstance(array, Blocks):
+                    _write_blocks(member, array)
+                else:
+                    np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+def _write_blocks(member: IO[bytes], array: Blocks) -> None:
+    described = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(member, described)
+    written = 0
+    for block in array.blocks:
+        if block.shape[1:] != array.shape[1:] or block.dtype != array.dtype:
+            raise ValueError(f"a block is {block.dtype} of shape {block.shape}, the array {array.dtype} of shape {array.shape}")
+        member.write(np.ascontiguousarray(block).data)
+        written += len(block)
+    if written != array.shape[0]:
+        raise ValueError(f"{written} rows of {array.shape[0]}")
 
 
 def map_npy(path: Path) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
+from triptych.core.npz import Blocks, write_npz
 from triptych.engine.distributed import World
 
 
@@ -33,11 +34,11 @@ def check_kept(out: Path, read: str | Path) -> None:
         raise DataError(f"cannot write {out}: it is the file that is read; choose another --out")
 
 
-def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def save_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
     """Writes the arrays by name, whole or not at all, and makes the folder where it is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # pyright: ignore[reportArgumentType]
+        write_npz(file, arrays)
 
 
 @contextmanager

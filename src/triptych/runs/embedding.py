@@ -1,0 +1,123 @@
+"""What a network says of a set of pictures, as long work: shared between processes, kept in pieces, and taken up again.
+
+The network always sees groups of 32 images, which begin at multiples of 32, and the last one is filled up. So what it says of an image,
+whose last digits depend on the size of the batch, does not depend on the number of processes or on where an earlier call was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from triptych.core.errors import RunError
+from triptych.core.npz import Blocks, DamagedArchive, Npz, UnpackedRows, open_npz
+from triptych.engine.distributed import World
+from triptych.engine.progress import Watch, unwatched
+from triptych.evaluation.feature_set import FeatureSet
+from triptych.evaluation.feature_space import Embedder
+from triptych.runs.files import save_npz
+from triptych.runs.given.pictures import Pictures
+from triptych.runs.pieces import Pieces
+from triptych.runs.work import Part, Within, Work, done
+
+GROUP = 32
+"""Images that a network sees at once."""
+
+IDENTITY = "identity"
+"""The array of a file that says, in JSON, what the others were made of."""
+
+
+def embedded(pictures: Pictures, embedder: Embedder, *, out: Path | None = None, world: World, progress: Watch = unwatched) -> FeatureSet:
+    """All outputs of the network for the pictures, in every process: float32 (n, d) each.
+
+    `out`: an .npz that keeps them and is mapped afterwards, with pieces beside it while the work lasts; one that holds them already is
+    taken as it is. None: in memory. `progress` is told of images. Raises DataError for pictures that cannot be read and an `out` that
+    cannot be written, RunError for outputs that are not finite, Stopped for an interruption.
+    """
+    identity = origin(pictures, embedder)
+    if out is not None and world.on_main(lambda: stored(out, identity, embedder.outputs) is not None):
+        return _taken(out, identity, embedder)
+    count = len(pictures)
+
+    def make(groups: Sequence[int], within: Within) -> Iterator[Part]:
+        for group in groups:
+            yield [group], _outputs(pictures, embedder, range(group * GROUP, min((group + 1) * GROUP, count)), world)
+
+    def told(groups: float, of: float) -> None:
+        progress(min(groups * GROUP, count), min(of * GROUP, count))
+
+    def write(path: Path, _: None) -> None:
+        pieces = Pieces.of(path, identity=work.identity)
+        save_npz(path, {IDENTITY: np.array(json.dumps(identity, sort_keys=True)), **_blocks(pieces, work.count, count)})
+
+    work = Work(-(-count // GROUP), ["embedded", *identity], make)
+    if out is None:
+        return done(work, None, world=world, progress=told, kept="embedded", conclude=_joined, write=lambda path, made: None)
+    done(work, out, world=world, progress=told, kept="embedded", conclude=lambda parts: None, write=write)
+    world.barrier()
+    return _taken(out, identity, embedder)
+
+
+def origin(pictures: Pictures, embedder: Embedder) -> Any:
+    """All that the outputs depend on, as JSON has it: the pictures, wherever they lie, and the network."""
+    content = {name: value for name, value in pictures.identity.items() if name not in ("path", "kind")}
+    return json.loads(json.dumps([content, embedder.identity]))
+
+
+def stored(path: Path, identity: Any, names: Iterable[str]) -> dict[str, np.ndarray] | None:
+    """The arrays of a file that was made of `identity`, mapped; None where it is not there, damaged, or made of something else."""
+    try:
+        with open_npz(path) as file:
+            if said(file) != identity:
+                return None
+            return {name: rows for name in names if not isinstance(rows := file.rows(name), UnpackedRows)}
+    except (DamagedArchive, OSError):
+        return None
+
+
+def said(file: Npz) -> Any:
+    """What a file was made of; None where it does not say. Raises ValueError where that is damaged."""
+    return json.loads(str(file.array(IDENTITY))) if IDENTITY in file.names else None
+
+
+def _taken(out: Path, identity: Any, embedder: Embedder) -> FeatureSet:
+    arrays = stored(out, identity, embedder.outputs)
+    if arrays is None:
+        raise RunError(f"{out} was changed by another command; the same command makes it anew")
+    return FeatureSet(arrays)
+
+
+def _outputs(pictures: Pictures, embedder: Embedder, items: range, world: World) -> dict[str, np.ndarray]:
+    images = pictures.images(items)
+    filled = np.concatenate([images, images[-1:].repeat(GROUP - len(images), axis=0)])
+    outputs = embedder(torch.from_numpy(filled).to(world.device))
+    arrays = {name: values[: len(items)].float().cpu().numpy() for name, values in outputs.items()}
+    for name, values in arrays.items():
+        wrong = ~np.isfinite(values).all(axis=1)
+        if wrong.any():
+            raise RunError(f'{embedder.name}: "{name}" of image {items[int(wrong.argmax())]} is not finite')
+    return arrays
+
+
+def _joined(parts: Iterable[Part]) -> FeatureSet:
+    """The parts of a work in memory, which are in order: so are the shares of the processes."""
+    rows: dict[str, list[np.ndarray]] = {}
+    for _, arrays in parts:
+        for name, values in arrays.items():
+            rows.setdefault(name, []).append(values)
+    return FeatureSet({name: np.concatenate(values) for name, values in rows.items()})
+
+
+def _blocks(pieces: Pieces, groups: int, count: int) -> dict[str, Blocks]:
+    """The arrays that the pieces make up, a piece at a time in memory."""
+    _, first = next(pieces.read(groups))
+
+    def rows(name: str) -> Iterator[np.ndarray]:
+        return (arrays[name] for _, arrays in pieces.read(groups))
+
+    return {name: Blocks((count, values.shape[1]), values.dtype, rows(name)) for name, values in first.items()}

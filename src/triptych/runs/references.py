@@ -1,0 +1,231 @@
+"""References: what is known of the images that others are held against, as statistics in a file or as images.
+
+Images are embedded once. Their features, and the moments of all outputs, stay in the user's cache under a hash of what the images are, how
+they are prepared, and the network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from triptych.core.cache import cache_folder
+from triptych.core.errors import DataError
+from triptych.core.files import explain, remove
+from triptych.core.locks import Held, Lock
+from triptych.core.npz import DamagedArchive, Npz, open_npz
+from triptych.core.reading import open_regular, user_path
+from triptych.data.config import DataConfig
+from triptych.engine.distributed import World
+from triptych.engine.progress import Watch, unwatched
+from triptych.evaluation.feature_set import FeatureSet
+from triptych.evaluation.feature_space import Embedder
+from triptych.evaluation.moments import Moments
+from triptych.runs.embedding import IDENTITY, embedded, origin, said, stored
+from triptych.runs.files import save_npz
+from triptych.runs.given.pictures import Pictures, open_pictures
+from triptych.runs.pieces import digest_of
+
+NAMES = {"features": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}
+"""What guided-diffusion, pytorch-fid and EDM call mean and covariance of an output in their files."""
+COUNT = "count"
+_SYMMETRIC = 1e-3  # of the largest entry: statistics are kept in float32 too
+_FEATURES = "features"  # the output that is kept for each image of a reference
+_WAIT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """A file of statistics."""
+
+    path: Path
+    has_images: bool
+    "Whether it has images too, as guided-diffusion's: arr_0."
+    identity: dict[str, Any]
+    "For JSON: path, kind, and the file's SHA-256."
+
+
+def open_reference(
+    path: str | Path, *, image_size: int | tuple[int, int] | None = None, like: DataConfig | None = None, channels: int | None = None
+) -> Pictures | Statistics:
+    """What lies at a path: a file of statistics (.npz with mu and sigma), or pictures (see `open_pictures`). Raises DataError."""
+    place = user_path(path)
+    if place.suffix.lower() in (".pkl", ".pickle"):
+        reason = f"{place}: pickled, and such a file can run any program"
+        raise DataError(reason, advice="give the .npz of these statistics (mu, sigma), or the images")
+    if place.suffix.lower() == ".npz" and place.exists():
+        names = _names(place)
+        if "mu" in names or "sigma" in names:
+            return Statistics(place, "arr_0" in names, {"path": str(place), "kind": "statistics", "sha256": _sha256(place)})
+    return open_pictures(place, image_size=image_size, like=like, channels=channels)
+
+
+def reference_of(
+    source: str | Path | Pictures | Statistics,
+    embedder: Embedder,
+    *,
+    outputs: Sequence[str] = (_FEATURES,),
+    features: bool = True,
+    world: World,
+    progress: Watch = unwatched,
+) -> FeatureSet:
+    """The moments of `outputs`, and with `features` also the "features" of each image, in every process.
+
+    `source`: what `open_reference` gives, or a path. Statistics are read; pictures are embedded once, and then read from the cache. Raises
+    DataError for statistics that are damaged, lack what is asked for, or are those of another network.
+    """
+    opened = open_reference(source) if isinstance(source, str | Path) else source
+    if not isinstance(opened, Statistics):
+        return _cached(opened, embedder, world=world, progress=progress)
+    moments = _moments(opened.path, embedder, [name for name in outputs if name in NAMES], world.device)
+    if not features:
+        return FeatureSet({}, moments)
+    if not opened.has_images:
+        reason = f"{opened.path}: holds statistics alone"
+        raise DataError(reason, advice="for metrics that look at each image (kid, precision, recall) give the images")
+    return FeatureSet(_cached(open_pictures(opened.path), embedder, world=world, progress=progress).arrays, moments)
+
+
+# Statistics
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        with open_npz(path) as file:
+            return file.names
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
+    except DamagedArchive as error:
+        raise DataError(f"{path}: {error}; copy or make it again") from error
+
+
+def _sha256(path: Path) -> str:
+    with open(open_regular(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: torch.device) -> dict[str, Moments]:
+    """The moments in a file, by output. Raises DataError."""
+    dimensions = _dimensions(embedder, device)
+    try:
+        with open_npz(path) as file:
+            network = said(file)
+            if network is not None and network != embedder.identity:
+                other = network.get("network") if isinstance(network, dict) else network
+                raise DataError(f"{path}: statistics of {other}, not of {embedder.name} as it is here", advice="make them again")
+            count = int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT).shape == () else 0
+            return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
+    except DamagedArchive as error:
+        raise DataError(f"{path}: {error}; copy or make it again") from error
+
+
+def _dimensions(embedder: Embedder, device: torch.device) -> dict[str, int]:
+    """How many numbers each output has."""
+    outputs = embedder(torch.zeros((1, 32, 32, 3), dtype=torch.uint8, device=device))
+    return {name: values.shape[1] for name, values in outputs.items()}
+
+
+def _read(file: Npz, path: Path, output: str, size: int, network: str, count: int) -> Moments:
+    names = NAMES[output]
+    missing = [name for name in names if name not in file.names]
+    if missing:
+        held = ", ".join(file.names)
+        raise DataError(f'{path}: holds {held}, but no {" and ".join(missing)}, the statistics of "{output}"', advice="give the images")
+    for name, shape in zip(names, ((size,), (size, size)), strict=True):
+        header = file.header(name)  # before anything is unpacked
+        if header.shape != shape or header.dtype.kind != "f":
+            found = f"{header.dtype} of shape {list(header.shape)}"
+            reason = f"{path}: {name} is {found}, but {network} has {size} {output}, so {list(shape)} is expected"
+            raise DataError(reason, advice="give statistics of this network, the images, or another --features")
+    mean, covariance = (file.array(name).astype(np.float64) for name in names)
+    if not np.isfinite(mean).all() or not np.isfinite(covariance).all():
+        raise DataError(f"{path}: {' or '.join(names)} holds values that are not finite; copy or make it again")
+    if np.abs(covariance - covariance.T).max() > _SYMMETRIC * np.abs(covariance).max() or np.diagonal(covariance).min() < 0:
+        raise DataError(f"{path}: {names[1]} is no covariance, for it is not symmetric or has variances below 0; make it again")
+    return Moments(count, mean, covariance)
+
+
+# The cache
+
+
+def _cached(pictures: Pictures, embedder: Embedder, *, world: World, progress: Watch) -> FeatureSet:
+    """The features and moments of pictures, from the cache, or made and kept there."""
+    identity = origin(pictures, embedder)
+    place = cache_folder() / "references" / f"{digest_of(identity)}.npz"
+    lock: Lock | None = None
+
+    def begin() -> bool:
+        nonlocal lock
+        if _kept(place, identity, embedder) is not None:
+            return True
+        lock = _waited_for(place)
+        return _kept(place, identity, embedder) is not None  # another command made it meanwhile
+
+    try:
+        if not world.on_main(begin):
+            working = place.with_suffix(".features.npz")
+            made = embedded(pictures, embedder, out=working, world=world, progress=progress)
+            world.on_main(lambda: _keep(place, identity, made))
+            world.on_main(lambda: remove(working))
+        world.barrier()
+        kept = _kept(place, identity, embedder)
+    finally:
+        if lock is not None:
+            lock.release(remove=True)
+    if kept is None:
+        raise DataError(f"{place}: damaged while it was used; the same command makes it anew")
+    return kept
+
+
+def _keep(place: Path, identity: Any, made: FeatureSet) -> None:
+    moments = {output: made.moments(output) for output in NAMES if output in made.arrays}
+    arrays: dict[str, np.ndarray] = {IDENTITY: np.array(json.dumps(identity, sort_keys=True)), _FEATURES: made.arrays[_FEATURES]}
+    for output, found in moments.items():
+        arrays |= dict(zip(NAMES[output], (found.mean, found.covariance), strict=True))
+    try:
+        save_npz(place, arrays)
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _kept(place: Path, identity: Any, embedder: Embedder) -> FeatureSet | None:
+    """What the cache has; None where it lacks it, or it is damaged."""
+    outputs = [output for output in NAMES if output in embedder.outputs]
+    arrays = stored(place, identity, [_FEATURES, *(name for output in outputs for name in NAMES[output])])
+    if arrays is None:
+        return None
+    features = arrays[_FEATURES]
+    moments = {output: Moments(len(features), *(np.array(arrays[name]) for name in NAMES[output])) for output in outputs}
+    return FeatureSet({_FEATURES: features}, moments)
+
+
+def _waited_for(place: Path) -> Lock:
+    """The lock on an entry of the cache, when other commands are done with it."""
+    said_so = False
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                return Lock(place.with_suffix(".lock"))
+            except Held as holder:
+                if not said_so:
+                    warnings.warn(f"another command ({holder}) embeds this reference: waiting for it", stacklevel=2)
+                said_so = True
+                time.sleep(_WAIT_SECONDS)
+    except OSError as error:
+        raise _unwritable(place, error) from error
+
+
+def _unwritable(place: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write {place}: {explain(error)}", advice="name another folder by TRIPTYCH_CACHE")
