@@ -102,7 +102,11 @@ def test_errors_are_one_line_and_code_2(styled: str, mapped: str, tmp_path: Path
         ([styled, "--seed", "3"], f"no input given; {usage}"),
         ([styled, folder, "--held-out"], f"--held-out: got an input, {folder!r}, too; give one of them"),
         ([styled, str(tmp_path / "none")], f"{tmp_path / 'none'}: does not exist"),
-        ([styled, folder, "--style-each"], "--style-each: got true, but there are no style images"),
+        ([styled, folder, "--style-each"], "--style-each: got true, but there are no style images to take in turn; give them by --style\n"),
+        (
+            [styled, folder, "--style", folder, "--style-count", "2"],
+            "all answers would have the one style that is given; take style images in turn by --style-each\n",
+        ),
         ([mapped, folder, "--style", folder], "--style: Mirror takes no style from images"),
         ([mapped, folder, "--style-count", "2"], "--style-count: got 2, but Mirror draws no style at random"),
         ([styled, folder, "--size", "18"], "--size: got 18, expected multiples of 4 from 8 to 16384"),

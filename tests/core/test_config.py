@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from dataclasses import field
 from typing import Literal
 
@@ -111,6 +112,20 @@ def test_an_error_in_a_list_of_tables_names_the_table(values, message):
     with pytest.raises(ConfigError) as caught:
         Gallery.from_dict(values)
     assert str(caught.value) == message
+
+
+def test_a_reason_names_other_settings_as_the_user_knows_them():
+    error = ConfigError("pick", "got 3 beside {}; leave out {}", ["of_all", "pick"])
+    assert str(error) == "pick: got 3 beside of_all; leave out pick"
+    named = error.inside("edit").renamed(lambda name: f"--{name.replace('_', '-')}")
+    assert (named.setting, str(named)) == ("--edit.pick", "--edit.pick: got 3 beside --edit.of-all; leave out --edit.pick")
+    assert str(ConfigError("pick", "got {}").renamed(str.upper)) == "PICK: got {}", "a user's braces are no places"
+
+
+def test_an_error_reaches_other_processes_whole():
+    error = pickle.loads(pickle.dumps(ConfigError("a", "got 3 beside {}", ["b"]).inside("x")))
+    assert isinstance(error, ConfigError) and str(error) == "x.a: got 3 beside x.b"
+    assert (error.setting, error.reason, str(error.renamed(str.upper))) == ("x.a", "got 3 beside x.b", "X.A: got 3 beside X.B")
 
 
 def test_a_missing_setting_is_named():

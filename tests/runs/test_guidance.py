@@ -68,14 +68,26 @@ def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None
 
 def test_what_is_refused(runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = open_run(runs["plain"])
-    with pytest.raises(ConfigError, match="guide_with: got a weaker model beside a classifier"):
+    with pytest.raises(ConfigError, match=r"guide_with: got a weaker model beside a classifier \(guide\); give one of them"):
         run.sample(2, guide=runs["judge"], guide_with=runs["told"], device="cpu")
     with pytest.raises(ConfigError, match=r"guidance_scale: got 30\.0, but this model was not trained with model\.label_dropout"):
         run.sample(2, settings=settings_of(run), device="cpu")
     for arguments, line in (
-        (["--guide", str(runs["told"])], "--guide: ADM is no classifier of noisy images; a weaker model goes to guide_with"),
+        (["--guide", str(runs["told"])], "--guide: ADM is no classifier of noisy images; a weaker model goes to --guide-with"),
+        (
+            ["--guide-with", str(runs["judge"]), "--guidance-scale", "2"],
+            "--guide-with: NoisyClassifier is no diffusion model of images; a classifier goes to --guide\n",
+        ),
+        (
+            ["--guide", str(runs["judge"]), "--guide-with", str(runs["told"])],
+            "--guide-with: got a weaker model beside a classifier (--guide); give one of them",
+        ),
+        (
+            ["--guidance-interval", "0.1,0.2"],
+            "--guidance-interval: got 0.1, 0.2, but nothing guides; give a guide, or a --guidance-scale other than 1",
+        ),
         (["--guide", str(tmp_path / "none")], "there is no config.json"),
-        (["--guide-with", str(runs["plain"])], "--guidance-scale: got 1.0, at which a weaker model (guide_with) changes nothing"),
+        (["--guide-with", str(runs["plain"])], "--guidance-scale: got 1.0, at which a weaker model (--guide-with) changes nothing"),
         (["--guide", str(runs["judge"]), "--labels", "12"], "--labels: got 12, expected 0 to 9"),
         (["--guide", str(runs["judge"]), "--guidance-scale", "-1"], "--guidance-scale: got -1.0, expected 0 or more"),
     ):

@@ -61,15 +61,14 @@ def flag_value(flag: str, arguments: Sequence[str]) -> str | None:
 
 @contextmanager
 def named_as_flags(*parts: Config) -> Iterator[None]:
-    """Within it a ConfigError about a setting of `parts` names the flag."""
+    """Within it a ConfigError names the flags of the settings of `parts` that it is about."""
     from triptych.cli.settings import flag_name, flags_of
 
+    settings = {flag.setting for part in parts for flag in flags_of(part)}
     try:
         yield
     except ConfigError as error:
-        if error.setting in {flag.setting for part in parts for flag in flags_of(part)}:
-            raise ConfigError(flag_name(error.setting), error.reason) from None
-        raise
+        raise error.renamed(lambda name: flag_name(name) if name in settings else name) from None
 
 
 def at_checkpoint(arguments: Sequence[str]) -> list[str]:

@@ -68,7 +68,7 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     try:
         return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
     except ConfigError as error:
-        raise ConfigError(flag_name(error.setting), error.reason) from None
+        raise error.renamed(flag_name) from None
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

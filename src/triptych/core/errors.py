@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, characters that turn the direction of text, and bytes of file names that are not UTF-8."""
@@ -23,18 +23,25 @@ class ConfigError(UserError, ValueError):
     """A setting is unknown, has the wrong type or is out of range.
 
     `setting` is the dotted name as it is written in a configuration ("train.batch_size"), in a list of tables with the number of the
-    table from 0 on ("train.averages[1].rate"); `reason` the rest of the message.
+    table from 0 on ("train.averages[1].rate"); `reason` the rest of the message. `names`: settings beside it, or in the same section,
+    which the reason names: each has {} in its place.
     """
 
-    def __init__(self, setting: str, reason: str) -> None:
-        super().__init__(f"{setting}: {reason}" if setting else reason)
-        self.setting = setting
-        self.reason = reason
+    def __init__(self, setting: str, reason: str, names: Sequence[str] = ()) -> None:
+        self.setting, self._unnamed, self._names = setting, reason, tuple(names)
+        self.reason = reason.format(*names) if names else reason
+        super().__init__(f"{setting}: {self.reason}" if setting else self.reason)
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, str, tuple[str, ...]]]:
+        return ConfigError, (self.setting, self._unnamed, self._names)  # between processes: `args` is the message alone
+
+    def renamed(self, name_of: Callable[[str], str]) -> ConfigError:
+        """The same error for a user who knows the settings by other names."""
+        return ConfigError(name_of(self.setting), self._unnamed, [name_of(name) for name in self._names])
 
     def inside(self, section: str) -> ConfigError:
         """The same error, seen from one level further out."""
-        dot = "" if not self.setting or self.setting.startswith("[") else "."
-        return ConfigError(f"{section}{dot}{self.setting}", self.reason)
+        return self.renamed(lambda name: f"{section}{'' if not name or name.startswith('[') else '.'}{name}")
 
 
 class DataError(UserError):

@@ -113,7 +113,8 @@ class ADM(DiffusionModel):
     def guided_by(self, classifier: Model) -> GuidedADM:
         """This model's sampler, led by a NoisyImageClassifier of the same images, noise and classes; ConfigError for any other."""
         if not isinstance(classifier, NoisyImageClassifier):
-            raise ConfigError("guide", f"{type(classifier).__name__} is no classifier of noisy images; a weaker model goes to guide_with")
+            reason = f"{type(classifier).__name__} is no classifier of noisy images; a weaker model goes to {{}}"
+            raise ConfigError("guide", reason, ["guide_with"])
         _require_same("guide", self, classifier)
         if self.num_classes not in (None, classifier.num_classes):
             raise ConfigError("guide", f"it tells {classifier.num_classes} classes apart, this model has {self.num_classes}")
@@ -122,7 +123,8 @@ class ADM(DiffusionModel):
     def guided_with(self, weaker: Model) -> GuidedADM:
         """This model's sampler, led away from a LabelledPredictor of the same images, noise and classes; ConfigError for any other."""
         if not isinstance(weaker, LabelledPredictor):
-            raise ConfigError("guide_with", f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to guide")
+            reason = f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to {{}}"
+            raise ConfigError("guide_with", reason, ["guide"])
         _require_same("guide_with", self, weaker)
         if weaker.num_classes not in (None, self.num_classes):
             classes = "none" if self.num_classes is None else self.num_classes

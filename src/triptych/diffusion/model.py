@@ -238,10 +238,9 @@ class DiffusionModel(Model):
         """Without another model: the network itself, told no label; nothing at scale 1."""
         if settings.guidance_scale == 1:
             if settings.guidance_interval is not None:
-                raise ConfigError(
-                    "guidance_interval",
-                    f"got {spelled(settings.guidance_interval)}, but nothing guides; give a guide, or a guidance_scale other than 1",
-                )
+                got = spelled(settings.guidance_interval)
+                reason = f"got {got}, but nothing guides; give a guide, or a {{}} other than 1"
+                raise ConfigError("guidance_interval", reason, ["guidance_scale"])
             return Guide()
         if self.config.label_dropout == 0:
             raise ConfigError(

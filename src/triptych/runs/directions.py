@@ -164,7 +164,7 @@ class Edit:
         if ranges and self.between is not None:
             raise ConfigError("between", f"got {spelled(self.between)} beside a range for {next(iter(ranges))}, expected one of the two")
         if self.pick is not None and self.between is not None:
-            raise ConfigError("between", f"got {spelled(self.between)} beside pick, expected one of the two")
+            raise ConfigError("between", f"got {spelled(self.between)} beside {{}}, expected one of the two", ["pick"])
         least = 2 if self.columns else 1
         if self.count is not None and self.count < least:
             raise ConfigError("count", f"got {self.count}, expected at least {least}")

@@ -37,12 +37,13 @@ def guided(
     if guide is None and guide_with is None:
         return GuidedSampler(model, run.spec, {})
     if guide is not None and guide_with is not None:
-        raise ConfigError("guide_with", "got a weaker model beside a classifier (guide); give one of them")
+        raise ConfigError("guide_with", "got a weaker model beside a classifier ({}); give one of them", ["guide"])
     setting, directory = ("guide", guide) if guide is not None else ("guide_with", guide_with)
     if not isinstance(model, Guidable):
         raise ConfigError(setting, f"{type(model).__name__} cannot be guided")
     if guide is None and getattr(settings, "guidance_scale", None) == 1:
-        raise ConfigError("guidance_scale", "got 1.0, at which a weaker model (guide_with) changes nothing; give more than 1")
+        reason = "got 1.0, at which a weaker model ({}) changes nothing; give more than 1"
+        raise ConfigError("guidance_scale", reason, ["guide_with"])
     other = StoredRun(RunDirectory(Path(str(directory))))
     theirs, ours = other.spec.class_names, run.spec.class_names
     if theirs is not None and ours is not None and theirs != ours:

@@ -175,13 +175,13 @@ def check_styles(model: Translator, *, styled: bool, each: bool, answers: int, h
     if styled and model.styles == "none":
         raise ConfigError("style", f"{name} takes no style from images; leave it out")
     if each and not styled:
-        raise ConfigError("style_each", "got true, but there are no style images to take in turn; give them by style")
+        raise ConfigError("style_each", "got true, but there are no style images to take in turn; give them by {}", ["style"])
     if model.styles == "required" and not styled and not held_out:
         raise ConfigError("style", f"missing: {name} makes images with the look of others; give one or several of them")
     if answers > 1 and not each and (styled or not model.random_styles):
-        in_turn = "" if model.styles == "none" else "; take style images in turn by style_each"
+        in_turn = "" if model.styles == "none" else "; take style images in turn by {}"
         why = "all answers would have the one style that is given" if styled else f"{name} draws no style at random: it has one answer"
-        raise ConfigError("style_count", f"got {answers}, but {why}{in_turn}")
+        raise ConfigError("style_count", f"got {answers}, but {why}{in_turn}", ["style_each"])
 
 
 # Making -----------------------------------------------------------------------------------------------------------------
