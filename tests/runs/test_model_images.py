@@ -15,7 +15,7 @@ from tests.runs.translators import close, halved
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
 from triptych.runs import Run, train
-from triptych.runs.given.data_images import DataImages, Spread
+from triptych.runs.given.data_images import Spread, model_reference
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
 
@@ -42,7 +42,7 @@ def made(run: Run, count: int, **request: Any) -> ModelImages:
     maker = maker_of(run, ImageRequest(**request))
     opened = run.open(Loading(device="cpu"))
     assert run.origin() == opened.origin
-    return maker.made(opened, count, maker.identity(count, opened.origin))
+    return maker.made(opened, count)
 
 
 def test_a_sample_is_the_same_to_the_bit_whoever_asks(tiny: Any) -> None:
@@ -84,7 +84,7 @@ def test_translations_with_a_truth(mapped: Run) -> None:
     assert held is not None and found.truth is not None
     assert np.array_equal(found.truth([1, 0]), held.batch(np.array([1, 0])).images)
     assert found.size == (8, 12) and found.answers == 1
-    real = DataImages(mapped)
+    real = model_reference(mapped)
     assert np.array_equal(real.images([0]), mapped.config.data.open().train.batch(np.array([0])).images)
 
 
@@ -109,7 +109,7 @@ def test_between_two_domains_each_image_counts_once(tiny: Any) -> None:
     a, b = train_set.domains
     there = run.config.model.translation
     back = there.updated({"direction": "b-to-a"})
-    real, other = DataImages(run, settings=there), DataImages(run, settings=back)
+    real, other = model_reference(run, settings=there), model_reference(run, settings=back)
     assert (len(real), len(other)) == (len(b), len(a))
     assert np.array_equal(real.images([3]), b.batch(np.array([3])).images)
     assert np.array_equal(other.images([3]), a.batch(np.array([3])).images)
@@ -119,12 +119,12 @@ def test_between_two_domains_each_image_counts_once(tiny: Any) -> None:
 
 def test_of_a_few_shot_model_the_held_out_classes_are_the_reference(tiny: Any) -> None:
     run = tiny("funit-omniglot")
-    real = DataImages(run)
-    assert real.split == "validation" and real.name.startswith("held-out images of ")
+    real = model_reference(run)
+    assert real.identity["split"] == "validation" and real.name.startswith("held-out images of ")
     found = made(run, 3)
     assert np.array_equal(found.images(range(3)), np.concatenate([found.images([k]) for k in range(3)]))
-    assert DataImages(run, split="all").images([0]).shape == (1, 32, 32, 1)
-    assert len(DataImages(run, split="all")) == len(real) + len(DataImages(run, split="train"))
+    assert model_reference(run, split="all").images([0]).shape == (1, 32, 32, 1)
+    assert len(model_reference(run, split="all")) == len(real) + len(model_reference(run, split="train"))
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_all_that_the_images_depend_on_is_in_their_identity(tiny: Any, tmp_path:
     run = tiny("adm-digits")
     requests: list[dict[str, Any]] = [{}, {"seed": 1}, {"labels": [1]}, {"settings": run.config.model.sampling.updated(FAST)}]
     requests += [{"guide": tiny("classifier-digits").directory}]
-    identities = [maker_of(run, ImageRequest(**request)).identity(5, run.origin()) for request in requests]
+    identities = [maker_of(run, ImageRequest(**request)).identity(5, origin=run.origin(), precision="float32") for request in requests]
     assert all(one != other for k, one in enumerate(identities) for other in identities[:k])
     run = tiny("munit-mnist")
-    counts = [maker_of(run, ImageRequest(style_count=count)).identity(5, run.origin()) for count in (1, 2)]
+    counts = [maker_of(run, ImageRequest(style_count=count)).identity(5, origin=run.origin(), precision="float32") for count in (1, 2)]
     assert counts[0] != counts[1]

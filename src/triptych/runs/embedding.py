@@ -7,7 +7,8 @@ whose last digits depend on the size of the batch, does not depend on the number
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,44 @@ IDENTITY = "identity"
 """The array of a file that says, in JSON, what the others were made of."""
 
 
-def embedded(pictures: Pictures, embedder: Embedder, *, out: Path | None = None, world: World, progress: Watch = unwatched) -> FeatureSet:
-    """All outputs of the network for the pictures, in every process: float32 (n, d) each.
+@dataclass(frozen=True)
+class Look:
+    """Something that is found at each image of a set."""
 
-    `out`: an .npz that keeps them and is mapped afterwards, with pieces beside it while the work lasts; one that holds them already is
-    taken as it is. None: in memory. `progress` is told of images. Raises DataError for pictures that cannot be read and an `out` that
-    cannot be written, RunError for outputs that are not finite, Stopped for an interruption.
+    outputs: tuple[str, ...]
+    "The names of what is found."
+    identity: Any
+    "All that it depends on besides the images; JSON."
+    find: Callable[[Sequence[int], np.ndarray], Mapping[str, np.ndarray]]
+    "From the numbers of a group's images, and these, uint8 (b, h, w, c), to a row for each, by name: (b, ...)."
+
+
+def embedded(pictures: Pictures, embedder: Embedder, *, out: Path | None = None, world: World, progress: Watch = unwatched) -> FeatureSet:
+    """All outputs of the network for the pictures, in every process: float32 (n, d) each. Raises RunError where they are not finite.
+
+    The rest as in `looked_at`.
     """
-    identity = origin(pictures, embedder)
-    if out is not None and world.on_main(lambda: stored(out, identity, embedder.outputs) is not None):
-        return _taken(out, identity, embedder)
+    return FeatureSet(looked_at(pictures, [network(embedder, world.device)], out=out, world=world, progress=progress))
+
+
+def looked_at(
+    pictures: Pictures, looks: Sequence[Look], *, out: Path | None = None, world: World, progress: Watch = unwatched
+) -> dict[str, np.ndarray]:
+    """What is found at the pictures, in one pass, by name: a row for each, in their order and in every process.
+
+    `out`: an .npz that keeps it and is mapped afterwards, with pieces beside it while the work lasts; one that holds it already is
+    taken as it is. None: in memory. `progress` is told of images. Raises DataError for pictures that cannot be read and an `out` that
+    cannot be written, Stopped for an interruption.
+    """
+    identity = origin(pictures, *(look.identity for look in looks))
+    names = [name for look in looks for name in look.outputs]
+    if out is not None and world.on_main(lambda: stored(out, identity, names) is not None):
+        return _taken(out, identity, names)
     count = len(pictures)
 
     def make(groups: Sequence[int], within: Within) -> Iterator[Part]:
         for group in groups:
-            yield [group], _outputs(pictures, embedder, range(group * GROUP, min((group + 1) * GROUP, count)), world)
+            yield [group], _found(pictures, looks, range(group * GROUP, min((group + 1) * GROUP, count)))
 
     def told(groups: float, of: float) -> None:
         progress(min(groups * GROUP, count), min(of * GROUP, count))
@@ -55,18 +79,34 @@ def embedded(pictures: Pictures, embedder: Embedder, *, out: Path | None = None,
         pieces = Pieces.of(path, identity=work.identity)
         save_npz(path, {IDENTITY: np.array(json.dumps(identity, sort_keys=True)), **_blocks(pieces, work.count, count)})
 
-    work = Work(-(-count // GROUP), ["embedded", *identity], make)
+    work = Work(-(-count // GROUP), ["embedded", *identity, names], make)
     if out is None:
         return done(work, None, world=world, progress=told, kept="embedded", conclude=_joined, write=lambda path, made: None)
     done(work, out, world=world, progress=told, kept="embedded", conclude=lambda parts: None, write=write)
     world.barrier()
-    return _taken(out, identity, embedder)
+    return _taken(out, identity, names)
 
 
-def origin(pictures: Pictures, embedder: Embedder) -> Any:
-    """All that the outputs depend on, as JSON has it: the pictures, wherever they lie, and the network."""
+def network(embedder: Embedder, device: torch.device, outputs: Iterable[str] | None = None) -> Look:
+    """What a network says of images: float32 (b, d). `outputs`: some of its own; None: all."""
+    wanted = embedder.outputs if outputs is None else tuple(name for name in embedder.outputs if name in set(outputs))
+
+    def find(items: Sequence[int], images: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = embedder(torch.from_numpy(images).to(device))
+        arrays = {name: outputs[name].float().cpu().numpy() for name in wanted}
+        for name, values in arrays.items():
+            wrong = ~np.isfinite(values).all(axis=1)
+            if wrong.any():
+                raise RunError(f'{embedder.name}: "{name}" of image {items[int(wrong.argmax())]} is not finite')
+        return arrays
+
+    return Look(wanted, embedder.identity, find)
+
+
+def origin(pictures: Pictures, *looks: Any) -> Any:
+    """All that the outputs depend on, as JSON has it: the pictures, wherever they lie, and the identities of what looks at them."""
     content = {name: value for name, value in pictures.identity.items() if name not in ("path", "kind")}
-    return json.loads(json.dumps([content, embedder.identity]))
+    return json.loads(json.dumps([content, *looks]))
 
 
 def stored(path: Path, identity: Any, names: Iterable[str]) -> dict[str, np.ndarray] | None:
@@ -85,32 +125,28 @@ def said(file: Npz) -> Any:
     return json.loads(str(file.array(IDENTITY))) if IDENTITY in file.names else None
 
 
-def _taken(out: Path, identity: Any, embedder: Embedder) -> FeatureSet:
-    arrays = stored(out, identity, embedder.outputs)
+def _taken(out: Path, identity: Any, names: Sequence[str]) -> dict[str, np.ndarray]:
+    arrays = stored(out, identity, names)
     if arrays is None:
         raise RunError(f"{out} was changed by another command; the same command makes it anew")
-    return FeatureSet(arrays)
-
-
-def _outputs(pictures: Pictures, embedder: Embedder, items: range, world: World) -> dict[str, np.ndarray]:
-    images = pictures.images(items)
-    filled = np.concatenate([images, images[-1:].repeat(GROUP - len(images), axis=0)])
-    outputs = embedder(torch.from_numpy(filled).to(world.device))
-    arrays = {name: values[: len(items)].float().cpu().numpy() for name, values in outputs.items()}
-    for name, values in arrays.items():
-        wrong = ~np.isfinite(values).all(axis=1)
-        if wrong.any():
-            raise RunError(f'{embedder.name}: "{name}" of image {items[int(wrong.argmax())]} is not finite')
     return arrays
 
 
-def _joined(parts: Iterable[Part]) -> FeatureSet:
+def _found(pictures: Pictures, looks: Sequence[Look], items: range) -> dict[str, np.ndarray]:
+    lacking = GROUP - len(items)
+    images = pictures.images(items)
+    filled = np.concatenate([images, images[-1:].repeat(lacking, axis=0)])
+    numbers = [*items, *[items[-1]] * lacking]
+    return {name: values[: len(items)] for look in looks for name, values in look.find(numbers, filled).items()}
+
+
+def _joined(parts: Iterable[Part]) -> dict[str, np.ndarray]:
     """The parts of a work in memory, which are in order: so are the shares of the processes."""
     rows: dict[str, list[np.ndarray]] = {}
     for _, arrays in parts:
         for name, values in arrays.items():
             rows.setdefault(name, []).append(values)
-    return FeatureSet({name: np.concatenate(values) for name, values in rows.items()})
+    return {name: np.concatenate(values) for name, values in rows.items()}
 
 
 def _blocks(pieces: Pieces, groups: int, count: int) -> dict[str, Blocks]:
@@ -120,4 +156,4 @@ def _blocks(pieces: Pieces, groups: int, count: int) -> dict[str, Blocks]:
     def rows(name: str) -> Iterator[np.ndarray]:
         return (arrays[name] for _, arrays in pieces.read(groups))
 
-    return {name: Blocks((count, values.shape[1]), values.dtype, rows(name)) for name, values in first.items()}
+    return {name: Blocks((count, *values.shape[1:]), values.dtype, rows(name)) for name, values in first.items()}

@@ -8,7 +8,7 @@ and whatever number of images is asked for.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,12 +111,13 @@ class Maker(ABC):
         self.run, self.request = run, request
         self.size, self.channels = run.spec.height_and_width, run.spec.channels
 
-    def identity(self, count: int, origin: dict[str, Any]) -> dict[str, Any]:
+    def identity(self, count: int, *, origin: Mapping[str, Any], precision: str) -> dict[str, Any]:
         """All that the images depend on; JSON. `origin`: of the run's weights."""
-        return {"weights": origin, "seed": self.request.seed, "count": count, "settings": self.settings.to_dict()} | self._further()
+        asked = {"weights": dict(origin), "seed": self.request.seed, "settings": self.settings.to_dict(), "precision": precision}
+        return {"kind": "run", "path": str(self.run.directory), "count": count} | asked | self._further()
 
     @abstractmethod
-    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+    def made(self, opened: Opened, count: int) -> ModelImages:
         """So many images by the model with its weights."""
 
     def _further(self) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class SampleMaker(Maker):
         hashes = {name: StoredRun(RunDirectory(Path(directory))).origin()["hash"] for name, directory in guides.items()}
         return {"labels": None if self.request.labels is None else list(self.request.labels)} | hashes
 
-    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+    def made(self, opened: Opened, count: int) -> ModelImages:
         request, chunk = self.request, self._chunk(opened.world.device)
         sampler = guided(
             opened.model, self.run, guide=request.guide, guide_with=request.guide_with, settings=self.settings, world=opened.world
@@ -174,7 +175,7 @@ class SampleMaker(Maker):
             size=self.size,
             channels=self.channels,
             chunk=chunk,
-            identity=identity,
+            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             labels=None if labels is None else labels[:count],
         )
 
@@ -193,7 +194,7 @@ class UpsamplingMaker(Maker):
     def _further(self) -> dict[str, Any]:
         return {"inputs": self._split}
 
-    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+    def made(self, opened: Opened, count: int) -> ModelImages:
         images, upsampler = Spread(self._images, count), require_upsampler(opened.model)
 
         def originals(items: Sequence[int]) -> np.ndarray:
@@ -212,7 +213,7 @@ class UpsamplingMaker(Maker):
             size=self.size,
             channels=self.channels,
             chunk=chunk,
-            identity=identity,
+            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             labels=images.labels,
             truth=originals,
         )
@@ -238,7 +239,7 @@ class TranslationMaker(Maker):
         origin = None if self._styles is None else self._styles.origin
         return {"inputs": self._split, "styles": origin, "answers": self.request.style_count}
 
-    def made(self, opened: Opened, count: int, identity: dict[str, Any]) -> ModelImages:
+    def made(self, opened: Opened, count: int) -> ModelImages:
         answers, request, device = self.request.style_count, self.request, opened.world.device
         inputs = -(-count // answers)
         images = Spread(self._images, inputs, available=self._inputs)
@@ -263,7 +264,7 @@ class TranslationMaker(Maker):
             size=self.size,
             channels=self.channels,
             chunk=at_once * answers,
-            identity=identity,
+            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             truth=truth if has_truth(wanted, opened.model) else None,
             answers=answers,
         )

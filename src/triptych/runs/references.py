@@ -161,7 +161,7 @@ def _read(file: Npz, path: Path, output: str, size: int, network: str, count: in
 
 def _cached(pictures: Pictures, embedder: Embedder, *, world: World, progress: Watch) -> FeatureSet:
     """The features and moments of pictures, from the cache, or made and kept there."""
-    identity = origin(pictures, embedder)
+    identity = origin(pictures, embedder.identity)
     place = cache_folder() / "references" / f"{digest_of(identity)}.npz"
     lock: Lock | None = None
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
-
 import numpy as np
 
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
-from triptych.data.domains import UnpairedDataConfig, UnpairedImages
+from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data, ImageSet, Loaded
+from triptych.runs.given.pictures import Split, SplitPictures
 from triptych.runs.stored import StoredRun
 
-Split = Literal["train", "validation", "all"]
-
-_OF_TRAINING = ("workers", "flip", "crop", "augment", "anchor_size", "jitter")
-"""Settings of the data without effect on images that are not varied."""
 _SPLITS = {"train": "training images", "validation": "held-out images", "all": "all images"}
 
 
@@ -30,11 +24,6 @@ def reopened(config: DataConfig, spec: DataSpec) -> Data:
     if now != before:
         raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {now} in place of {before})")
     return data
-
-
-def written(run: StoredRun) -> dict[str, Any]:
-    """The settings that the run's images depend on, where they are not varied; JSON."""
-    return {name: value for name, value in run.config.data.to_dict().items() if name not in _OF_TRAINING}
 
 
 class Spread(ImageSet):
@@ -57,41 +46,20 @@ class Spread(ImageSet):
         return self._images.batch(self._items[items])
 
 
-class DataImages:
-    """Real images of a run's data, for an evaluation: of a model between two domains, those of the domain that it translates to."""
+def model_reference(run: StoredRun, *, split: Split | None = None, settings: Config | None = None) -> SplitPictures:
+    """The real images that those of the run's model should be like: of a model between two domains those that it translates to.
 
-    def __init__(self, run: StoredRun, *, split: Split | None = None, settings: Config | None = None) -> None:
-        """`split`: None for those of the training; of a few-shot model the held-out ones, whose classes its images have.
-
-        `settings`: of a translation, which say its direction. Raises ConfigError or DataError where there are no such images.
-        """
-        config = run.config.data
-        data = reopened(config, run.spec)
-        self.split: Split = split or ("validation" if isinstance(config, FewShotDataConfig) and data.validation is not None else "train")
-        wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[self.split]
-        found = [_target(images, settings) for images in wanted if images is not None]
-        if not found:
-            raise ConfigError("split", f"got {self.split}, but the run's data has no held-out images; use train")
-        self._sets, self._ends = found, np.cumsum([len(images) for images in found])
-        self.size, self.channels = run.spec.height_and_width, run.spec.channels
-        labelled = [images.labels for images in found if images.labels is not None]
-        self.labels = np.concatenate(labelled) if len(labelled) == len(found) else None
-        direction = getattr(settings, "direction", None) if isinstance(config, UnpairedDataConfig) else None
-        self.identity: dict[str, Any] = {"data": written(run), "split": self.split, "count": len(self)}
-        self.identity |= {} if direction is None else {"direction": direction}
-        self.name = f"{_SPLITS[self.split]} of {config.path or 'the built-in digits'}"
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def images(self, items: Sequence[int]) -> np.ndarray:
-        """uint8 (b, h, w, c), cut as held-out images are. Raises DataError naming a file."""
-        made = np.empty((len(items), *self.size, self.channels), dtype=np.uint8)
-        for k, item in enumerate(items):
-            number = int(np.searchsorted(self._ends, item, side="right"))
-            images = self._sets[number]
-            made[k] = images.batch(np.array([item - int(self._ends[number]) + len(images)])).images[0]
-        return made
+    `split`: None for the images of the training; of a few-shot model the held-out ones, whose classes its images have. `settings`: of a
+    translation, which say its direction. Raises ConfigError or DataError where there are none.
+    """
+    config = run.config.data
+    data = reopened(config, run.spec)
+    split = split or ("validation" if isinstance(config, FewShotDataConfig) and data.validation is not None else "train")
+    if split == "validation" and data.validation is None:
+        raise ConfigError("split", "got validation, but the run's data has no held-out images; use train")
+    wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
+    name = f"{_SPLITS[split]} of {config.path or 'the built-in digits'}"
+    return SplitPictures(name, config, split, [_target(images, settings) for images in wanted if images is not None], data.spec)
 
 
 def _target(images: ImageSet, settings: Config | None) -> ImageSet:

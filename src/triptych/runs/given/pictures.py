@@ -165,7 +165,9 @@ class SplitPictures:
     """Sets of images of a training, end to end."""
 
     def __init__(self, name: str, data: DataConfig, split: Split, sets: Sequence[ImageSet], spec: DataSpec) -> None:
-        self._name, self._data, self._split, self._sets, self._spec = name, data, split, sets, spec
+        self.name = name
+        "What messages call them."
+        self._data, self._split, self._sets, self._spec = data, split, sets, spec
         self._ends = np.cumsum([len(images) for images in sets])
         labels = [images.labels for images in sets if images.labels is not None]
         self.labels = np.concatenate(labels) if len(labels) == len(sets) else None
@@ -193,7 +195,7 @@ class SplitPictures:
             _add(hashed, images.content(number))
         settings = self._data.to_dict()
         return {
-            "path": self._name,
+            "path": self.name,
             "kind": self._data.kind_name,
             "split": self._split,
             "count": len(self),
