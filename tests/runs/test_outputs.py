@@ -124,6 +124,24 @@ def test_of_two_commands_with_one_output_the_second_is_refused(case: Case, tmp_p
     assert contents(tmp_path / "both") == contents(tmp_path / "alone")
 
 
+def test_what_a_run_keeps_is_not_mixed_with_what_is_made_of_it(case: Case, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for part in ("checkpoints/000000008", "samples"):
+        (run / part).mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    places = [run / "checkpoints" / case.out, run / "samples" / case.out]
+    places += {"": [run, run / "checkpoints", run / "evaluations"], ".json": [run / "config.json"]}.get(Path(case.out).suffix, [])
+    there = sorted(run.rglob("*"))
+    for place in places:
+        with pytest.raises(DataError) as caught:
+            case.act(place, nothing)
+        another = f"{run}/mine{place.suffix}"
+        assert str(caught.value) == f"cannot write {place}: the run {run} keeps its own files there; choose another --out, as {another}"
+        assert sorted(run.rglob("*")) == there
+    case.act(Path(another), nothing)
+    assert Path(another).exists()
+
+
 def test_pieces_that_vanish_are_an_error_and_no_image_of_chance(flow: Run, tmp_path: Path) -> None:
     def removed(*_: float) -> None:
         for piece in tmp_path.glob(".a.npz.partial-*/000000002-*.npz"):

@@ -131,6 +131,21 @@ def _runs_in(folder: Path) -> list[str]:
         return []
 
 
+def run_that_keeps(path: Path) -> Path | None:
+    """The run whose folder `path` is, or whose config.json, or of whose own folders (checkpoints) it is one or lies in one.
+
+    A file in its folder evaluations is none of these: evaluations may be written there by any name.
+    """
+    path = path.resolve()
+    for root in (path, *path.parents):
+        first = path.relative_to(root).parts[:1]
+        named = bool(first) and (first[0] in _OWN or path == RunDirectory(root).config_path)
+        evaluation = first == ("evaluations",) and path.suffix == ".json"
+        if (not first or named) and not evaluation and RunDirectory(root).exists():
+            return root
+    return None
+
+
 def checkpoint_path(folder: Path, images_seen: int) -> Path:
     """Where the checkpoint made after `images_seen` images is, or will be."""
     path = folder / f"{images_seen:09d}"

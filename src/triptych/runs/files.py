@@ -15,10 +15,11 @@ from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, write_npz
 from triptych.engine.distributed import World
+from triptych.engine.run_directory import run_that_keeps
 
 
 def check_place(out: Path) -> None:
-    """DataError where nothing can be written to `out`, before long work is done for it."""
+    """DataError where nothing can be written to `out`, or nothing should: a run keeps its own files there. Before long work is done."""
     folder = next(parent for parent in out.absolute().parents if parent.exists())
     if not folder.is_dir():
         raise DataError(f"cannot write {out}: {folder} is a file; choose another --out")
@@ -26,6 +27,10 @@ def check_place(out: Path) -> None:
         raise DataError(f"cannot write {out}: no permission to write in {folder}; choose another --out")
     if out.suffix and out.is_dir():
         raise DataError(f"cannot write {out}: it is a folder; choose another --out")
+    run = run_that_keeps(out)
+    if run is not None:
+        another = run / f"mine{out.suffix}"
+        raise DataError(f"cannot write {out}: the run {run} keeps its own files there; choose another --out, as {another}")
 
 
 def check_kept(out: Path, read: str | Path) -> None:
