@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         torch.save({"a": torch.ones(5000)}, file, _use_new_zipfile_serialization=archive)
         file.write_bytes(file.read_bytes()[:-3000])
         assert refused(file) == damaged
+
+
+def test_programs_are_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.pt"
+    torch.save(WEIGHTS, file)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("a/constants.pkl", b"")  # which makes it TorchScript
+    assert refused(file) == "FILE is TorchScript, a program; give the weights alone (a state dict)"
 
 
 @pytest.mark.parametrize("archive", [True, False])

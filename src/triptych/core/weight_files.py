@@ -53,6 +53,8 @@ def read_content(path: str | Path) -> Any:
     except Exception as error:  # what a damaged file raises depends on where the damage is
         if "unsupported global" in str(error).lower() or "Unsupported class" in str(error):
             raise CheckpointError(f"{path} holds more than tensors: to read it, code that it names would have to be run") from error
+        if "TorchScript" in str(error):
+            raise CheckpointError(f"{path} is TorchScript, a program; give the weights alone (a state dict)") from error
         raise CheckpointError(f"{path} is damaged, or not a file of PyTorch's weights") from error
 
 
