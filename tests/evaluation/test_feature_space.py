@@ -16,11 +16,12 @@ from PIL import Image
 from torch import Tensor
 
 from tests.diffusion.recorded import GOLDEN, array
+from triptych import evaluation
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.evaluation import feature_space
-from triptych.evaluation.feature_space import SPACES, default_space, load_inception, open_space, required_tensors
+from triptych.evaluation.feature_space import SPACES, default_space, open_space, required_tensors
 from triptych.nn.frozen import run_layers, traced
 from triptych.nn.vision_transformer import dinov2
 
@@ -92,7 +93,7 @@ def weights_file(tmp_path_factory) -> Path:
 
 
 def test_inception_as_recorded(recorded, weights_file) -> None:
-    inception = load_inception(torch.load(weights_file, weights_only=True))
+    inception = evaluation.load_inception(torch.load(weights_file, weights_only=True))
     found = inception(torch.from_numpy(recorded["images"]))
     assert set(found) == {"64", "192", "768", "2048", "spatial", "logits", "logits_unbiased"}
     for name, values in found.items():
