@@ -24,7 +24,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     for name, recipe in (("plain", "adm-digits-uncond"), ("told", "adm-digits"), ("judge", "classifier-digits")):
         config = shrunk(recipe)
-        train(replace(config, train=replace(config.train, total_images=2 * BATCH)), folder / name, device="cpu")
+        timing = replace(config.train, total_images=2 * BATCH, checkpoint_every=BATCH, sample_every=None)
+        train(replace(config, train=timing), folder / name, device="cpu")
     return {path.name: path for path in folder.iterdir()}
 
 
@@ -62,6 +63,9 @@ def test_pieces_of_another_guide_are_not_taken_up(runs: dict[str, Path]) -> None
     model, origin = run.loaded("latest", None, world)
     sampler = guided(model, run, guide=runs["judge"], guide_with=None, settings=settings_of(run), world=world)
     judge = open_run(runs["judge"])
+    place = runs["judge"] / f"checkpoints/{BATCH:09d}"
+    earlier = guided(model, run, guide=place, guide_with=None, settings=settings_of(run), world=world)
+    assert earlier.origin == {"guide": judge.loaded(str(BATCH), None, world)[1]["hash"]} != sampler.origin
     assert sampler.origin == {"guide": judge.loaded("latest", None, world)[1]["hash"]} and sampler.spec == run.spec
     assert set(origin) == {"images", "weights", "hash"}
 

@@ -31,6 +31,7 @@ from triptych.runs import Run, open_run, train
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.stored import build
+from triptych.runs.training import initialize_from
 
 
 def config(**changes) -> RunConfig:
@@ -235,6 +236,15 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     name = "network.input_blocks.1.0.in_layers.2.weight"
     assert torch.allclose(run.tensors(weights="raw")[name], trained.tensors()[name], atol=2e-3)  # a step or so of learning rate 1e-3
     assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.02)
+
+
+def test_init_from_a_checkpoint(trained):
+    model = build(trained.config, trained.spec)
+    (line,) = initialize_from(model, trained.directory / f"checkpoints/{2 * BATCH:09d}")
+    assert line == f"starts from the weights of {trained.directory} at {2 * BATCH} images"
+    earlier, newest = (trained.tensors(checkpoint=which) for which in (str(2 * BATCH), "latest"))
+    name = "network.input_blocks.1.0.in_layers.2.weight"
+    assert torch.equal(model.state_dict()[name], earlier[name]) and not torch.equal(earlier[name], newest[name])
 
 
 def test_samples_are_written_in_every_form(trained, tmp_path):

@@ -14,7 +14,7 @@ from triptych.cli.processes import is_first_process
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 
 if TYPE_CHECKING:
     from triptych.runs import Run
@@ -74,12 +74,12 @@ def named_as_flags(*parts: Config) -> Iterator[None]:
 def at_checkpoint(arguments: Sequence[str]) -> list[str]:
     """The arguments of a verb; RUN/checkpoints/512000 in the place of the run becomes RUN --checkpoint 512000."""
     words = list(arguments)
-    path = Path(words[0]) if words else Path()
-    if path.parent.name != "checkpoints" or not path.name.isdecimal():
+    run, checkpoint = run_and_checkpoint(words[0] if words else "")
+    if checkpoint is None:
         return words
     if any(argument.partition("=")[0] == "--checkpoint" for argument in words):
         raise ConfigError("--checkpoint", f"got one beside {words[0]!r}, which is a checkpoint already; leave one of them out")
-    return [str(path.parent.parent), *words[1:], "--checkpoint", str(int(path.name))]
+    return [str(run), *words[1:], "--checkpoint", checkpoint]
 
 
 def next_command(run: Run, *, trained: bool) -> str | None:

@@ -51,9 +51,9 @@ class SampleOptions(Loading):
     base: str | None = None
     "The small images of an upsampler: a folder, .zip, .tar, .npz or .npy, or a run that draws them; None: the model needs none."
     guide: str | None = None
-    "A run of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: no classifier."
+    "A run, or RUN/checkpoints/N, of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: none."
     guide_with: str | None = None
-    "A run of a weaker model (smaller, or less trained) that the sampler is led away from, by --guidance-scale; None: none."
+    "A run, or RUN/checkpoints/N, of a weaker model (smaller, less trained) that the sampler is led away from, by --guidance-scale."
     latents: str | None = None
     "Also written --from: an .npz of latents (triptych encode makes it), of which the images are made; None: they are drawn."
     pick: tuple[int, ...] | None = None

@@ -37,7 +37,7 @@ class TrainOptions(Config):
     config: str | None = None
     "TOML or JSON file with settings by the names below, laid over the recipe; flags go over both."
     init_from: str | None = None
-    "Start from the weights of this run instead of fresh ones."
+    "Start from the weights of this run, or of its RUN/checkpoints/N, instead of fresh ones."
     device: str | None = None
     "cpu, cuda or cuda:N; None: a CUDA device where there is one."
 

@@ -146,6 +146,14 @@ def run_that_keeps(path: Path) -> Path | None:
     return None
 
 
+def run_and_checkpoint(place: str | Path) -> tuple[Path, str | None]:
+    """The folder of a run, and of RUN/checkpoints/000512000 the name of the checkpoint, "512000"; None: the place is the run's."""
+    path = Path(place)
+    if path.parent.name != "checkpoints" or not path.name.isdecimal() or RunDirectory(path).exists():
+        return path, None
+    return path.parent.parent, str(int(path.name))
+
+
 def checkpoint_path(folder: Path, images_seen: int) -> Path:
     """Where the checkpoint made after `images_seen` images is, or will be."""
     path = folder / f"{images_seen:09d}"

@@ -12,7 +12,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Guidable, Model
 from triptych.engine.distributed import World
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 from triptych.runs.stored import StoredRun
 
 
@@ -30,26 +30,28 @@ class GuidedSampler:
 def guided(
     model: Model, run: StoredRun, *, guide: str | Path | None, guide_with: str | Path | None, settings: Config, world: World
 ) -> GuidedSampler:
-    """The sampler of `model`, which is of `run`, led by the newest weights of the run `guide` or `guide_with`; itself where both are None.
+    """The sampler of `model`, which is of `run`, led by the run `guide` or `guide_with`; itself where both are None.
 
-    Raises ConfigError, naming the setting, where the two do not fit or nothing would come of it, CheckpointError where there is no guide.
+    Its newest weights lead, or those of a checkpoint where RUN/checkpoints/N is named. Raises ConfigError, naming the setting, where the
+    two do not fit or nothing would come of it, CheckpointError where there is no guide.
     """
     if guide is None and guide_with is None:
         return GuidedSampler(model, run.spec, {})
     if guide is not None and guide_with is not None:
         raise ConfigError("guide_with", "got a weaker model beside a classifier ({}); give one of them", ["guide"])
-    setting, directory = ("guide", guide) if guide is not None else ("guide_with", guide_with)
+    setting, place = ("guide", guide) if guide is not None else ("guide_with", guide_with)
     if not isinstance(model, Guidable):
         raise ConfigError(setting, f"{type(model).__name__} cannot be guided")
     if guide is None and getattr(settings, "guidance_scale", None) == 1:
         reason = "got 1.0, at which a weaker model ({}) changes nothing; give more than 1"
         raise ConfigError("guidance_scale", reason, ["guide_with"])
-    other = StoredRun(RunDirectory(Path(str(directory))))
+    directory, checkpoint = run_and_checkpoint(str(place))
+    other = StoredRun(RunDirectory(directory))
     theirs, ours = other.spec.class_names, run.spec.class_names
     if theirs is not None and ours is not None and theirs != ours:
         wrong = next((name for name in theirs if name not in ours), theirs[0])
         raise ConfigError(setting, f"the classes of {directory} are not those of {run.directory} (its {wrong!r}, for one)")
-    helper, origin = other.loaded("latest", None, world)
+    helper, origin = other.loaded(checkpoint or "latest", None, world)
     helper.requires_grad_(False)  # its gradient is wanted for images, not for weights
     sampler = model.guided_by(helper) if guide is not None else model.guided_with(helper)
     spec = run.spec if guide is None or ours is not None else other.spec

@@ -25,7 +25,7 @@ from triptych.engine.loop import Loop, refuse_impossible
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress
 from triptych.engine.reporting import Reporting
-from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
 from triptych.engine.schedule import refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
@@ -49,7 +49,8 @@ def train(
     """Trains in `run_dir` until `config.train.total_images`, or until a signal asks to stop; the run is saved either way.
 
     A directory that holds a run goes on from its newest readable checkpoint; settings that may not change are refused.
-    `init_from` starts a new run from another run's averaged weights. Under torchrun all processes call it alike.
+    `init_from` starts a new run from another run's averaged weights, the newest or those of RUN/checkpoints/N. Under torchrun all
+    processes call it alike.
     Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, RunError when training fails, and Stopped, a
     KeyboardInterrupt, when a signal comes before the first step or after another one.
     """
@@ -70,7 +71,7 @@ def train(
             load_weights(model, checkpoint.files["model"])
             start.notes += [] if init_from is None else ["--init-from is not used: the run goes on from its own checkpoint"]
         elif init_from is not None:
-            start.notes += _initialize_from(model, init_from)
+            start.notes += initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
         refuse_unknown_phases(start.config.optim, model.phases)
         _load_frozen_networks(model)
@@ -109,10 +110,12 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
     return load_checkpoint(checkpoint_path(directory.checkpoints, images))
 
 
-def _initialize_from(model: Model, init_from: str | Path) -> list[str]:
-    source = open_run(init_from)
-    lines = load_fitting_weights(model, source.tensors())
-    return [f"starts from the weights of {init_from} at {source.find_checkpoint()} images", *(f"init-from: {line}" for line in lines)]
+def initialize_from(model: Model, init_from: str | Path) -> list[str]:
+    directory, checkpoint = run_and_checkpoint(init_from)
+    source, which = open_run(directory), checkpoint or "latest"
+    lines = load_fitting_weights(model, source.tensors(checkpoint=which))
+    images = source.find_checkpoint(which)
+    return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines)]
 
 
 def _load_frozen_networks(model: Model) -> None:
