@@ -24,6 +24,7 @@ demo: $(READY)
 	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN)
 	@$(BIN)/triptych sample $(DEMO_RUN) --count 100 --out $(DEMO_RUN)/demo.png
 	@echo
+	@echo "report    $(DEMO_RUN)/report.html (open it in a browser)"
 	@echo "samples   $(DEMO_RUN)/demo.png (one column for each digit)"
 	@echo "run       $(DEMO_RUN)"
 	@echo "settings  $(DEMO_RUN)/config.json"

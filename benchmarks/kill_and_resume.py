@@ -60,7 +60,7 @@ STARTUP, ANYWHERE, VALIDATION, GRID, PNG = "start-up", "a random moment", "valid
 FOLDER, REMOVAL = "the unfinished checkpoint's folder", "the removal of an old checkpoint"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "an average", "state.json")
 AIMS = (STARTUP, GRID, FOLDER, ANYWHERE, VALIDATION, *CHECKPOINT_FILES[:2], STARTUP, PNG, *CHECKPOINT_FILES[2:], ANYWHERE, GRID, REMOVAL)
-TIMING = {"time", "images_per_second"}
+TIMING = {"time", "images_per_second", "memory_bytes"}
 
 
 @dataclass

@@ -30,7 +30,7 @@ from typing import Any
 from machine import machine
 from tiny_runs import TINY, Tiny, run_lines, write_data
 
-TIMING = {"time", "images_per_second", "seconds"}
+TIMING = {"time", "images_per_second", "memory_bytes", "seconds"}
 HASHES = {"files", "digest"}
 """Of a checkpoint; they follow from its tensors."""
 REQUEST = "request"

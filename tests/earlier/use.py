@@ -66,5 +66,5 @@ def gone_on(path: Path) -> dict[str, Any]:
     files = {file.stem: load_file(file) for file in sorted(checkpoint.glob("*.safetensors"))}
     means = {f"{stem}/{name}": t.double().abs().mean().item() for stem, tensors in files.items() for name, t in tensors.items()}
     lines = read_metrics(path / "metrics.jsonl")
-    metrics = [{name: value for name, value in line.items() if name not in ("time", "images_per_second")} for line in lines]
+    metrics = [{name: value for name, value in line.items() if name not in ("time", "images_per_second", "memory_bytes")} for line in lines]
     return {"tensors": means, "metrics": metrics}

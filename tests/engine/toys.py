@@ -181,7 +181,7 @@ def resumed(root: Path, model: Model, **settings: Any) -> Loop:
 
 def metrics(root: Path) -> list[dict[str, Any]]:
     """The lines of metrics without what depends on the clock."""
-    clock = ("time", "images_per_second")
+    clock = ("time", "images_per_second", "memory_bytes")
     return [{name: value for name, value in line.items() if name not in clock} for line in read_metrics(root / "metrics.jsonl")]
 
 

@@ -49,6 +49,7 @@ VERBS = {
     "glow": Verb("triptych.cli.glow", "--flag value ...", "run a command line of openai/glow's train.py"),
     "imaginaire": Verb("triptych.cli.imaginaire", "--config FILE --flag value ...", "run a command line of imaginaire's train.py"),
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
+    "report": Verb("triptych.cli.report", "RUN [--out FILE.html]", "write the page of a run anew: samples, curves, figures, what happened"),
     "runs": Verb("triptych.cli.runs", "[DIR | RUN]", "list the runs in a folder, or the checkpoints and pictures of one"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }

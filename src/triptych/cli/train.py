@@ -68,7 +68,9 @@ def main(arguments: Sequence[str]) -> int:
         device=options.device,
     )
     line = next_command(run, trained=True)
-    return finished(*([] if line is None else [line]))
+    page = run.directory / "report.html"
+    lines = [f"report: {page} (open it in a browser)"] if run_config.log.report and page.exists() else []
+    return finished(*([] if line is None else [line]), *lines)
 
 
 @dataclass(frozen=True)

@@ -253,6 +253,8 @@ class LogConfig(Config):
     "Also write to Weights & Biases (pip install triptych[logs]); a resumed run continues under its id."
     wandb_project: str = "triptych"
     "Project in Weights & Biases."
+    report: bool = True
+    "Write report.html into the run: at the end, and while it is trained after grids, validations and checkpoints."
 
     def validate(self) -> None:
         self.require(self.every >= 1, "every", "at least 1")

@@ -258,12 +258,15 @@ class Loop:
         if drawing and self.world.is_main:
             for ending in self.callables.grids:  # of a past that was given up: what is not there when the run goes on is drawn
                 self._grid_path(ending).unlink(missing_ok=True)
-        improved = not stopped and self._due(train.validate_every, before) and self._validate()
+        validating = not stopped and self._due(train.validate_every, before)
+        improved = validating and self._validate()
         saved = improved or overdue or stopped or self._due(train.checkpoint_every, before)
         if saved:
             self.save()  # before the samples, which may take longer than a cluster's notice
         if drawing and not stopped:
             self._draw(self.callables.grids)
+        if not stopped and (saved or drawing or validating):
+            self._refresh()
         return saved
 
     def _due(self, every: int | None, before: int) -> bool:
@@ -361,6 +364,12 @@ class Loop:
         if self.reporting is not None:
             self.directory.require()
             self.reporting.write(self.images_seen, values, self.model.phases)
+
+    @patiently("writing the report")
+    def _refresh(self) -> None:
+        """Writes the run's page anew, in the main process."""
+        if self.reporting is not None:
+            self.reporting.refresh()
 
     def _say(self, message: str) -> None:
         if self.reporting is not None:

@@ -13,7 +13,8 @@ import os
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,7 +42,7 @@ def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str,
     damaged: list[int] = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
-            values = _measured(parsed_json(line))
+            values = measured(parsed_json(line))
         except ValueError:
             if line.strip("\0") and (line[0] != "{" or line[-1] == "}"):  # else it is torn: its process or machine died while it wrote
                 damaged.append(number)
@@ -56,7 +57,7 @@ def read_metrics(path: Path, *, last_bytes: int | None = None) -> list[dict[str,
     return kept
 
 
-def _measured(values: Any) -> dict[str, Any]:
+def measured(values: Any) -> dict[str, Any]:
     """The numbers of a line. Raises ValueError where it is no line of this log."""
     if not isinstance(values, dict) or not isinstance(values.get("resumed_at", values.get("images")), int):
         raise ValueError
@@ -100,6 +101,15 @@ class MetricLog:
         self._append({"images": images, "time": round(elapsed_seconds, 3), **values})
         for sink in self._sinks:
             sink.write(images, values)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The context whose time is no time of training."""
+        entered = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began += time.monotonic() - entered
 
     def text(self, message: str) -> None:
         """Shows a message on the terminal and appends it to log.txt with the date."""

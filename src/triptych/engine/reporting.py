@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from triptych.core.model import NUM_GROUPS, Phase
 from triptych.engine.metric_log import MetricLog
-from triptych.engine.progress import Progress
+from triptych.engine.progress import Progress, memory_bytes
 from triptych.engine.validation import STANDARD_ERROR
 
 
 @dataclass
 class Reporting:
-    """The log of a run and the progress on the terminal."""
+    """The log of a run, the progress on the terminal, and the run's page."""
 
     log: MetricLog
     progress: Progress
+    page: Callable[[], None] | None = None
+    "Writes the page anew, unless that would be too soon. It raises nothing."
 
     def write(self, images_seen: int, values: Mapping[str, float], phases: Sequence[Phase]) -> None:
         """Writes a line of metrics, and the most telling ones as text."""
-        self.log.write(images_seen, {**values, "images_per_second": self.progress.images_per_second})
+        measured = {"images_per_second": self.progress.images_per_second, "memory_bytes": memory_bytes()}
+        self.log.write(images_seen, {**values, **measured})
         self.log.text(self.progress.measured(images_seen, headlines(values, phases)))
+
+    def refresh(self) -> None:
+        """Writes the page anew. The time that it takes counts neither for images/s nor as time of training."""
+        if self.page is not None:
+            with self.progress.task("report.html", self.log.text), self.log.paused():
+                self.page()
 
 
 def headlines(values: Mapping[str, float], phases: Sequence[Phase]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from triptych.engine.run_directory import RunDirectory, checkpoint_path, list_ch
 
 _DEPTH = 3  # folders below the one that is given in which runs are looked for
 _TAIL_BYTES = 2**18
-_NO_FIGURES = ("gradient_norm", "learning_rate", "loss_scale", "standard_error", "images_per_second", "images", "time")
+_NO_FIGURES = ("gradient_norm", "learning_rate", "loss_scale", "standard_error", "images_per_second", "memory_bytes", "images", "time")
 
 
 @dataclass(frozen=True)

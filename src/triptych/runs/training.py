@@ -29,6 +29,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_an
 from triptych.engine.schedule import refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
+from triptych.report.live import LivePage
 from triptych.runs.beginning import begin, prepare_directory, require_same_images
 from triptych.runs.callables import callables, training_loader
 from triptych.runs.document import RunDocument
@@ -174,7 +175,10 @@ def _loop(
         loop.restore(checkpoint)
     if reporting is not None and started_before:
         reporting.log.resumed(loop.images_seen)
-    _run(loop, stop, directory, say)
+    page = LivePage(directory.root, say) if reporting is not None and config.log.report else None
+    if reporting is not None and page is not None:
+        reporting.page = page.refresh
+    _run(loop, stop, directory, say, page)
     world.barrier()
 
 
@@ -193,13 +197,15 @@ def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack,
     return Reporting(stack.enter_context(closing(log)), progress)
 
 
-def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None]) -> None:
+def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[str], None], page: LivePage | None) -> None:
     started = time.monotonic()
     try:
         with failing_together():
             finished = loop.run(stop)
     except Exception as error:
         say(f"failed at {loop.images_seen} images: {error}")
+        if page is not None:
+            page.write()
         raise
     except KeyboardInterrupt:
         say(f"interrupted at {loop.images_seen} images")
@@ -209,6 +215,8 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         say(f"finished: {loop.images_seen} images seen, {minutes:.1f} minutes in this start; the run is in {directory.root}")
     else:
         say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
+    if page is not None:
+        page.write()
 
 
 @contextmanager

@@ -1,0 +1,143 @@
+"""The numbers of metrics.jsonl as curves over images and hours, of a few hundred points each however long the run is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from triptych.core.reading import parsed_json
+from triptych.engine.metric_log import measured
+from triptych.report.growing import GrowingFile
+
+MOST_POINTS = 400
+"""Of a curve; one that reaches it is thinned to half as many."""
+_MOST_CURVES = 300
+
+
+class Point(NamedTuple):
+    """A place on a curve: what was measured since the point before."""
+
+    images: int
+    seconds: float
+    "Of training."
+    value: float
+
+
+@dataclass
+class Curve:
+    """A number over the run. Its points are means over as many lines of the log each; the newest one may be of fewer."""
+
+    points: list[Point] = field(default_factory=list)
+    lines_each: int = 1
+    not_finite: int = 0
+    "Values that are not finite; they are in no point."
+    newest: float = math.nan
+    _waiting: list[Point] = field(default_factory=list)
+
+    def add(self, point: Point) -> None:
+        """Takes the value of one more line."""
+        self.newest = point.value
+        if not math.isfinite(point.value):
+            self.not_finite += 1
+            return
+        self._waiting.append(point)
+        if len(self._waiting) == self.lines_each:
+            self.points.append(_mean(self._waiting))
+            self._waiting = []
+        if len(self.points) >= MOST_POINTS:
+            self.points = [_mean(self.points[k : k + 2]) for k in range(0, len(self.points), 2)]
+            self.lines_each *= 2
+
+    def resumed(self, images: int) -> None:
+        """Forgets what came after so many images: the run went on from there."""
+        self.points = [point for point in self.points if point.images <= images]
+        self._waiting = [point for point in self._waiting if point.images <= images]
+        self.newest = next((point.value for point in reversed([*self.points, *self._waiting])), math.nan)
+
+    def drawn(self) -> list[Point]:
+        """All points, the lines that wait for their fellows as a last one."""
+        return [*self.points, *([_mean(self._waiting)] if self._waiting else [])]
+
+
+def _mean(points: list[Point]) -> Point:
+    """One point for several that follow one another: it stands where the last of them does."""
+    return points[-1]._replace(value=math.fsum(point.value for point in points) / len(points))
+
+
+class Curves:
+    """The curves of a run, by the names in metrics.jsonl; `update` reads what is new there."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GrowingFile(path)
+        self.by_name: dict[str, Curve] = {}
+        self.images_seen = 0
+        self.seconds = 0.0
+        "Of training."
+        self.resumed_at: list[int] = []
+        "Images seen where the run went on after an interruption, in order."
+        self.notes: list[str] = []
+        "What is to be said about the file, a line each."
+        self._damaged = self._nameless = 0
+
+    def update(self) -> None:
+        """Reads the new lines. What is damaged or too much is left out, and noted."""
+        try:
+            for line in self._file.lines():
+                self._take(line)
+        except OSError as error:
+            self.notes = [f"metrics.jsonl cannot be read: {error.strerror or error}"]
+            return
+        self.notes = [line for line in self._noted() if line]
+
+    def _take(self, line: str) -> None:
+        try:
+            values = measured(parsed_json(line))
+        except ValueError:
+            self._damaged += bool(line.strip("\0 "))
+            return
+        if "resumed_at" in values:
+            self._resumed(values["resumed_at"])
+            return
+        self.images_seen = images = values["images"]
+        self.seconds = seconds = float(values.get("time", self.seconds))
+        for name, value in values.items():
+            if name in ("images", "time"):
+                continue
+            if name not in self.by_name and len(self.by_name) >= _MOST_CURVES:
+                self._nameless += 1
+                continue
+            self.by_name.setdefault(name, Curve()).add(Point(images, seconds, float(value)))
+
+    def _resumed(self, images: int) -> None:
+        self.resumed_at.append(images)
+        for curve in self.by_name.values():
+            curve.resumed(images)
+        self.images_seen = min(self.images_seen, images)
+
+    def _noted(self) -> Iterator[str]:
+        if self._damaged:
+            yield f"metrics.jsonl has {_counted(self._damaged, 'damaged line')}, left out"
+        if self._nameless:
+            yield f"metrics.jsonl has more than {_MOST_CURVES} names: the others are left out"
+        if self._file.left_out:
+            yield f"metrics.jsonl is very long: its first {self._file.left_out:,} bytes are left out"
+        wrong = sum(curve.not_finite for curve in self.by_name.values())
+        if wrong:
+            yield f"metrics.jsonl has {_counted(wrong, 'value')} not finite (NaN or infinite), left out of the curves"
+
+    def named(self, ending: str) -> dict[str, Curve]:
+        """The curves whose names end so, validation's not among them, by what stands before."""
+        found = ((name, curve) for name, curve in self.by_name.items() if not name.startswith("validation/"))
+        return {name.removesuffix(ending).rstrip("/"): curve for name, curve in found if name == ending or name.endswith(f"/{ending}")}
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def values_of(curve: Curve | None) -> list[Any]:
+    """The values of a curve, none where there is no such curve."""
+    return [] if curve is None else [point.value for point in curve.drawn()]

@@ -1,0 +1,203 @@
+"""What a run is, from its config.json: its recipe, model and data, the settings that differ, and the commands that go on with it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triptych.core.config import spelled
+from triptych.core.errors import CheckpointError, UserError
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.recipes.config import RunConfig
+
+_SECTIONS = ("model", "data", "train", "optim", "log")
+_MOST_SETTINGS = 2_000
+_MOST_CLASSES = 12
+_ABSENT = "(not there)"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a run beside the recipe's."""
+
+    name: str
+    value: str
+    recipe: str | None
+    "What the recipe has; None: there is no recipe to compare with."
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is another one than the recipe's."""
+        return self.recipe is not None and self.value != self.recipe
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a run before it has trained."""
+
+    root: Path
+    recipe: str
+    "The recipe, or the kind of model where there is none."
+    summary: str
+    "What the recipe is, in a line."
+    family: str
+    data: str
+    images: str
+    "Size, channels, classes."
+    settings: list[Setting]
+    document: dict[str, Any]
+    "config.json."
+    fault: str | None
+    "Why config.json cannot be read; None: it can."
+    verbs: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def name(self) -> str:
+        """What the folder is called."""
+        return self.root.resolve().name
+
+    @property
+    def differing(self) -> list[Setting]:
+        """The settings that are not the recipe's."""
+        return [setting for setting in self.settings if setting.differs]
+
+    def number(self, *names: str) -> int | float | None:
+        """A number in config.json by the names that lead to it."""
+        value = inside(self.document, *names)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def facts_of(root: Path) -> Facts:
+    """What the files of a run say it is; what cannot be read is left out, and said."""
+    document: dict[str, Any] = {}
+    fault = None
+    try:
+        document = RunDirectory(root).read_config()
+    except (CheckpointError, RecursionError) as error:
+        fault = str(error) or type(error).__name__
+    recipe, kind = document.get("recipe"), inside(document, "model", "kind")
+    kind = kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
+    known = recipes().get(recipe) if isinstance(recipe, str) else None
+    defaults = _settings_of_recipe(known.name) if known else {}
+    settings = flattened({name: document.get(name) for name in _SECTIONS if name in document})
+    return Facts(
+        root=root,
+        recipe=recipe if isinstance(recipe, str) else f"{kind} (no recipe)",
+        summary=known.summary if known else "",
+        family=f"{known.heading} ({kind})" if known else kind,
+        data=_data(document),
+        images=", ".join(_images(document.get("spec"))),
+        settings=[
+            Setting(name, spelled_value(value), spelled_value(defaults.get(name, _ABSENT)) if defaults else None)
+            for name, value in list(settings.items())[:_MOST_SETTINGS]
+        ],
+        document=document,
+        fault=fault,
+        verbs=_verbs(document),
+    )
+
+
+def _settings_of_recipe(name: str) -> dict[str, Any]:
+    try:
+        return flattened(json.loads(json.dumps(load_recipe(name).to_dict())))
+    except Exception:  # a recipe of the user's own that no longer works: the report goes without it
+        return {}
+
+
+def _verbs(document: Mapping[str, Any]) -> frozenset[str]:
+    try:
+        return RunConfig.from_dict({name: document[name] for name in _SECTIONS if name in document}).model.verbs()
+    except (UserError, TypeError, RecursionError):  # of another version, or damaged
+        return frozenset()
+
+
+def flattened(document: Any, prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted names; lists stay whole."""
+    if not isinstance(document, dict):
+        return {prefix.rstrip("."): document}
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        found |= flattened(value, f"{prefix}{name}.")
+    return found
+
+
+def inside(document: Any, *names: str) -> Any:
+    """What a document has under these names, one in another; None where it has not."""
+    for name in names:
+        document = document.get(name) if isinstance(document, dict) else None
+    return document
+
+
+def spelled_value(value: Any) -> str:
+    """A setting as a reader of config.json knows it."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}"
+    return spelled(value)
+
+
+def _data(document: Mapping[str, Any]) -> str:
+    data = document.get("data")
+    if not isinstance(data, dict):
+        return "unknown"
+    path, source = data.get("path"), data.get("source")
+    return str(path if path is not None else source if source is not None else "unknown")
+
+
+def _images(spec: Any) -> Iterator[str]:
+    if not isinstance(spec, dict):
+        return
+    height, width = spec.get("image_size"), spec.get("width")
+    yield f"{height} x {width or height} pixels"
+    yield {1: "grey", 3: "RGB"}.get(spec.get("channels"), f"{spec.get('channels')} channels")  # type: ignore[arg-type]
+    classes, names = spec.get("num_classes"), spec.get("class_names")
+    if classes is None:
+        yield "no classes"
+        return
+    listed = [str(name) for name in names[:_MOST_CLASSES]] if isinstance(names, list) else []
+    more = ", ..." if isinstance(names, list) and len(names) > _MOST_CLASSES else ""
+    yield f"{classes} classes" + (f" ({', '.join(listed)}{more})" if listed else "")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that goes on with a run, and what it does."""
+
+    what: str
+    line: str
+
+
+def commands(facts: Facts) -> Iterator[Command]:
+    """What can be done with the run next; those that need weights only where there are some."""
+    place = shlex.quote(str(facts.root))
+    total = facts.number("train", "total_images")
+    yield Command("Go on where it stopped; once it has finished, with a larger number of images.", f"triptych train {place}")
+    if isinstance(total, int):
+        yield Command("Train twice as long.", f"triptych train {place} --train.total-images {2 * total}")
+    if list_checkpoints(RunDirectory(facts.root).checkpoints):
+        yield from _with_weights(facts.verbs, place)
+    yield Command("Make this page anew.", f"triptych report {place}")
+    yield Command("Set it beside another run.", f"triptych compare {place} OTHER --out compare.html")
+
+
+def _with_weights(verbs: frozenset[str], place: str) -> Iterator[Command]:
+    if "sample" in verbs:
+        yield Command("Draw images.", f"triptych sample {place} --count 64 --out grid.png")
+    if "upsample" in verbs:
+        yield Command("Enlarge images.", f"triptych sample {place} --base IMAGES --out large.png")
+    if "translate" in verbs:
+        yield Command("Translate images.", f"triptych translate {place} INPUT --out made")
+    if "guide" in verbs:
+        yield Command("Lead another run by it.", f"triptych sample OTHER --guide {place} --out grid.png")
+    if "evaluate" in verbs or "likelihood" in verbs:
+        yield Command("Measure it.", f"triptych evaluate {place}")

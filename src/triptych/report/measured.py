@@ -1,0 +1,177 @@
+"""The figures of a run that `triptych evaluate` wrote into RUN/evaluations, with their intervals and how they were measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import one_line
+from triptych.core.reading import parsed_json, read_regular
+from triptych.report.facts import flattened, spelled_value
+
+NORMAL_95 = 1.96
+"""Standard errors on each side of a figure between which 95 % of a normal distribution lie."""
+_MOST_BYTES = 2**24
+_MOST_FILES = 200
+_MOST_FIGURES = 100
+_ASIDE = ("figures", "metrics", "protocol", "arrays", "format", "sweep")
+_IMAGES = ("images_seen", "checkpoint.images", "weights.images", "weights.images_seen", "made.images_seen")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that was measured."""
+
+    name: str
+    value: float
+    error: float | None
+    "Its standard error; None: not known."
+    details: Mapping[str, str] = field(default_factory=dict)
+    "Further numbers, in words."
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval."""
+        return None if self.error is None else (self.value - NORMAL_95 * self.error, self.value + NORMAL_95 * self.error)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A file of figures, or one setting of a sweep."""
+
+    file: str
+    figures: tuple[Figure, ...]
+    protocol: Mapping[str, str]
+    "How they were measured: dotted names and what they have, in words."
+    images_seen: int | None
+    "By the weights that were measured."
+    calls: float | None
+    "Network calls for a sample."
+    seconds: float | None
+    pictures: tuple[Path, ...] = ()
+    "Pictures that were written beside it."
+
+    def same_protocol(self, other: Evaluation) -> bool:
+        """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
+        return _comparable(self.protocol) == _comparable(other.protocol)
+
+
+def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
+    """The evaluations in a folder, by images seen and then by age, and a line for each file that cannot be read."""
+    try:
+        files = sorted((path for path in folder.glob("*.json") if not path.name.startswith(".")), key=lambda path: path.stat().st_mtime)
+    except OSError as error:
+        return [], [f"evaluations cannot be read: {error.strerror or error}"]
+    found: list[Evaluation] = []
+    notes = [f"{len(files) - _MOST_FILES} older files of evaluations are left out"] if len(files) > _MOST_FILES else []
+    for path in files[-_MOST_FILES:]:
+        try:
+            found += _read(path)
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            notes.append(f"evaluations/{path.name} cannot be read: {one_line(error)}")
+    return sorted(found, key=lambda each: -1 if each.images_seen is None else each.images_seen), notes
+
+
+def _read(path: Path) -> Iterator[Evaluation]:
+    document = parsed_json(read_regular(path, most=_MOST_BYTES))
+    if not isinstance(document, dict):
+        raise ValueError("no table of figures")
+    pictures = tuple(sorted(path.parent.glob(f"{path.stem}*.png")))
+    swept = document.get("sweep")
+    parts = [part for part in swept if isinstance(part, dict)] if isinstance(swept, list) else []
+    for part in parts or [document]:
+        yield _evaluation(path, {**document, **part}, pictures)
+
+
+def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]) -> Evaluation:
+    figures = list(_figures(document))[:_MOST_FIGURES]
+    if not figures:
+        raise ValueError("it has no figures")
+    given = document.get("protocol")
+    aside = {name: value for name, value in document.items() if name not in _ASIDE}
+    settings = {name: values.get("settings") for name, values in _tables(document.get("metrics"))}
+    protocol = flattened(
+        {**aside, **{name: value for name, value in settings.items() if value}, **(given if isinstance(given, dict) else {})}
+    )
+    calls = _last_number(protocol, "network_calls", "steps")
+    seen = next((protocol[name] for name in _IMAGES if isinstance(protocol.get(name), int)), None)
+    return Evaluation(
+        file=path.name,
+        figures=tuple(figures),
+        protocol={name: spelled_value(value) for name, value in protocol.items()},
+        images_seen=seen,
+        calls=calls,
+        seconds=_last_number(protocol, "sampling_seconds", "seconds"),
+        pictures=pictures,
+    )
+
+
+def _figures(document: Mapping[str, Any]) -> Iterator[Figure]:
+    """Those of "figures", and those of "metrics", as bits per dimension have them: the first number is the figure."""
+    for name, values in _tables(document.get("figures")):
+        yield Figure(str(name), _number(values.get("value")), _error(values.get("error")), _details(values, "value", "error"))
+    for metric, values in _tables(document.get("metrics")):
+        numbers = [name for name in values if name not in ("settings", "standard_error")]
+        if not numbers:
+            raise ValueError(f"{metric} has no number")
+        first, *others = numbers
+        details = _details({name: values[name] for name in others})
+        yield Figure(str(metric), _number(values[first]), _error(values.get("standard_error")), details)
+
+
+def _tables(values: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, table) for name, table in values.items() if isinstance(table, dict)] if isinstance(values, dict) else []
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)  # also "nan", as other files of a run have it
+
+
+def _error(value: Any) -> float | None:
+    error = None if value is None else _number(value)
+    return error if error is not None and math.isfinite(error) else None
+
+
+def _details(values: Mapping[str, Any], *without: str) -> dict[str, str]:
+    rest = {name: value for name, value in values.items() if name not in without and value is not None}
+    rest |= rest.pop("details", None) or {}
+    return {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in flattened(rest).items()}
+
+
+def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
+    """The first number whose dotted name ends with one of `names`."""
+    for name in names:
+        for key, value in protocol.items():
+            if key.rpartition(".")[2] == name and isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+    return None
+
+
+_OF_THE_RUN = (
+    "seconds",
+    "triptych",
+    "commit",
+    "processes",
+    "device",
+    "weights",
+    "hash",
+    "images_seen",
+    "precision",
+    "run",
+    "batch_size",
+)
+_ALSO_OF_THE_RUN = ("checkpoint.", "made.", "sampling.", "sampler.")
+
+
+def _comparable(protocol: Mapping[str, str]) -> dict[str, str]:
+    """What of a protocol has to be alike for figures to be compared: the reference, the network and the counts, not the run."""
+    return {
+        name: value
+        for name, value in protocol.items()
+        if name.rpartition(".")[2] not in _OF_THE_RUN and not name.startswith(_ALSO_OF_THE_RUN)
+    }

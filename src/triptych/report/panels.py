@@ -1,0 +1,180 @@
+"""Which charts a run has: its curves put together by what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from triptych.report.chart import Chart, Line, counted, drawing, legend, plain
+from triptych.report.curves import Curve, Point
+from triptych.report.measured import NORMAL_95
+
+VALIDATION = "validation/"
+STANDARD_ERROR = "_standard_error"
+_QUARTERS = tuple(f"_q{k}" for k in range(4))
+_GIB = 2.0**30
+_MOST_LINES = 8
+_MOST_CHARTS = 24
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A curve with the name that the legend gives it."""
+
+    name: str
+    curve: Curve
+    errors: Curve | None = None
+    "The standard error of each point."
+    colour: int | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart that is to be drawn."""
+
+    title: str
+    sentence: str
+    curves: list[Drawn]
+    unit: str = ""
+    scale: float = 1.0
+    "What values are divided by."
+    from_zero: bool = False
+
+
+def panels(curves: Mapping[str, Curve], label: Callable[[str], str] = lambda name: name) -> Iterator[Panel]:
+    """The panels of a run's curves, the most telling first; `label` turns a name of metrics.jsonl into one of the legend."""
+    training = {name: curve for name, curve in curves.items() if not name.startswith(VALIDATION) and curve.points + curve.drawn()}
+    yield from _losses(training, curves)
+    yield from _validations(curves)
+    yield from _terms(training)
+    yield from _quarters(training)
+    for ending, title, sentence, unit, scale, from_zero in _OTHERS:
+        found = [Drawn(_phase(name, ending) or title.lower(), curve) for name, curve in training.items() if _ends(name, ending)]
+        yield Panel(title, sentence, found, unit, scale, from_zero)
+
+
+_OTHERS = (
+    ("learning_rate", "Learning rate", "How large the optimizer's steps are; a schedule changes it over the run.", "", 1.0, True),
+    ("gradient_norm", "Gradient norm", "How steep the loss is at the weights; sudden peaks tell of an unstable training.", "", 1.0, False),
+    ("log2_loss_scale", "Loss scale", "fp16 only: log2 of the factor on the loss; it falls by 1 at each overflow.", "log2", 1.0, False),
+    ("images_per_second", "Speed", "Images that the training sees in a second, without grids and validations.", "images/s", 1.0, True),
+    ("memory_bytes", "Memory", "Of the GPU the largest amount so far, else the present memory of the main process.", "GiB", _GIB, True),
+)  # fmt: skip
+
+
+def _losses(training: Mapping[str, Curve], curves: Mapping[str, Curve]) -> Iterator[Panel]:
+    losses = [Drawn(_phase(name, "loss"), curve) for name, curve in training.items() if _ends(name, "loss")]
+    held_out = [
+        Drawn(f"{_phase(name.removeprefix(VALIDATION), 'loss')}, held-out images", curve)
+        for name, curve in curves.items()
+        if name.startswith(VALIDATION) and _ends(name, "loss")
+    ]
+    several = len(losses) > 1
+    sentence = (
+        "What the networks make smaller. They work against one another, so the losses need not fall: judge by the grids."
+        if several
+        else "What the training makes smaller; lower is better. Where held-out images get worse, the model learns its images by heart."
+    )
+    yield Panel("Loss", sentence, losses + held_out)
+
+
+def _validations(curves: Mapping[str, Curve]) -> Iterator[Panel]:
+    found = []
+    for name, curve in curves.items():
+        short = name.removeprefix(VALIDATION)
+        if name.startswith(VALIDATION) and not short.endswith((STANDARD_ERROR, *_QUARTERS)) and not _repeats(curves, name, curve):
+            found.append(Drawn(short, curve, curves.get(f"{name}{STANDARD_ERROR}")))
+    yield Panel("Validation", "The terms of the loss on images that are not trained on; bands are 95 % intervals.", found)
+
+
+def _terms(training: Mapping[str, Curve]) -> Iterator[Panel]:
+    aside = ("loss", *(ending for ending, *_ in _OTHERS))
+    phases: dict[str, list[Drawn]] = {}
+    for name, curve in training.items():
+        phase, _, term = name.rpartition("/")
+        if term not in aside and not term.endswith(_QUARTERS) and not _repeats(training, name, curve):
+            phases.setdefault(phase, []).append(Drawn(term, curve))
+    for phase, terms in phases.items():
+        yield Panel(f"Terms of {phase}" if phase else "Further numbers", "The parts that the loss is made of.", terms)
+
+
+def _quarters(training: Mapping[str, Curve]) -> Iterator[Panel]:
+    found = [
+        Drawn(name.rpartition("/")[2], curve) for name, curve in training.items() if name.endswith(tuple(f"loss{q}" for q in _QUARTERS))
+    ]
+    yield Panel("Loss by noise level", "The loss in each quarter of the noise levels; q0 has the least noise.", found)
+
+
+def _repeats(curves: Mapping[str, Curve], name: str, curve: Curve) -> bool:
+    """Whether the term is the loss itself under another name."""
+    phase = name.rpartition("/")[0]
+    loss = curves.get(f"{phase}/loss")
+    return not name.endswith("/loss") and loss is not None and loss.points == curve.points and loss.newest == curve.newest
+
+
+def _ends(name: str, ending: str) -> bool:
+    return name == ending or name.endswith(f"/{ending}")
+
+
+def _phase(name: str, ending: str) -> str:
+    return name.removesuffix(ending).rstrip("/")
+
+
+def charts(found: Iterable[Panel], *, marks: Sequence[tuple[Point, str]] = ()) -> list[Chart]:
+    """The charts of the panels that have something to show, on images and on time."""
+    return [
+        _chart(part, marks=marks)
+        for panel in found
+        for part in _parts(panel)
+    ][:_MOST_CHARTS]  # fmt: skip
+
+
+def _parts(panel: Panel) -> Iterator[Panel]:
+    """The panel in pieces of no more lines than can be told apart; none where nothing was measured."""
+    full = [drawn for drawn in panel.curves if drawn.curve.drawn()]
+    for first in range(0, len(full), _MOST_LINES):
+        title = panel.title if first == 0 else f"{panel.title} ({first // _MOST_LINES + 1})"
+        yield Panel(title, panel.sentence, full[first : first + _MOST_LINES], panel.unit, panel.scale, panel.from_zero)
+
+
+def _chart(panel: Panel, *, marks: Sequence[tuple[Point, str]]) -> Chart:
+    seconds = max(point.seconds for drawn in panel.curves for point in drawn.curve.drawn())
+    unit, size = time_unit(seconds)
+    by_images = [_line(drawn, panel.scale, lambda point: point.images) for drawn in panel.curves]
+    by_time = [_line(drawn, panel.scale, lambda point: point.seconds / size) for drawn in panel.curves]
+    drawings = {
+        "by-images": drawing(
+            by_images,
+            x_label="images seen",
+            x_ticks="count",
+            marks=[(point.images, text) for point, text in marks],
+            from_zero=panel.from_zero,
+        ),
+        "by-time": drawing(
+            by_time,
+            x_label=f"{unit} of training",
+            marks=[(point.seconds / size, text) for point, text in marks],
+            from_zero=panel.from_zero,
+        ),
+    }
+    cut = drawings["by-images"].cut
+    notes = [f"{counted(cut)} point{'' if cut == 1 else 's'} beyond the edge"] if cut else []
+    notes += ["logarithmic axis"] if drawings["by-images"].logarithmic else []
+    return Chart(panel.title, panel.sentence, panel.unit, drawings, legend(by_images), notes)
+
+
+def _line(drawn: Drawn, scale: float, along: Callable[[Point], float]) -> Line:
+    points = drawn.curve.drawn()
+    errors = None
+    if drawn.errors is not None:
+        at = {point.images: point.value for point in drawn.errors.drawn()}
+        errors = [NORMAL_95 * at[point.images] / scale if point.images in at else None for point in points]
+    newest = plain(drawn.curve.newest / scale)
+    return Line(drawn.name, [(along(point), point.value / scale) for point in points], errors, newest, colour=drawn.colour)
+
+
+def time_unit(seconds: float) -> tuple[str, float]:
+    """The unit in which so long a time is told, and its seconds."""
+    if seconds < 300:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if seconds < 3 * 3600 else ("hours", 3600.0)

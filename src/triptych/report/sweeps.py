@@ -1,0 +1,53 @@
+"""Quality against what it costs: the same figure by network calls, by seconds, and by images seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from triptych.report.chart import Chart, Line, drawing, legend
+from triptych.report.measured import NORMAL_95, Evaluation, Figure
+
+_MOST_CHARTS = 18
+_AGAINST: tuple[tuple[str, str, str, Callable[[Evaluation], float | None]], ...] = (
+    ("network calls", "network calls for a sample", "More calls cost more time.", lambda each: each.calls),
+    ("seconds", "seconds", "The time that the evaluation took.", lambda each: each.seconds),
+    ("images seen", "images seen by the weights", "How the figure changed while the run was trained.", lambda each: each.images_seen),
+)
+
+
+def sweeps(runs: Mapping[str, Sequence[Evaluation]]) -> list[Chart]:
+    """A chart for each figure and cost of which there are two places at least, with a line for each run; bars are 95 % intervals."""
+    return list(_charts(runs))[:_MOST_CHARTS]
+
+
+def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
+    names = dict.fromkeys(figure.name for found in runs.values() for each in found for figure in each.figures)
+    for name in names:
+        for title, label, sentence, along in _AGAINST:
+            lines = list(_lines(runs, name, along))
+            if len({x for line in lines for x, _ in line.points}) < 2:
+                continue
+            drawn = drawing(lines, x_label=label, x_ticks="count" if along is _AGAINST[-1][-1] else "number")
+            several = len(runs) > 1
+            yield Chart(f"{name} by {title}", sentence, "", {"always": drawn}, legend(lines) if several else [], _notes(runs, name))
+
+
+def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Callable[[Evaluation], float | None]) -> Iterator[Line]:
+    for place, (run, found) in enumerate(runs.items()):
+        known = [(along(each), figure) for each in found for figure in _named(each, name)]
+        places = sorted(((x, figure) for x, figure in known if x is not None), key=lambda place: place[0])
+        if places:
+            points = [(x, figure.value) for x, figure in places]
+            errors = [None if figure.error is None else NORMAL_95 * figure.error for _, figure in places]
+            yield Line(run, points, errors, dots=True, colour=place)
+
+
+def _named(evaluation: Evaluation, name: str) -> Iterator[Figure]:
+    yield from (figure for figure in evaluation.figures if figure.name == name and math.isfinite(figure.value))
+
+
+def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str) -> list[str]:
+    measured = [each for found in runs.values() for each in found if any(_named(each, name))]
+    alike = all(each.same_protocol(measured[0]) for each in measured)
+    return [] if alike else ["not all were measured alike: see the protocols"]

@@ -1,0 +1,16 @@
+for (const viewer of document.querySelectorAll(".viewer")) {
+  const buttons = [...viewer.querySelectorAll("button")];
+  const range = viewer.querySelector("input");
+  const large = viewer.querySelector(".large");
+  const caption = viewer.querySelector("figcaption");
+  if (!range || !large || buttons.length < 2) continue;
+  viewer.classList.add("live");
+  const show = (k) => {
+    large.src = buttons[k].querySelector("img").src;
+    caption.textContent = buttons[k].title;
+    range.value = k;
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", i === k));
+  };
+  range.addEventListener("input", () => show(Number(range.value)));
+  buttons.forEach((button, k) => button.addEventListener("click", () => show(k)));
+}

@@ -1,0 +1,211 @@
+"""The page of a run: what it says, and that no file of the run is too strange for it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import triptych.report
+from tests.report.html_pages import read_page
+from tests.report.made_runs import LINES, evaluated, made_run
+from triptych.cli.main import main
+from triptych.report.chart import Line, drawing
+from triptych.report.curves import MOST_POINTS, Curves
+from triptych.report.grids import evenly, picture
+from triptych.report.measured import evaluations
+from triptych.report.run_report import RunReader, report_page, write_report
+
+OLD_FORM = {
+    "format": 1,
+    "checkpoint": {"images": 250, "weights": "ema-0.999", "hash": "ab"},
+    "metrics": {"bits-per-dim": {"settings": {"steps": 25}, "bits_per_dim": 2.476912, "standard_error": 0.0268, "log_prob": -439.5148}},
+    "images": 90,
+    "seconds": 1.5,
+}
+
+
+def test_the_page_of_a_run_says_what_its_files_say(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", changes={"train": {"batch_size": 48}})
+    evaluated(run, "one", {"kid": {"value": 0.01234567, "error": 0.002, "details": {"kid_subset_size": 1000}}}, network="inception", seed=3)
+    (run / "evaluations/old.json").write_text(json.dumps(OLD_FORM))
+    page = read_page(write_report(run))
+    assert page.values == [0.01234567, 0.002, 2.476912, 0.0268]
+    for said in ("1,371,233", "adm-digits", "250", "of 40,000 images seen (1 %)", "begun again", "1.00 GiB", "went on at 200 images"):
+        assert said in page.text, said
+    for said in ("0.008426 to 0.01627", "2.424 to 2.529", "log_prob -439.5", "kid_subset_size 1000", "inception"):
+        assert said in page.text, said
+    assert re.search(r"train\.batch_size\s*48\s*64", page.text), "a setting, its value, and the recipe's"
+    assert "stopped by SIGTERM" in page.text and "warning: few images" in page.text
+    assert "0:10 left" not in page.text and "0:12" not in page.text, "lines of losses and of progress are no events"
+    assert page.text.count("data:image") == 0 and page.tags.count("img") == 3, "the newest grid, and both to choose from"
+    assert f"triptych train {run} --train.total-images 80000" in page.text
+
+
+def test_a_run_without_anything_has_a_page_too(tmp_path: Path) -> None:
+    page = read_page(write_report(made_run(tmp_path / "a", lines=(), log="", grids=())))
+    for said in ("no grids of samples", "metrics.jsonl has no lines", "Nothing was measured yet", "has no log"):
+        assert said in page.text
+    (tmp_path / "a/config.json").write_text("{")
+    page = read_page(write_report(tmp_path / "a", tmp_path / "deep/other.html"))
+    assert "config.json is damaged" in page.text
+    (tmp_path / "a/config.json").write_text(
+        '{"format": 1, "model": {"kind": ["x"]}, "data": 3, "spec": [], "train": {"total_images": "x"}}'
+    )
+    read_page(write_report(tmp_path / "a"))
+
+
+def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b[2J\u202e\"'><img src=http://x onerror=y>"
+    lines = [*LINES, {"images": 300, f"{evil}/loss": 1.0, f"{evil}/{evil}": 2.0, f"validation/{evil}": 3.0}]
+    log = f"2026-01-02 03:04:05 warning: {evil}\n2026-01-02 03:04:05 {evil} goes on at 2 images: run {evil}, 5 parameters, \n"
+    run = made_run(tmp_path / "<b>&'\"run", lines=lines, log=log, class_names=(evil, "b"))
+    evaluated(run, "<i>", {evil: {"value": 1.0, "error": None, "details": {evil: evil}}}, **{evil: evil})
+    text = write_report(run).read_text("utf-8").replace("https://", "").replace("http://", "")
+    page = read_page(text)
+    assert "\x1b" not in text and "\u202e" not in text and "<script>alert" not in text and "<img src=" not in text
+    assert page.text.count("<script>alert(1)</script>\\x1b[2J\\u202e") >= 6
+    assert "<b>&'\"run" in page.text
+
+
+def test_damaged_files_are_a_line_each(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a", grids=(100, 200, 300))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('garbage\n{"images": 260, "denoise/loss": "nan", "time": 5.5}\n[1]\n{"images": 270, "denoise/lo')
+    samples = run / "samples"
+    (samples / "000000300.png").write_bytes((samples / "000000200.png").read_bytes()[:300])
+    os.truncate(samples / "000000200.png", 101_000_000)
+    os.mkfifo(samples / "000000400.png")
+    folder = run / "evaluations"
+    folder.mkdir()
+    for name, text in {
+        "a": "{",
+        "b": "[]",
+        "c": '{"figures": {"kid": {"value": "much"}}}',
+        "d": "{}",
+        "e": '{"figures": {"x": {}}}',
+    }.items():
+        (folder / f"{name}.json").write_text(text)
+    (folder / "f.json").mkdir()
+    page = read_page(write_report(run))
+    assert "metrics.jsonl has 2 damaged lines, left out" in page.text
+    assert "metrics.jsonl has 1 value not finite" in page.text
+    assert "000000300.png cannot be shown: it is damaged" in page.text
+    assert "000000200.png cannot be shown: it has 101 MB, more than 67" in page.text
+    assert "000000400.png cannot be shown: not a regular file" in page.text
+    assert all(f"evaluations/{name}.json cannot be read" in page.text for name in "abcdef")
+
+
+def test_a_long_log_becomes_a_short_curve(tmp_path: Path) -> None:
+    lines = [{"images": k, "time": k / 10, "denoise/loss": float(k % 10)} for k in range(1, 3_001)]
+    run = made_run(tmp_path / "a", lines=lines)
+    whole = RunReader(run)
+    whole.update()
+    (curve,) = whole.curves.by_name.values()
+    assert MOST_POINTS / 2 <= len(curve.points) < MOST_POINTS and curve.lines_each == 8
+    values = np.array([line["denoise/loss"] for line in lines])
+    assert [point.value for point in curve.points] == pytest.approx(values.reshape(-1, 8).mean(1))
+    assert [point.images for point in curve.points] == list(range(8, 3_001, 8)) and whole.images_seen == 3_000
+    # read piece by piece, as in training, it is the same
+    path = tmp_path / "piecewise.jsonl"
+    pieces, text = Curves(path), (run / "metrics.jsonl").read_text()
+    for first in range(0, len(text), 7_001):
+        with path.open("a") as file:
+            file.write(text[first : first + 7_001])
+        pieces.update()
+    assert pieces.by_name == whole.curves.by_name and pieces.notes == []
+
+
+def test_what_came_after_a_resume_counts(tmp_path: Path) -> None:
+    reader = RunReader(made_run(tmp_path / "a"))
+    reader.update()
+    assert [point[:] for point in reader.curves.by_name["denoise/loss"].drawn()] == [(100, 2.0, 0.5), (250, 5.0, 0.25)]
+    assert reader.images_per_second == 45.0 and reader.memory_bytes == 2**30 and reader.images_seen == 250
+    assert reader.best is not None and reader.best[:] == (100, 2.5, 0.6)
+
+
+def test_names_without_end_are_bounded(tmp_path: Path) -> None:
+    lines = [{"images": k, f"name{k}": 1.0} for k in range(1, 1_000)]
+    page = read_page(report_page(RunReader(made_run(tmp_path / "a", lines=lines))))
+    assert "more than 300 names" in page.text and page.text.count("Further numbers") == 24
+
+
+def test_grids_are_chosen_evenly_and_stay_chosen() -> None:
+    numbers = [(k, Path(str(k))) for k in range(100)]
+    assert [k for k, _ in evenly(numbers, 5)] == [0, 32, 64, 96, 99]
+    assert [k for k, _ in evenly(numbers[:97], 5)] == [0, 32, 64, 96]
+    assert [k for k, _ in evenly(numbers[:3], 5)] == [0, 1, 2] and evenly([], 5) == []
+
+
+def test_large_pictures_are_made_smaller(tmp_path: Path) -> None:
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 210, 3), dtype=np.uint8).repeat(10, 0).repeat(10, 1)).save(
+        tmp_path / "a.png"
+    )
+    shown = picture(tmp_path / "a.png")
+    assert (shown.width, shown.height) == (1024, 731) and shown.uri.startswith("data:image/jpeg;base64,") and not shown.sharp
+    Image.new("1", (8_200, 8_200)).save(tmp_path / "b.png")
+    assert "8200 x 8200 pixels, more than 67,108,864" in (picture(tmp_path / "b.png").fault or "")
+
+
+def test_axes_hold_the_lines_at_round_numbers() -> None:
+    drawn = drawing([Line("a", [(0, 0.0), (50, 1.0), (100, 2.0)])], x_label="images")
+    assert [tick.label for tick in drawn.x_ticks] == ["0", "20", "40", "60", "80", "100"]
+    assert drawn.shapes[0].path == "M52 200.9L230 110L408 19.1" and not drawn.logarithmic, "from corner to corner, with a margin of 5 %"
+    logarithmic = drawing([Line("a", [(0, 1.0), (1, 10.0), (2, 100.0)])], x_label="images")
+    heights = [float(place.split(" ")[1]) for place in logarithmic.shapes[0].path[1:].split("L")]
+    assert logarithmic.logarithmic and heights[0] - heights[1] == pytest.approx(heights[1] - heights[2], abs=0.2)
+    spiked = drawing([Line("a", [(k, 1e6 if k == 50 else 0.1 * (k % 7) - 0.2) for k in range(100)])], x_label="images")
+    assert spiked.cut == 1 and len({place.split(" ")[1] for place in spiked.shapes[0].path.split("L")}) == 8
+
+
+def test_evaluations_that_can_be_compared_share_a_table(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    for name, count, steps in (("a", 100, 10), ("b", 100, 50), ("c", 200, 50)):
+        evaluated(
+            run, name, {"kid": {"value": 1 / steps, "error": 0.001}}, counts={"reference": count}, sampling={"steps": steps}, seconds=steps
+        )
+    found, notes = evaluations(run / "evaluations")
+    assert notes == [] and [each.calls for each in found] == [10, 50, 50]
+    a, b, c = found
+    assert a.same_protocol(b) and not a.same_protocol(c)
+    page = read_page(write_report(run))
+    assert page.tags.count("data") == 6 and page.text.count("how it was measured") == 2
+    assert "kid by network calls" in page.text and "kid by seconds" in page.text and "not all were measured alike" in page.text
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = made_run(tmp_path / "a")
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"report: {run}/report.html\n"
+    assert main(["report", str(run), "--out", str(tmp_path / "x.html")]) == 0
+    assert (tmp_path / "x.html").exists()
+    capsys.readouterr()
+    for given, said in {
+        (str(tmp_path / "none"),): f"no run in {tmp_path / 'none'}: there is no config.json",
+        (str(tmp_path),): f"no run in {tmp_path}: there is no config.json; it holds the runs a (triptych runs {tmp_path} shows them)",
+        (str(run), "--out", "x.pdf"): "--out: got 'x.pdf', expected a name that ends with .html",
+        (
+            str(run),
+            "--out",
+            str(run / "log.txt/x.html"),
+        ): f"cannot write {run}/log.txt/x.html: {run}/log.txt is a file; choose another --out",
+        (): "no run given; usage: triptych report RUN [--out FILE.html]",
+    }.items():
+        assert main(["report", *given]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {said}\n"
+
+
+def test_the_templates_library_is_imported_when_a_page_is_due() -> None:
+    """A training begins without it, and the list of runs never has it."""
+    for path in Path(triptych.report.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+            assert not any(name.startswith(("jinja2", "matplotlib")) for name in names), path
+    source = (Path(triptych.report.__file__).parent / "live.py").read_text("utf-8")
+    assert all("triptych.report" not in (getattr(node, "module", None) or "") for node in ast.parse(source).body)
