@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,9 +78,10 @@ def test_psnr_counts_equal_images_apart() -> None:
 def test_figures_of_label_maps_tell_each_class() -> None:
     own = made("mean-iou")
     truth = np.array([[[0, 0, 1, 9]], [[0, 1, 1, 1]]])
-    figure = own.conclude(own.measure(np.array([[[0, 1, 1, 2]], [[0, 1, 1, 0]]]), truth))
-    assert figure.details == {"iou": [pytest.approx(2 / 4), pytest.approx(3 / 5), None]}
-    assert figure.value == pytest.approx((1 / 2 + 3 / 5) / 2)
+    figure = own.conclude(own.measure(np.array([[[0, 1, 1, 2]], [[0, 1, 1, 1]]]), truth))
+    assert figure.details == {"iou": [pytest.approx(2 / 3), pytest.approx(4 / 5), None]}
+    assert figure.value == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert figure.error == pytest.approx(abs(1 - 1 / 2) / 2)  # the jackknife of two: half of what lies between them
     assert own.identity == {"num_classes": 3, "ignore_index": 9}
     with pytest.raises(ConfigError, match="num_classes: missing"):
         made("mean-iou", PairMetricConfig())
@@ -115,14 +115,14 @@ def test_a_wrong_name_is_answered_with_the_nearest() -> None:
 def test_the_settings_say_which_lpips(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def opened(name: str, *, weights: Path | None, device: torch.device) -> Lpips:
+    def opened(name: str, *, weights: str | None, device: torch.device) -> Lpips:
         seen.append((name, weights, device))
         return Lpips("alexnet", lpips_weights("alexnet"))
 
     monkeypatch.setattr(module, "open_lpips", opened)
     made("lpips", PairMetricConfig(lpips="vgg16", lpips_weights="some/file.pth"))
     made("diversity")
-    assert seen == [("vgg16", Path("some/file.pth"), CPU), ("alexnet", None, CPU)]
+    assert seen == [("vgg16", "some/file.pth", CPU), ("alexnet", None, CPU)]
 
 
 def test_settings_out_of_range_are_refused() -> None:

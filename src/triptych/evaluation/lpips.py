@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from triptych.core.cache import cache_folder
 from triptych.core.errors import CheckpointError, ConfigError, DataError
+from triptych.core.reading import user_path
 from triptych.core.weight_files import read_weights
 from triptych.nn.feature_networks import FeatureNetwork, trace
 from triptych.nn.precision import without_tf32
@@ -112,15 +113,15 @@ def heads(name: LpipsNetwork) -> list[np.ndarray]:
         return [file[f"{name}.{layer}"] for layer in range(len(BACKBONES[name].layers))]
 
 
-def open_lpips(name: LpipsNetwork, *, weights: Path | None = None, device: torch.device) -> Lpips:
+def open_lpips(name: LpipsNetwork, *, weights: str | Path | None = None, device: torch.device) -> Lpips:
     """LPIPS with torchvision's weights of a file, or of the cache's networks/.
 
     Raises ConfigError where there is no such file, and CheckpointError where its contents are others.
     """
     backbone = BACKBONES[name]
-    path = weights or cache_folder() / "networks" / backbone.file
+    path = user_path(weights) if weights is not None else cache_folder() / "networks" / backbone.file
     if not path.is_file():
-        remedy = f"fetch {_SOURCE}{backbone.file} and put it there, or give the file as lpips_weights"
+        remedy = f"fetch {_SOURCE}{backbone.file} and put it there, or give the file"
         raise ConfigError("lpips_weights", f"LPIPS needs the weights of {name}, and there is no file {path}; {remedy}")
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -140,10 +141,12 @@ def require_side(name: LpipsNetwork, height: int, width: int) -> None:
 @cache
 def smallest_side(name: LpipsNetwork) -> int:
     """Pixels of the shorter side at which the network's last layer has a pixel."""
-    side = 1
-    while True:
-        try:
-            trace(name, BACKBONES[name].layers, height=side, width=side)
-            return side
-        except RuntimeError:
-            side += 1
+    return next(side for side in range(1, 64) if _reaches_last_layer(name, side))
+
+
+def _reaches_last_layer(name: LpipsNetwork, side: int) -> bool:
+    try:
+        trace(name, BACKBONES[name].layers, height=side, width=side)
+    except RuntimeError:  # a layer would have no pixels
+        return False
+    return True

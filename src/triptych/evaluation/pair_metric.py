@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +26,8 @@ label maps: those of the segmenter and the true ones, int64 (b, h, w) both. clas
 that the samples were drawn for, int64 (b,).
 """
 
+_MOST_CLASSES = 4096  # of label maps: the confusion matrix of an image then has 134 MB
+
 
 @config
 class PairMetricConfig(Config):
@@ -42,7 +43,7 @@ class PairMetricConfig(Config):
     "mean-iou, pixel-accuracy: the number in a label map for pixels that do not count."
 
     def validate(self) -> None:
-        self.require(self.num_classes is None or 1 <= self.num_classes <= 2**16, "num_classes", "1 to 65,536")
+        self.require(self.num_classes is None or 1 <= self.num_classes <= _MOST_CLASSES, "num_classes", f"1 to {_MOST_CLASSES:,}")
         self.require(self.ignore_index is None or self.ignore_index >= 0, "ignore_index", "0 or more, or none")
 
 
@@ -107,7 +108,7 @@ def _diversity(settings: PairMetricConfig, device: torch.device) -> PairMeasure:
 
 
 def _opened(settings: PairMetricConfig, device: torch.device) -> Lpips:
-    return open_lpips(settings.lpips, weights=None if settings.lpips_weights is None else Path(settings.lpips_weights), device=device)
+    return open_lpips(settings.lpips, weights=settings.lpips_weights, device=device)
 
 
 def _on(device: torch.device, images: np.ndarray) -> torch.Tensor:
