@@ -96,8 +96,6 @@ def test_every_option(fake: FakeRuns) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("--metrics fid", '--metrics: unknown metric "fid" (there is bits-per-dim)'),
-        ("--metrics bits-per-dims", '--metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"? (there is bits-per-dim)'),
         ("--metrics", "--metrics: the value is missing, expected one value or several (A,B or A B), each text"),
         ("--count 0", "--count: got 0, expected at least 1"),
         ("--split test", "--split: got 'test', expected one of validation, train, all"),
@@ -117,19 +115,28 @@ def test_mistakes(arguments: str, line: str, fake: FakeRuns, capsys: pytest.Capt
     assert [name for name, _, _ in fake.calls] == ["open_run"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ([], "no run given; usage: triptych evaluate RUN [--metrics bits-per-dim] [--count N]"),
-        (
-            ["--count"],
-            "got '--count' where the run directory is expected; usage: triptych evaluate RUN [--metrics bits-per-dim] [--count N]",
-        ),
-    ],
-)
+USAGE = "usage: triptych evaluate RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST] [--count N]"
+
+
+@pytest.mark.parametrize(("arguments", "line"), [([], "no run given"), (["--count"], "got '--count' where the run directory is expected")])
 def test_without_a_run(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", *arguments]) == 2
-    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+    assert capsys.readouterr().err == f"triptych: error: {line}; {USAGE}\n"
+
+
+def test_likelihood_and_figures_of_images_are_not_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, line in (
+        (
+            "--metrics kid,bits-per-dim",
+            "--metrics: got bits-per-dim beside kid; measure it by a command of its own: its flags are those of",
+        ),
+        (
+            "--metrics bits-per-dim --reference x",
+            "--reference: got 'x', but bits-per-dim is measured on the images of --data.path, without",
+        ),
+    ):
+        assert main(["evaluate", "runs/toy", *arguments.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"triptych: error: {line}")
 
 
 def test_help(fake: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

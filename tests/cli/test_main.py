@@ -43,7 +43,9 @@ REFUSED = [
     ("export none --to diffusers --out a", "no run in none: there is no config.json"),
     ("translate . none", "none: does not exist"),
     ("encode . none", "none: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
-    ("evaluate . --data.path=none", "none: does not exist (data.path)"),
+    ("evaluate none --metrics kid", "none: does not exist; expected a run, or images: a folder, .zip, .tar, .npz or .npy"),
+    ("evaluate . --reference none", "none: does not exist (--reference)"),
+    ("evaluate .", "--reference: missing: . is no run, and images are held against others (or --metrics is, which needs none)"),
     ("train adm-photos64 --data.path none", "none: does not exist (data.path)"),
 ]
 

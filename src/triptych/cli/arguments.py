@@ -20,15 +20,21 @@ if TYPE_CHECKING:
     from triptych.runs import Run
 
 
-def run_argument(arguments: Sequence[str], *, usage: str) -> str:
-    """The run directory, a verb's first argument; raises ConfigError where it is missing or an option stands in its place."""
+def first_argument(arguments: Sequence[str], *, usage: str) -> str:
+    """A verb's first argument, a run; raises ConfigError where it is missing or an option stands in its place."""
     if not arguments:
         raise ConfigError("", f"no run given; usage: {usage}")
     if arguments[0].startswith("-"):
         raise ConfigError("", f"got {arguments[0]!r} where the run directory is expected; usage: {usage}")
-    if not asks_for_help(arguments):
-        require_run(arguments[0])
     return arguments[0]
+
+
+def run_argument(arguments: Sequence[str], *, usage: str) -> str:
+    """The run directory, a verb's first argument; raises ConfigError as `first_argument` does, CheckpointError where nothing is there."""
+    run = first_argument(arguments, usage=usage)
+    if not asks_for_help(arguments):
+        require_run(run)
+    return run
 
 
 def asks_for_help(arguments: Sequence[str]) -> bool:
@@ -57,6 +63,18 @@ def flag_value(flag: str, arguments: Sequence[str]) -> str | None:
         elif argument.startswith(f"{flag}="):
             value = argument.partition("=")[2]
     return value
+
+
+def flag_words(flag: str, arguments: Sequence[str]) -> list[str]:
+    """The values of a list that a flag is given (A,B or A B); those of the last one, where there are several."""
+    words: list[str] = []
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == flag:
+            rest = arguments[position + 1 :]
+            following = list(rest[: next((k for k, word in enumerate(rest) if word.startswith("-")), len(rest))])
+            words = [word.strip() for given in ([value] if equals else following) for word in given.split(",")]
+    return words
 
 
 @contextmanager

@@ -6,28 +6,59 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from triptych.cli.arguments import at_checkpoint, finished, flag_value, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import (
+    asks_for_help,
+    at_checkpoint,
+    finished,
+    first_argument,
+    flag_value,
+    flag_words,
+    named_as_flags,
+    require_images,
+    run_argument,
+)
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
+from triptych.engine.run_directory import RunDirectory
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
     from triptych.evaluation.bits_per_dim import BitsPerDimConfig
     from triptych.runs import Evaluation
 
-USAGE = """usage: triptych evaluate RUN [--metrics bits-per-dim] [--split SPLIT] [--count N] [--out FILE.json] [settings of the metrics]
+_USAGE_LINE = "triptych evaluate RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST] [--count N]"
 
-Measures a trained run on images: its own held-out ones, or others (--data.path). The same command goes on after an interruption.
+USAGE = f"""usage: {_USAGE_LINE} [--out FILE.json] [settings]
 
+Measures a trained run, or images: a folder, .zip, .tar, .npz or .npy. The same command goes on after an interruption.
+
+likelihood of a run's held-out images, or of others (--data.path):
   bits-per-dim    bits for each 8-bit value of the images: exact for flows (--draws N averages over N dequantizations);
                   for diffusion models by the variational bound or by the probability-flow ODE
 
-  triptych evaluate RUN --help    list all options
+images that a run makes, or a set of them, against a reference, in the features of a network (--features NAME):
+  frechet         Frechet distance; called fid in the features of Inception, fd-NETWORK in others
+  sfid            the same of features that keep their place in the image
+  kid             kernel distance
+  is, is-10       inception score, in splits of 5000 or in 10 splits; needs no reference
+  precision, recall; prdc-precision, prdc-recall, density, coverage
+                  how far the two sets cover one another, by their nearest neighbours
+  copies, authenticity
+                  how many of the images are copies of the reference's
 
-example: triptych evaluate runs/digits --likelihood ode --count 20"""
+A run alone is measured by bits-per-dim; with --reference, and for a set, by frechet, kid, precision and recall.
+
+  triptych evaluate RUN --help                   list the options of bits-per-dim
+  triptych evaluate RUN --metrics frechet --help    those of the others, with the settings of the run's sampler
+
+example: triptych evaluate runs/digits --likelihood ode --count 20
+example: triptych evaluate runs/digits --metrics frechet,kid --steps 25 --count 5000
+example: triptych evaluate samples.npz --reference ./photos --metrics fid,kid,precision,recall"""
+
+BITS_PER_DIM = "bits-per-dim"
 
 
 @config
@@ -62,7 +93,21 @@ def main(arguments: Sequence[str]) -> int:
         show_page(USAGE)
         return 0
     arguments = at_checkpoint(arguments)
-    directory = run_argument(arguments, usage="triptych evaluate RUN [--metrics bits-per-dim] [--count N]")
+    images = first_argument(arguments, usage=_USAGE_LINE)
+    reference, for_help = flag_value("--reference", arguments), asks_for_help(arguments)
+    if _scores(flag_words("--metrics", arguments), reference):
+        if not for_help:
+            require_images(images, note="; expected a run, or images: a folder, .zip, .tar, .npz or .npy")
+            require_images(reference, note=" (--reference)")
+        from triptych.cli import score
+
+        return score.main(images, arguments[1:])
+    if reference is not None:
+        why = f"but {BITS_PER_DIM} is measured on the images of --data.path, without a reference; leave it out"
+        raise ConfigError("--reference", f"got {reference!r}, {why}")
+    if not for_help:
+        _require_no_images(images)
+    directory = run_argument(arguments, usage=_USAGE_LINE)
     require_images(flag_value("--data.path", arguments), note=" (data.path)")
 
     from triptych import runs
@@ -82,6 +127,23 @@ def main(arguments: Sequence[str]) -> int:
             **options.keywords(),
         )
     return finished(*table(evaluation).split("\n"))
+
+
+def _scores(metrics: Sequence[str], reference: str | None) -> bool:
+    """Whether images are to be measured, and not likelihood. Raises ConfigError where both are."""
+    others = [name for name in metrics if name != BITS_PER_DIM]
+    if others and BITS_PER_DIM in metrics:
+        why = "its flags are those of the likelihood, theirs those of the sampler"
+        raise ConfigError("--metrics", f"got {BITS_PER_DIM} beside {', '.join(others)}; measure it by a command of its own: {why}")
+    return bool(others) or (reference is not None and not metrics)
+
+
+def _require_no_images(images: str) -> None:
+    """Raises ConfigError for images, of which no likelihood can be measured, where a run is expected."""
+    place = Path(images)
+    if place.exists() and not RunDirectory(place).exists() and not any(place.glob("*/config.json")):
+        why = f"missing: {images} is no run, and images are held against others (or --metrics is, which needs none)"
+        raise ConfigError("--reference", why)
 
 
 def configure(run: str, arguments: Sequence[str], *, data: DataConfig) -> tuple[EvaluateOptions, BitsPerDimConfig]:

@@ -42,7 +42,7 @@ VERBS = {
     "train": Verb("triptych.cli.train", "RECIPE [--run DIR] [settings]", "train a recipe; the same command again goes on with the run"),
     "sample": Verb("triptych.cli.sample", "RUN [--count N] [--out FILE]", "draw images from a trained run"),
     "translate": Verb("triptych.cli.translate", "RUN INPUT [--style IMAGES] [--out DIR]", "make images from other images or from maps"),
-    "evaluate": Verb("triptych.cli.evaluate", "RUN [--metrics bits-per-dim] [--count N]", "measure a trained run on images"),
+    "evaluate": Verb("triptych.cli.evaluate", "RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST]", "measure a run, or images"),
     "import": Verb("triptych.cli.import_", "PROGRAM FILE --run DIR [--flags ...]", "make a run of another program's weights"),
     "export": Verb("triptych.cli.export", "RUN --to PROGRAM --out PATH", "write a run's weights for another program"),
     "guided-diffusion": Verb("triptych.cli.guided_diffusion", "SCRIPT --flag value ...", "run a command line of guided-diffusion"),

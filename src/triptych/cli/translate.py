@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,9 +132,9 @@ def configure(run: str, arguments: Sequence[str], *, translation: Config) -> tup
 
 def _size(text: str) -> tuple[OutputSize] | None:
     """What `--size` says, in a tuple of its own, for it may be None; None for what it does not take."""
+    from triptych.runs.given.sizes import plain_size
+
     if text in ("run", "own"):
         return (None,) if text == "run" else ("own",)
-    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})?", text):
-        return None
-    height, _, width = text.partition("x")
-    return ((int(height), int(width)),) if width else (int(height),)
+    size = plain_size(text)
+    return None if size is None else (size,)

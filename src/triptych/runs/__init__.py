@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from triptych.runs.latents import Latents, between
     from triptych.runs.run import Run, open_run
     from triptych.runs.sampling import Samples
+    from triptych.runs.scoring import Scores, score
     from triptych.runs.training import train
     from triptych.runs.translating import Translations
 
@@ -34,12 +35,14 @@ __all__ = [
     "Latents",
     "Run",
     "Samples",
+    "Scores",
     "Translations",
     "between",
     "close_world",
     "export_run",
     "import_run",
     "open_run",
+    "score",
     "train",
 ]
 
@@ -52,6 +55,7 @@ _MODULES = {
     "triptych.runs.latents": ("Latents", "between"),
     "triptych.runs.run": ("Run", "open_run"),
     "triptych.runs.sampling": ("Samples",),
+    "triptych.runs.scoring": ("Scores", "score"),
     "triptych.runs.training": ("train",),
     "triptych.runs.translating": ("Translations",),
 }

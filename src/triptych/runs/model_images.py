@@ -142,7 +142,22 @@ def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     for protocol, maker in ((Translator, TranslationMaker), (Upsampler, UpsamplingMaker), (Sampler, SampleMaker)):
         if isinstance(model, protocol):
             return maker(run, request)
-    raise ConfigError("model", f"{type(model).__name__} makes no images, so there is nothing to measure")
+    raise makes_none(model)
+
+
+def settings_of(run: StoredRun) -> Config:
+    """The default settings of the run's sampler, or of its translations. Raises ConfigError for a run that makes no images."""
+    model = run.outline
+    if isinstance(model, Translator):
+        return model.translation
+    if isinstance(model, Sampler | Upsampler):
+        return model.sampling
+    raise makes_none(model)
+
+
+def makes_none(model: nn.Module) -> ConfigError:
+    """What is said of a model that makes no images."""
+    return ConfigError("model", f"{type(model).__name__} makes no images, so there is nothing to measure")
 
 
 class SampleMaker(Maker):

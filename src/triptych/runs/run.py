@@ -12,7 +12,7 @@ from triptych.core.config import Config
 from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
-from triptych.runs import encoding, evaluation, sampling, translating, upsampling
+from triptych.runs import encoding, evaluation, sampling, scoring, translating, upsampling
 from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
 from triptych.runs.latents import Latents, PathName
 from triptych.runs.loading import LoadingKeywords
@@ -30,6 +30,7 @@ class Run(StoredRun):
     sample = sampling.sample
     translate = translating.translate
     evaluate = evaluation.evaluate
+    score = scoring.score
     coder = encoding.coder
     inputs = upsampling.inputs
     upsample = upsampling.upsample

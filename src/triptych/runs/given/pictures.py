@@ -186,9 +186,13 @@ class SplitPictures:
         """1 (grey) or 3 (RGB)."""
         return self._spec.channels
 
-    @functools.cached_property
+    @property
     def identity(self) -> dict[str, Any]:
-        """See `Pictures`; every image is read when it is asked for."""
+        """See `Pictures`; every image is read when it is first asked for."""
+        return self._identified
+
+    @functools.cached_property
+    def _identified(self) -> dict[str, Any]:
         hashed = hashlib.sha256()
         for k in range(len(self)):
             images, number = self._place(k)

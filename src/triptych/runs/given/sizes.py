@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -88,3 +89,14 @@ def translation_sizing(size: OutputSize, *, config: DataConfig, spec: DataSpec, 
     if isinstance(size, tuple):
         return Fixed(Cut(*size, enlarge=True))
     return Proportional(None if size == "own" else size, stride=stride, least=least)
+
+
+PLAIN_SIZE = "a side (512), or height and width (480x640)"
+
+
+def plain_size(text: str) -> int | tuple[int, int] | None:
+    """The size that a text like 512 or 480x640 (height, width) says; None where it says none."""
+    if not re.fullmatch(r"[0-9]{1,6}(x[0-9]{1,6})?", text):
+        return None
+    height, _, width = text.partition("x")
+    return (int(height), int(width)) if width else int(height)

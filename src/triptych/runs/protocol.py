@@ -1,0 +1,95 @@
+"""How a score was measured: as JSON, and in a line that goes with every table."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from triptych import __version__
+from triptych.evaluation.feature_space import Embedder
+from triptych.runs.sides import Reference, Subject
+
+FEW = 2048
+"""Of fewer images figures are marked: their bias and their errors are large, and Inception's covariance is singular."""
+_SHOWN = 8  # letters of a hash
+
+
+def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedder | None) -> dict[str, Any]:
+    """All that figures depend on, and what they are called by; JSON."""
+    images = dict(subject.identity())
+    return {
+        "made": images,
+        "count": len(subject),
+        "reference": None if reference is None else dict(reference.identity()),
+        "reference_name": None if reference is None else reference.name,
+        "reference_count": (len(reference) or None) if reference is not None else None,
+        "few": len(subject) < FEW or 0 < (0 if reference is None else len(reference)) < FEW,
+        "network": None if embedder is None else embedder.name,
+        "network_sha256": None if embedder is None else embedder.identity["sha256"],
+        "resize": None if embedder is None else embedder.identity["resize"],
+        "side": None if embedder is None else embedder.identity["side"],
+        "comparable": None if embedder is None else embedder.comparable,
+        "quantization": "uint8",
+        "seed": images.get("seed"),
+        "weights": images.get("weights"),
+        "sampler": images.get("settings"),
+        "precision": images.get("precision"),
+        "triptych": __version__,
+    }
+
+
+def protocol_line(protocol: Mapping[str, Any]) -> str:
+    """The protocol in one line."""
+    return "; ".join(part for part in (_images(protocol), _reference(protocol), _network(protocol), _program(protocol)) if part)
+
+
+def commit() -> str | None:
+    """The commit of the source that runs; None where it does not lie in a clone."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _images(protocol: Mapping[str, Any]) -> str:
+    images, weights, sampler = protocol["made"], protocol["weights"], protocol["sampler"] or {}
+    few = f" (few: below {FEW})" if protocol["few"] else ""
+    said = f"{protocol['count']} images{few} of {images['path']}"
+    if weights is None:
+        return f"{said} ({_short(images.get('sha256'))})"
+    how = [f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"]
+    how += [f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler]
+    return f"{said} ({', '.join([*how, 'seed ' + str(protocol['seed']), protocol['precision']])})"
+
+
+def _reference(protocol: Mapping[str, Any]) -> str:
+    reference = protocol["reference"]
+    if reference is None:
+        return ""
+    count = protocol["reference_count"]
+    digest = reference.get("sha256") or (reference.get("weights") or {}).get("hash")
+    return f"reference: {f'{count} ' if count else ''}{protocol['reference_name']} ({_short(digest)})"
+
+
+def _network(protocol: Mapping[str, Any]) -> str:
+    if protocol["network"] is None:
+        return ""
+    comparable = "" if protocol["comparable"] else ", not comparable with published figures"
+    digest = "random weights" if protocol["network_sha256"] is None else _short(protocol["network_sha256"])
+    return f"{protocol['network']} ({digest}), {protocol['side']} px {protocol['resize']}, 8-bit images{comparable}"
+
+
+def _program(protocol: Mapping[str, Any]) -> str:
+    known = protocol.get("commit")
+    return f"Triptych {protocol['triptych']}" + (f" ({_short(known)})" if known else "")
+
+
+def _short(digest: str | None) -> str:
+    return "unknown" if digest is None else digest[:_SHOWN]

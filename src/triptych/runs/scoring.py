@@ -1,0 +1,352 @@
+"""Scoring images: of a run, or of a set that lies somewhere, against a reference.
+
+`score` opens both sides, says where a call cannot succeed, and lets every metric look at what a network says of them. A metric that
+cannot be measured does not stop the others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from triptych.core.errors import ConfigError, DataError, UserError, nearest
+from triptych.core.files import write_text
+from triptych.core.reading import parsed_json
+from triptych.engine.distributed import World, open_world
+from triptych.engine.progress import Watch, unwatched
+from triptych.evaluation.catalogue import METRICS
+from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
+from triptych.evaluation.feature_space import SPACES, Embedder, default_space, open_space
+from triptych.evaluation.set_metric import SET_METRICS
+from triptych.runs.embedding import network
+from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.given.pictures import Split, open_pictures
+from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.model_images import ImageRequest
+from triptych.runs.pieces import digest_of
+from triptych.runs.protocol import commit, protocol_of
+from triptych.runs.sides import (
+    ImageSize,
+    PictureSide,
+    Reference,
+    RunSide,
+    Subject,
+    check_sizes,
+    is_run,
+    reference_side,
+    stored_run,
+)
+from triptych.runs.stored import StoredRun
+
+FORMAT = 1
+FRECHET, FID, INCEPTION = "frechet", "fid", "inception"
+USUAL = ("frechet", "kid", "precision", "recall")
+"""Metrics where nobody names some; of statistics alone the first."""
+_LONGEST_NAME = 60  # characters of the metrics in the name of a file
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What was measured, as it is in the file `out` where there is one."""
+
+    figures: dict[str, Figure]
+    "By name, in the order in which they were asked for."
+    missing: dict[str, str]
+    "Why a metric was not measured, by name."
+    protocol: dict[str, Any]
+    "How it was measured; JSON."
+    out: Path | None = None
+    already: bool = False
+    "Whether it had been measured before, and was read."
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the file holds, but for the time that it took."""
+        figures = {name: {"value": figure.value, "error": figure.error, **figure.details} for name, figure in self.figures.items()}
+        return {"format": FORMAT, "figures": figures, "missing": self.missing, "protocol": self.protocol}
+
+
+@dataclass
+class Wanted:
+    """The metrics that are asked for, without those that cannot be measured."""
+
+    names: list[str]
+    missing: dict[str, str] = field(default_factory=dict)
+    "Why one cannot be measured."
+
+    def drop(self, names: Sequence[str], reason: object) -> None:
+        """Takes metrics out. Raises ConfigError where none is left."""
+        for name in [name for name in self.names if name in names]:
+            self.names.remove(name)
+            self.missing[name] = str(reason)
+        if not self.names:
+            reasons: dict[str, list[str]] = {}
+            for name, why in self.missing.items():
+                reasons.setdefault(why, []).append(name)
+            raise ConfigError("metrics", "; ".join(f"{', '.join(those)} cannot be measured: {why}" for why, those in reasons.items()))
+
+    def of_sets(self) -> list[str]:
+        """Those that compare sets through a network."""
+        return [name for name in self.names if metric_name(name) in SET_METRICS]
+
+
+def score(
+    images: str | Path | StoredRun,
+    reference: str | Path | StoredRun | None = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    features: str | None = None,
+    features_weights: str | Path | None = None,
+    features_resize: str | None = None,
+    request: ImageRequest | None = None,
+    split: Split | None = None,
+    count: int | None = None,
+    image_size: ImageSize = None,
+    settings: SetMetricConfig | None = None,
+    out: str | Path | None = None,
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
+) -> Scores:
+    """The figures of images against a reference, in every process; also written to `out`, a .json.
+
+    `images`: a run, or a folder, .zip, .tar, .npz or .npy. `reference`: likewise, or a file of statistics; None: of a run its training
+    images, or those of `split`. `metrics`: None for `USUAL`. `features`: the network's name in SPACES; None: see `default_space`.
+    `features_weights`: the file of its weights; None: that of the user's cache. `request`, `count`: which images a run makes, and how
+    many; None: as many as the reference has, at most 10,000. `image_size`: of two sets, a side, or height and width. `settings`: of the
+    metrics. `out`: None for a name in the run's folder evaluations, for sets: nowhere. An interrupted call goes on where it was, and a
+    finished one is read.
+
+    Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
+    """
+    chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
+    place = None if out is None else Path(out)
+    if place is not None:
+        if place.suffix != ".json":
+            raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
+        check_place(place)
+    wanted = Wanted(metric_names(metrics))
+    if features is not None and features not in SPACES:
+        raise ConfigError("features", f'unknown feature space "{features}"{nearest(features, SPACES)} (there is {", ".join(SPACES)})')
+    subject = _subject(images, image_size=image_size, count=count, request=request, loading=chosen)
+    needed = [name for name in wanted.names if needs_reference(name)]
+    other = reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen) if needed else None
+    _check_sides(subject, other)
+    if metrics is None and other is not None and not other.each:
+        wanted = Wanted([FRECHET])
+    world = open_world(chosen.device)
+    embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
+    _drop_impossible(wanted, embedder, other)
+    if isinstance(other, RunSide):
+        other.decide(None, reference=0 if count is None else count)
+    if isinstance(subject, RunSide):
+        subject.decide(count, reference=0 if other is None else len(other))
+    asked = _asked([*wanted.names, *wanted.missing], settings, subject, other, embedder)
+    if place is None and isinstance(subject, RunSide):
+        place = _place(subject, wanted.names, asked)
+        check_place(place)
+    if place is not None and (found := world.on_main(lambda: _read(place, digest_of(asked)))) is not None:
+        return found
+    return _measured(_Task(subject, other, embedder, wanted, settings, world, progress), place)
+
+
+# Names ------------------------------------------------------------------------------------------------------------------
+
+
+def metric_name(name: str) -> str:
+    """The metric that a name asks for: fid is the Frechet distance in one space."""
+    return FRECHET if name == FID else name
+
+
+def metric_names(names: Sequence[str] | None) -> list[str]:
+    """The metrics that are asked for, each once; None: the usual ones. Raises ConfigError for a name that is not known."""
+    known = [FID, *SET_METRICS]
+    for name in names or ():
+        if name not in known:
+            everything = [*METRICS, *known]
+            raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, everything)} (there is {", ".join(everything)})')
+    return list(dict.fromkeys(USUAL if names is None else names))
+
+
+def needs_reference(name: str) -> bool:
+    """Whether a metric compares with a reference."""
+    return SET_METRICS[metric_name(name)].reference != "none"
+
+
+def figure_name(name: str, embedder: Embedder | None) -> str:
+    """What a figure is called: the published names stand for Inception alone, with its usual weights and resize."""
+    if embedder is None or name not in (FRECHET, FID):
+        return name
+    return FID if is_fid(embedder) else f"fd-{embedder.name}"
+
+
+def is_fid(embedder: Embedder) -> bool:
+    """Whether the Frechet distance in a space is the one that is called FID."""
+    return embedder.name == INCEPTION and embedder.identity["resize"] == SPACES[INCEPTION].pixels.resize
+
+
+# Before the weights are read --------------------------------------------------------------------------------------------
+
+
+def _subject(
+    images: str | Path | StoredRun, *, image_size: ImageSize, count: int | None, request: ImageRequest, loading: Loading
+) -> Subject:
+    if is_run(images):
+        if image_size is not None:
+            raise ConfigError(
+                "image_size", f"got {image_size}, but a run's images have its size, and the reference is cut to it; leave it out"
+            )
+        return RunSide(stored_run(images), request, loading)
+    if count is not None:
+        raise ConfigError("count", f"got {count}, but {images} is a set, of which all images count; leave it out")
+    for name in ("settings", "labels", "guide", "guide_with", "style", "style_each", "style_count"):
+        if getattr(request, name) != getattr(ImageRequest(), name):
+            raise ConfigError(name, f"got {getattr(request, name)!r}, but {images} is no run, which makes its images so; leave it out")
+    return PictureSide(open_pictures(images, image_size=image_size), str(images))  # type: ignore[arg-type]  (is_run: no StoredRun)
+
+
+def _check_sides(subject: Subject, reference: Reference | None) -> None:
+    check_sizes(subject, reference)
+    if isinstance(subject, PictureSide) and isinstance(reference, PictureSide):
+        one, other = ({k: v for k, v in side.identity().items() if k not in ("path", "kind")} for side in (subject, reference))
+        if one == other:
+            what = f"{subject.name} and {reference.name} hold the same images, whose distance says nothing"
+            raise ConfigError("reference", f"{what}; give others")
+
+
+def _embedder(wanted: Wanted, world: World, *, features: str | None, weights: str | Path | None, resize: str | None) -> Embedder | None:
+    if not wanted.of_sets():
+        return None
+    if features is None and FID in wanted.names:
+        features = INCEPTION
+    try:
+        name = features or default_space()
+        return open_space(name, weights=None if weights is None else Path(weights), resize=resize, device=world.device)
+    except UserError as error:
+        wanted.drop(wanted.of_sets(), error)
+        return None
+
+
+def _drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Reference | None) -> None:
+    """Takes out the metrics that the network or the reference has not enough for."""
+    if embedder is None:
+        return
+    for name in wanted.of_sets():
+        metric = SET_METRICS[metric_name(name)]
+        lacking = [output for output in metric.outputs if output not in embedder.outputs]
+        if name == FID and not is_fid(embedder):
+            wanted.drop([name], f"FID is the distance in the space {INCEPTION} alone, with its own resize; frechet measures it here")
+        elif lacking:
+            able = ", ".join(space for space, entry in SPACES.items() if set(metric.outputs) <= set(entry.outputs)) or "no network"
+            wanted.drop([name], f'{embedder.name} has no "{lacking[0]}"; {able} has it')
+        elif metric.reference != "none" and reference is None:
+            wanted.drop([name], "it compares with a reference; give one")
+        elif metric.reference == "features" and reference is not None and not reference.each:
+            wanted.drop([name], f"{reference.name} holds statistics alone; give its images")
+
+
+def _asked(
+    names: Sequence[str], settings: SetMetricConfig, subject: Subject, reference: Reference | None, embedder: Embedder | None
+) -> dict[str, Any]:
+    """All that the figures depend on, for JSON."""
+    return {"metrics": list(names), "settings": settings.to_dict(), **protocol_of(subject, reference, embedder)}
+
+
+def _place(subject: RunSide, names: Sequence[str], asked: Mapping[str, Any]) -> Path:
+    seen = asked["weights"]["images"]
+    return subject.run.directory / "evaluations" / f"{'+'.join(names)[:_LONGEST_NAME]}-{seen:09d}-{digest_of(asked)[:6]}.json"
+
+
+def _read(place: Path, digest: str) -> Scores | None:
+    """What a file holds, where it was made of the same."""
+    try:
+        document = parsed_json(place.read_text("utf-8"))
+        if document["digest"] != digest:
+            return None
+        figures = {name: _figure(values) for name, values in document["figures"].items()}
+        return Scores(figures, document["missing"], document["protocol"], place, already=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _figure(values: Mapping[str, Any]) -> Figure:
+    return Figure(values["value"], values["error"], {name: value for name, value in values.items() if name not in ("value", "error")})
+
+
+# Measuring --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What is measured, and by whom."""
+
+    subject: Subject
+    reference: Reference | None
+    embedder: Embedder | None
+    wanted: Wanted
+    settings: SetMetricConfig
+    world: World
+    progress: Watch
+
+
+def _measured(task: _Task, place: Path | None) -> Scores:
+    started, names = time.monotonic(), [*task.wanted.names, *task.wanted.missing]
+    references = _references(task)
+    looks = []
+    if task.embedder is not None and task.wanted.of_sets():
+        outputs = {output for name in task.wanted.of_sets() for output in SET_METRICS[metric_name(name)].outputs}
+        looks.append(network(task.embedder, task.world.device, outputs))
+    found = task.subject.looked_at(looks, world=task.world, progress=task.progress)
+    with task.world.patience("measuring"):
+        outcomes = task.world.on_main(lambda: dict(_figures(task, FeatureSet(found), references)))
+    figures = {figure_name(name, task.embedder): outcome for name, outcome in outcomes.items() if isinstance(outcome, Figure)}
+    for name, outcome in outcomes.items():
+        if isinstance(outcome, str):
+            task.wanted.drop([name], outcome)
+    asked = _asked(names, task.settings, task.subject, task.reference, task.embedder)  # the weights are known for certain now
+    protocol = {name: value for name, value in asked.items() if name not in ("metrics", "settings")} | {"commit": commit()}
+    scores = Scores(figures, task.wanted.missing, protocol, place)
+    if place is not None:
+        took = {"seconds": round(time.monotonic() - started, 1), "processes": task.world.size, "device": task.world.device.type}
+        with writing(place, world=task.world):
+            if task.world.is_main:
+                _write(place, scores, {"digest": digest_of(asked), "settings": asked["settings"], **took})
+            task.world.barrier()
+    return scores
+
+
+def _references(task: _Task) -> dict[str, FeatureSet]:
+    """What is known of the reference, by output. Takes out the metrics of which it lacks something."""
+    known: dict[str, FeatureSet] = {}
+    for name in task.wanted.of_sets():
+        metric = SET_METRICS[metric_name(name)]
+        if metric.reference == "none":
+            continue
+        assert task.reference is not None and task.embedder is not None
+        (output,) = metric.outputs
+        each = any(SET_METRICS[metric_name(other)].reference == "features" for other in task.wanted.of_sets())
+        try:
+            if output not in known:
+                known[output] = task.reference.features(task.embedder, output, each=each, world=task.world, progress=task.progress)
+        except DataError as error:
+            task.wanted.drop([name], error)
+    return known
+
+
+def _figures(task: _Task, made: FeatureSet, references: Mapping[str, FeatureSet]) -> Iterator[tuple[str, Figure | str]]:
+    """The figures, or why there is none."""
+    for name in task.wanted.names:
+        metric = SET_METRICS[metric_name(name)]
+        try:
+            yield name, metric.measure(made, references.get(metric.outputs[0]) if metric.reference != "none" else None, task.settings)
+        except UserError as error:
+            yield name, str(error)
+
+
+def _write(out: Path, scores: Scores, further: Mapping[str, Any]) -> None:
+    arrays = {f"{name}/{kind}": values for name, figure in scores.figures.items() for kind, values in figure.arrays.items()}
+    if arrays:
+        save_npz(out.with_suffix(".npz"), arrays)
+    write_text(out, json.dumps(scores.to_dict() | dict(further), indent=2) + "\n")

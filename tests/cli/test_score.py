@@ -1,0 +1,109 @@
+"""`triptych evaluate` of images: what is printed and written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.shrink import BATCH, shrunk
+from triptych.cli.main import main
+from triptych.cli.score import spelled
+from triptych.runs import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    config = shrunk("adm-digits").updated({"train": {"total_images": BATCH, "validate_images": 0}})
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    train(config, path, device="cpu")
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+
+
+def npz(path: Path, *, seed: int) -> str:
+    np.savez(path, arr_0=np.random.default_rng(seed).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8))
+    return str(path)
+
+
+def test_two_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b, out = npz(tmp_path / "a.npz", seed=0), npz(tmp_path / "b.npz", seed=1), tmp_path / "scores.json"
+    command = ["evaluate", a, "--reference", b, "--features", "random", "--device", "cpu", "--out", str(out)]
+    flags = ["--metrics", "frechet,kid", "fid", "--metric.kid-subset-size", "10"]
+    assert main([*command, *flags]) == 0
+    document = json.loads(out.read_text())
+    first, second, third, protocol = capsys.readouterr().out.splitlines()
+    figures = document["figures"]
+    assert first.split() == ["fd-random", *spelled(figures["fd-random"]["value"], figures["fd-random"]["error"]).split()]
+    assert second.split()[0] == "kid" and figures["kid"]["subset_size"] == 10
+    assert third.startswith("fid          not measured: FID is the distance in the space inception alone")
+    assert document["missing"].keys() == {"fid"}
+    assert protocol.startswith(f"40 images (few: below 2048) of {a} (") and protocol.endswith(f"; written to {out}")
+    assert main([*command, *flags]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"; was already in {out}")
+    assert main([*command, "--metrics", "is"]) == 2
+    line = '--metrics: is cannot be measured: random has no "logits"; inception, mnist-lenet, cifar10-resnet20 has it'
+    assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+def test_a_run_with_flags_of_its_sampler(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["evaluate", run, "--metrics", "frechet", "--features", "random", "--device", "cpu", "--count", "5", "--labels", "3,7"]
+    capsys.readouterr()
+    assert main([*command, "--sampler", "ddim", "--steps", "2"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert ", sampler ddim, steps 2, " in line and "reference: 1707 training images of the built-in digits" in line
+    (path,) = (Path(run) / "evaluations").glob("frechet-*.json")
+    assert line.endswith(f"; written to {path}")
+    assert json.loads(path.read_text())["protocol"]["made"]["labels"] == [3, 7]
+
+
+def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["evaluate", run, "--metrics", "kid", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(flag in shown for flag in ("--reference", "--features", "--steps", "--metric.kid-subsets", "--style-count"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("--metrics fidd", '--metrics: unknown metric "fidd"; did you mean "fid"? (there is bits-per-dim, fid, frechet,'),
+        ("--metrics bits-per-dims", '--metrics: unknown metric "bits-per-dims"; did you mean "bits-per-dim"?'),
+        ("--metrics kid --count 1", "--count: got 1, expected at least 2"),
+        ("--metrics kid --step 3", '--step: unknown setting; did you mean "--steps"?'),
+        ("--metrics kid --image-size 8by8", "--image-size: got '8by8', expected a side (512), or height and width (480x640)"),
+        ("--metrics kid --image-size 8", "--image-size: got 8, but a run's images have its size"),
+        ("--metrics kid --labels ten", "--labels: unknown class 'ten'"),
+        ("--metrics kid --style-count 2", "--style-count: got 2, but this run's model takes no styles; leave it out"),
+        ("--metrics kid --data.path x", "--data.path: unknown setting"),
+        ("--metrics kid --reference ''", "--reference: got '', expected a path"),
+        ("--metrics kid --out a.npz", "--out: got 'a.npz', expected a name that ends with .json"),
+        ("--metrics kid --metric.kid-subsets 0", "--metric.kid-subsets: got 0, expected at least 1"),
+        ("--metrics kid --weights ema-0.5", '--weights: got "ema-0.5", expected one of raw, ema-0.999'),
+        ("--metrics kid --guide none", "no run in none: there is no config.json"),
+    ],
+)
+def test_mistakes(arguments: str, line: str, run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    given = ["" if word == "''" else word for word in arguments.split()]
+    assert main(["evaluate", run, *given, "--features", "random"]) == 2
+    assert capsys.readouterr().err.startswith(f"triptych: error: {line}")
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (12.34567, 0.25, "12.3457 ± 0.2500"),
+        (0.00123456, 0.0000321, "0.001235 ± 0.000032"),
+        (0.5, None, "0.5000"),
+        (1.0, 0.0, "1.0000 ± 0.0000"),
+    ],
+)
+def test_a_figure_has_two_digits_of_its_error(value: float, error: float | None, text: str) -> None:
+    assert spelled(value, error) == text

@@ -1,0 +1,224 @@
+"""Scores: what is measured of a run's images and of sets, what is refused, and that nothing else changes the figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.contract.shrink import BATCH, shrunk
+from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
+from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
+from triptych.evaluation.feature_space import open_space
+from triptych.evaluation.set_metric import SET_METRICS
+from triptych.runs import Run, score, train
+from triptych.runs.given.data_images import model_reference
+from triptych.runs.model_images import ImageRequest
+from triptych.runs.protocol import protocol_line
+
+FAST = {"sampler": "ddim", "steps": 2}
+SETTINGS = SetMetricConfig(kid_subsets=3, kid_subset_size=20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("cache")
+        patch.setenv("TRIPTYCH_CACHE", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of a recipe after one step, made once."""
+    runs: dict[str, Run] = {}
+
+    def of(recipe: str) -> Run:
+        if recipe not in runs:
+            config = shrunk(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
+            runs[recipe] = train(config, tmp_path_factory.mktemp("runs") / recipe, device="cpu")
+        return runs[recipe]
+
+    return of
+
+
+def images(count: int, *, seed: int = 0, size: tuple[int, int] = (8, 8), channels: int = 1, mean: float = 128) -> np.ndarray:
+    """uint8 (n, h, w, c), smooth enough that a network tells sets with different means apart."""
+    rng = np.random.default_rng(seed)
+    return np.clip(rng.normal(mean, 40, (count, *size, channels)), 0, 255).astype(np.uint8)
+
+
+def npz(path: Path, *args: Any, **named: Any) -> Path:
+    np.savez(path, arr_0=images(*args, **named))
+    return path
+
+
+def asked(run: Run, **request: Any) -> dict[str, Any]:
+    return {"request": ImageRequest(settings=run.config.model.sampling.updated(FAST), **request), "device": "cpu"}  # type: ignore[attr-defined]
+
+
+def test_two_sets_by_the_formulas(tmp_path: Path) -> None:
+    a, b = npz(tmp_path / "a.npz", 70), npz(tmp_path / "b.npz", 90, seed=1, mean=140)
+    out = tmp_path / "scores.json"
+    names = ["frechet", "kid", "precision", "recall", "coverage"]
+    scores = score(a, b, metrics=names, features="random", settings=SETTINGS, out=out, device="cpu")
+    embedder = open_space("random")
+    made, reference = (FeatureSet({"features": _embedded(embedder, np.load(path)["arr_0"])}) for path in (a, b))
+    for name in names:
+        figure = SET_METRICS[name].measure(made, reference, SETTINGS)
+        found = scores.figures["fd-random" if name == "frechet" else name]
+        assert found.value == pytest.approx(figure.value, rel=1e-5, abs=1e-6), name
+    document = json.loads(out.read_text())
+    assert list(document["figures"]) == ["fd-random", *names[1:]]
+    assert document["figures"]["kid"]["value"] == scores.figures["kid"].value
+    assert document["figures"]["kid"]["error"] == scores.figures["kid"].error
+    protocol = document["protocol"]
+    assert (protocol["count"], protocol["reference_count"], protocol["few"]) == (70, 90, True)
+    assert protocol["network"] == "random" and protocol["comparable"] is False and protocol["quantization"] == "uint8"
+    assert protocol["made"]["sha256"] != protocol["reference"]["sha256"]
+
+
+def _embedded(embedder: Any, pixels: np.ndarray) -> np.ndarray:
+    return np.concatenate([embedder(torch.from_numpy(part))["features"].numpy() for part in np.array_split(pixels, 3)])
+
+
+def test_a_run_against_its_training_images_is_measured_once(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny("adm-digits")
+    given = {"metrics": ["frechet", "precision"], "features": "random", "count": 40, **asked(run)}
+    scores = run.score(**given)
+    assert not scores.already and scores.out is not None and scores.out.parent == run.directory / "evaluations"
+    weights = scores.protocol["weights"]
+    assert (weights["weights"], scores.protocol["sampler"]["steps"]) == ("ema-0.999", 2)
+    line = protocol_line(scores.protocol)
+    assert line.startswith(f"40 images (few: below 2048) of {run.directory} (ema-0.999 at {weights['images']} images seen, ")
+    assert f"reference: 1707 training images of the built-in digits ({scores.protocol['reference']['sha256'][:8]})" in line
+    assert "random (random weights)" in line and "not comparable" in line and "\n" not in line
+    monkeypatch.setattr(Run, "open", lambda *_: pytest.fail("the weights are read"))
+    again = run.score(**given)
+    assert again.already and again.figures["fd-random"].value == scores.figures["fd-random"].value
+    assert again.protocol == scores.protocol
+    with pytest.raises(pytest.fail.Exception):
+        run.score(**given | {"count": 41})
+
+
+def test_other_metrics_of_the_same_images_do_not_draw_them_again(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny("adm-digits")
+    given = {"features": "random", "count": 33, "settings": SETTINGS, **asked(run)}
+    run.score(metrics=["frechet"], **given)
+    monkeypatch.setattr("triptych.runs.model_images.draw", lambda *_: pytest.fail("images are drawn again"))
+    scores = run.score(metrics=["kid", "recall"], **given)
+    assert set(scores.figures) == {"kid", "recall"} and not scores.already
+
+
+def test_an_interrupted_score_goes_on_and_a_guide_or_labels_make_another(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny("adm-digits")
+    given = {"metrics": ["frechet"], "features": "random", "count": 100, "reference": None, **asked(run, seed=5)}
+    drawn: list[int] = []
+    stopped: list[bool] = []
+    from triptych.runs import model_images
+
+    draw = model_images.draw
+
+    def counted(model: Any, request: Any, part: range, *more: Any) -> np.ndarray:
+        drawn.append(part.start)
+        if len(drawn) == 3 and not stopped:
+            stopped.append(True)
+            raise Stopped("SIGTERM")
+        return draw(model, request, part, *more)
+
+    monkeypatch.setattr(model_images, "draw", counted)
+    with pytest.raises(Stopped):
+        run.score(**given)
+    found = run.score(**given)
+    assert drawn == [0, 32, 64, 64, 96]
+    assert not list((run.directory / "evaluations" / "features").glob(".*"))
+    drawn.clear()
+    other = run.score(**given | asked(run, seed=5, labels=[1]))
+    assert len(drawn) > 2 and other.out != found.out
+
+
+def test_a_metric_whose_network_is_missing_does_not_stop_the_others(tmp_path: Path, cache: Path) -> None:
+    a, b = npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1)
+    scores = score(a, b, metrics=["frechet", "fid", "is", "sfid"], features="random", device="cpu")
+    assert set(scores.figures) == {"fd-random"} and set(scores.missing) == {"fid", "is", "sfid"}
+    assert scores.missing["fid"].startswith("FID is the distance in the space inception alone")
+    assert scores.missing["sfid"] == 'random has no "spatial"; inception has it'
+    with pytest.raises(
+        ConfigError, match=r"^metrics: fid, kid cannot be measured: .*inception.*pt_inception-2015-12-05-6726825d.*" + str(cache)
+    ):
+        score(a, b, metrics=["fid", "kid"], device="cpu")
+
+
+def test_statistics_alone_serve_those_that_need_no_more(tmp_path: Path) -> None:
+    a = npz(tmp_path / "a.npz", 40)
+    features = _embedded(open_space("random"), images(90, seed=1)).astype(np.float64)
+    np.savez(tmp_path / "statistics.npz", mu=features.mean(0), sigma=np.cov(features, rowvar=False))
+    scores = score(a, tmp_path / "statistics.npz", features="random", device="cpu")
+    assert set(scores.figures) == {"fd-random"} and not scores.missing
+    scores = score(a, tmp_path / "statistics.npz", metrics=["frechet", "kid"], features="random", device="cpu")
+    assert scores.missing == {"kid": f"{tmp_path / 'statistics.npz'} holds statistics alone; give its images"}
+    np.savez(tmp_path / "b.npz", arr_0=images(90, seed=1))
+    whole = score(a, tmp_path / "b.npz", metrics=["frechet"], features="random", device="cpu")
+    assert scores.figures["fd-random"].value == pytest.approx(whole.figures["fd-random"].value, rel=1e-4)
+
+
+def test_a_reference_may_be_a_run_or_a_folder_cut_as_the_run(tiny: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    run, other = tiny("adm-digits"), tiny("glow-digits")
+    scores = run.score(other.directory, metrics=["frechet"], features="random", count=34, **asked(run))
+    assert scores.protocol["reference"]["weights"]["hash"] != scores.protocol["weights"]["hash"]
+    assert scores.protocol["reference_count"] == 34
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for k, image in enumerate(images(40, size=(12, 10), channels=3)):
+        Image.fromarray(image).save(folder / f"{k}.png")
+    scores = run.score(folder, metrics=["frechet"], features="random", **asked(run))
+    assert scores.protocol["count"] == 40  # as many as the reference has
+    assert scores.protocol["reference"]["size"] == [8, 8] and scores.protocol["reference"]["channels"] == 1
+
+
+@pytest.mark.parametrize("recipe", ["upsample-digits", "spade-camvid", "munit-mnist", "funit-omniglot", "glow-digits"])
+def test_models_of_every_kind(tiny: Any, recipe: str) -> None:
+    run = tiny(recipe)
+    request = asked(run)["request"] if recipe == "upsample-digits" else ImageRequest()
+    scores = run.score(metrics=["frechet", "coverage"], features="random", count=7, request=request, device="cpu")
+    assert np.isfinite(scores.figures["fd-random"].value) and scores.protocol["count"] == 7
+    expected = model_reference(run, settings=request.settings)
+    assert scores.protocol["reference"]["split"] == expected.identity["split"] and scores.protocol["reference_count"] == len(expected)
+
+
+def test_refusals(tiny: Any, tmp_path: Path) -> None:
+    run, a, b = tiny("adm-digits"), npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1, size=(8, 12))
+    cases: list[tuple[Any, Any, dict[str, Any], str]] = [
+        (a, a, {}, f"reference: {a} and {a} hold the same images, whose distance says nothing; give others"),
+        (a, b, {}, f"image_size: {a} has images of 8x8, {b} of 12x8: make them alike with --image-size 8"),
+        (a, None, {"metrics": ["kid"]}, "metrics: kid cannot be measured: it compares with a reference; give one"),
+        (a, b, {"count": 10}, f"count: got 10, but {a} is a set, of which all images count; leave it out"),
+        (a, b, {"request": ImageRequest(labels=[1])}, f"labels: got [1], but {a} is no run, which makes its images so; leave it out"),
+        (a, b, {"metrics": ["kidd"]}, 'metrics: unknown metric "kidd"; did you mean "kid"?'),
+        (a, b, {"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"?'),
+        (a, b, {"split": "train"}, "split: got train, which is of a run's own images"),
+        (a, b, {"out": "a.npz"}, "out: got 'a.npz', expected a name that ends with .json"),
+        (run, b, {"image_size": 8}, "image_size: got 8, but a run's images have its size, and the reference is cut to it; leave it out"),
+        (run, None, {"count": 1}, "count: got 1, expected at least 2"),
+        (
+            tiny("upsample-digits"),
+            None,
+            {"count": 91},
+            "count: got 91, expected 2 to 90, as many as the run can make of its held-out images",
+        ),
+        (tiny("classifier-digits"), None, {}, "model: NoisyClassifier makes no images, so there is nothing to measure"),
+        (run, None, {"weights": "ema-0.5"}, 'weights: got "ema-0.5", expected one of raw, ema-0.999'),
+    ]
+    for subject, reference, given, line in cases:
+        with pytest.raises((ConfigError, DataError, CheckpointError)) as error:
+            score(subject, reference, **{"features": "random", "device": "cpu"} | given)
+        assert str(error.value).startswith(line), str(error.value)
+    fine = score(a, b, metrics=["frechet"], features="random", image_size=(8, 8), device="cpu")
+    assert fine.protocol["reference"]["size"] == [8, 8]
