@@ -126,6 +126,16 @@ def test_attention_orders_are_a_permutation_of_weights() -> None:
     assert relative(new(x), legacy(x)) > 0.1
 
 
+def test_gradients_of_attention_have_the_strides_of_their_weights() -> None:
+    """Else DDP, which compares them, warns in every training by several processes."""
+    attention = SelfAttention(32, heads=1, order="new").to(memory_format=torch.channels_last)
+    image = torch.randn(2, 32, 4, 4).to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        attention(image).square().sum().backward()
+    for name, parameter in attention.named_parameters():
+        assert parameter.grad is not None and parameter.grad.stride() == parameter.stride(), name
+
+
 # The network.
 
 

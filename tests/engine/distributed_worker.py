@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,6 +39,13 @@ def train_toys(folder: Path, microbatch: int | None) -> None:
         loop._step = watched
         run(loop)
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
+
+
+def train_without_warnings(folder: Path) -> None:
+    """A training for which every warning is an error."""
+    warnings.simplefilter("error")
+    world = open_world("cpu")
+    run(make_loop(seeded(Denoiser), folder / str(world.rank), world=world, batch_size=4, total_images=8))
 
 
 def keep_waiting(folder: Path) -> None:

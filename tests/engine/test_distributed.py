@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tests.engine.distributed_worker import keep_waiting, train_toys
+from tests.engine.distributed_worker import keep_waiting, train_toys, train_without_warnings
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import Agreement, World, open_world
@@ -28,6 +28,10 @@ def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microb
         for step, (index, images) in enumerate(seen):
             assert torch.equal(torch.cat([part[1][step][0] for part in parts]), index)
             assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
+
+
+def test_two_processes_are_warned_of_nothing(tmp_path):
+    run_together(2, train_without_warnings, tmp_path)
 
 
 def test_a_late_process_is_named_by_all(tmp_path):

@@ -135,7 +135,8 @@ class SelfAttention(nn.Module):
 
 def _pointwise(x: Tensor, layer: nn.Conv1d) -> Tensor:
     """The layer at every pixel of (b, c, h, w). As a convolution: a CPU's matrix product may run at half its speed (MKL on AMD does)."""
-    return F.conv2d(x, layer.weight[..., None], layer.bias)
+    # Squeezed and not only unsqueezed, so that the gradient has the strides of the weight: DDP warns of others.
+    return F.conv2d(x, layer.weight.squeeze(2)[..., None, None], layer.bias)
 
 
 def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tensor, Tensor, Tensor]:

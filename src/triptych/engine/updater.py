@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +54,10 @@ class Updater:
         self._module: nn.Module = module
         if world.size > 1:
             partial = any(phase.partial for phase in phases)
-            self._module = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=partial)
+            # Buffers stay each process's own in a step: `forward_sync_buffers`, as PyTorch calls it since it deprecated the older name.
+            names = inspect.signature(DistributedDataParallel).parameters
+            buffers: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+            self._module = DistributedDataParallel(module, find_unused_parameters=partial, **buffers)
         self._layout_checked = False
         self.stepped = False
         "Whether the last step was taken; False after an overflow of fp16."
