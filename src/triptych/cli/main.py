@@ -50,6 +50,7 @@ VERBS = {
     "imaginaire": Verb("triptych.cli.imaginaire", "--config FILE --flag value ...", "run a command line of imaginaire's train.py"),
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
     "report": Verb("triptych.cli.report", "RUN [--out FILE.html]", "write the page of a run anew: samples, curves, figures, what happened"),
+    "compare": Verb("triptych.cli.compare", "RUN RUN ... --out FILE.html", "set runs side by side on one page"),
     "runs": Verb("triptych.cli.runs", "[DIR | RUN]", "list the runs in a folder, or the checkpoints and pictures of one"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }

@@ -24,7 +24,7 @@ _AS_IT_IS = 2**17
 _PIXEL_ART = 256
 """Pictures below this are enlarged with sharp pixels."""
 _MOST_FRAMES = 10
-_MOST_SERIES = 6
+_MOST_SERIES = 16
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class Evaluation:
 
     def same_protocol(self, other: Evaluation) -> bool:
         """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
-        return _comparable(self.protocol) == _comparable(other.protocol)
+        return comparable(self.protocol) == comparable(other.protocol)
 
 
 def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
@@ -168,7 +168,7 @@ _OF_THE_RUN = (
 _ALSO_OF_THE_RUN = ("checkpoint.", "made.", "sampling.", "sampler.")
 
 
-def _comparable(protocol: Mapping[str, str]) -> dict[str, str]:
+def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
     """What of a protocol has to be alike for figures to be compared: the reference, the network and the counts, not the run."""
     return {
         name: value

@@ -12,7 +12,6 @@ from triptych.report.measured import NORMAL_95
 VALIDATION = "validation/"
 STANDARD_ERROR = "_standard_error"
 _QUARTERS = tuple(f"_q{k}" for k in range(4))
-_GIB = 2.0**30
 _MOST_LINES = 8
 _MOST_CHARTS = 24
 
@@ -41,6 +40,18 @@ class Panel:
     from_zero: bool = False
 
 
+@dataclass(frozen=True)
+class Other:
+    """How a number beside the losses is drawn."""
+
+    title: str
+    sentence: str
+    unit: str = ""
+    scale: float = 1.0
+    "What values are divided by."
+    from_zero: bool = False
+
+
 def panels(curves: Mapping[str, Curve], label: Callable[[str], str] = lambda name: name) -> Iterator[Panel]:
     """The panels of a run's curves, the most telling first; `label` turns a name of metrics.jsonl into one of the legend."""
     training = {name: curve for name, curve in curves.items() if not name.startswith(VALIDATION) and curve.points + curve.drawn()}
@@ -48,22 +59,27 @@ def panels(curves: Mapping[str, Curve], label: Callable[[str], str] = lambda nam
     yield from _validations(curves)
     yield from _terms(training)
     yield from _quarters(training)
-    for ending, title, sentence, unit, scale, from_zero in _OTHERS:
-        found = [Drawn(_phase(name, ending) or title.lower(), curve) for name, curve in training.items() if _ends(name, ending)]
-        yield Panel(title, sentence, found, unit, scale, from_zero)
+    for ending, other in OTHERS.items():
+        found = [Drawn(_phase(name, ending) or other.title.lower(), curve) for name, curve in training.items() if _ends(name, ending)]
+        yield Panel(other.title, other.sentence, found, other.unit, other.scale, other.from_zero)
 
 
-_OTHERS = (
-    ("learning_rate", "Learning rate", "How large the optimizer's steps are; a schedule changes it over the run.", "", 1.0, True),
-    ("gradient_norm", "Gradient norm", "How steep the loss is at the weights; sudden peaks tell of an unstable training.", "", 1.0, False),
-    ("log2_loss_scale", "Loss scale", "fp16 only: log2 of the factor on the loss; it falls by 1 at each overflow.", "log2", 1.0, False),
-    ("images_per_second", "Speed", "Images that the training sees in a second, without grids and validations.", "images/s", 1.0, True),
-    ("memory_bytes", "Memory", "Of the GPU the largest amount so far, else the present memory of the main process.", "GiB", _GIB, True),
-)  # fmt: skip
+OTHERS: Mapping[str, Other] = {
+    "learning_rate": Other("Learning rate", "How large the optimizer's steps are; a schedule changes it over the run.", from_zero=True),
+    "gradient_norm": Other("Gradient norm", "How steep the loss is at the weights; sudden peaks tell of an unstable training."),
+    "log2_loss_scale": Other("Loss scale", "fp16 only: log2 of the factor on the loss; it falls by 1 at each overflow.", "log2"),
+    "images_per_second": Other(
+        "Speed", "Images that the training sees in a second, without grids and validations.", "images/s", from_zero=True
+    ),
+    "memory_bytes": Other(
+        "Memory", "Of the GPU the largest amount so far, else the present memory of the main process.", "GiB", 2.0**30, from_zero=True
+    ),
+}
+"""By the end of its name."""
 
 
 def _losses(training: Mapping[str, Curve], curves: Mapping[str, Curve]) -> Iterator[Panel]:
-    losses = [Drawn(_phase(name, "loss"), curve) for name, curve in training.items() if _ends(name, "loss")]
+    losses = [Drawn(f"{_phase(name, 'loss')}{_also(training, name)}", curve) for name, curve in training.items() if _ends(name, "loss")]
     held_out = [
         Drawn(f"{_phase(name.removeprefix(VALIDATION), 'loss')}, held-out images", curve)
         for name, curve in curves.items()
@@ -88,7 +104,7 @@ def _validations(curves: Mapping[str, Curve]) -> Iterator[Panel]:
 
 
 def _terms(training: Mapping[str, Curve]) -> Iterator[Panel]:
-    aside = ("loss", *(ending for ending, *_ in _OTHERS))
+    aside = ("loss", *OTHERS)
     phases: dict[str, list[Drawn]] = {}
     for name, curve in training.items():
         phase, _, term = name.rpartition("/")
@@ -110,6 +126,13 @@ def _repeats(curves: Mapping[str, Curve], name: str, curve: Curve) -> bool:
     phase = name.rpartition("/")[0]
     loss = curves.get(f"{phase}/loss")
     return not name.endswith("/loss") and loss is not None and loss.points == curve.points and loss.newest == curve.newest
+
+
+def _also(curves: Mapping[str, Curve], loss: str) -> str:
+    """The other name of a loss that has one, such as (mse) or (bits_per_dim), which says its unit."""
+    phase = loss.rpartition("/")[0]
+    terms = (name for name, curve in curves.items() if name.rpartition("/")[0] == phase and _repeats(curves, name, curve))
+    return next((f" ({name.rpartition('/')[2]})" for name in terms), "")
 
 
 def _ends(name: str, ending: str) -> bool:

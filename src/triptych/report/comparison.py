@@ -1,0 +1,249 @@
+"""The page that sets runs beside one another, of any families: what is missing in one is said, not left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import explain
+from triptych.engine.run_directory import RunDirectory
+from triptych.report.chart import Chart, plain
+from triptych.report.grids import Picture, Series, picture
+from triptych.report.intervals import IntervalChart, interval_chart
+from triptych.report.measured import Evaluation, Figure, comparable
+from triptych.report.page import render, write_page
+from triptych.report.panels import OTHERS, VALIDATION, Drawn, Other, Panel, charts
+from triptych.report.run_report import RunReader, by_protocol, spelled_hours
+from triptych.report.sweeps import sweeps
+
+MOST_RUNS = 16
+_COPIES = ("copies", "authenticity")
+_NOT_THERE = "-"
+_GRIDS = ("train.sample_count", "train.seed", "data.image_size")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run on the page."""
+
+    name: str
+    place: int
+    reader: RunReader
+
+    @property
+    def style(self) -> str:
+        """The class of its colour."""
+        return f"c{self.place % 8}"
+
+
+@dataclass(frozen=True)
+class FigureRow:
+    """A figure of all runs, by one protocol."""
+
+    name: str
+    figures: list[Figure | None]
+    "Of each run; None: not measured so."
+    evaluations: list[Evaluation]
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """A line of a table: what, and what each run has."""
+
+    name: str
+    values: list[str]
+
+
+def write_comparison(roots: Sequence[str | Path], out: str | Path) -> Path:
+    """Writes the page of several runs to `out`, and returns it.
+
+    Raises ConfigError for less than two runs or too many, CheckpointError where one is none, DataError where the page cannot be written.
+    """
+    if not 2 <= len(roots) <= MOST_RUNS:
+        raise ConfigError("", f"got {len(roots)} run{'' if len(roots) == 1 else 's'}, expected 2 to {MOST_RUNS}")
+    for root in map(Path, roots):
+        if not (root / "config.json").exists():
+            RunDirectory(root).read_config()  # which says what there is instead
+    out = Path(out)
+    try:
+        write_page(out, comparison_page([Path(root) for root in roots]))
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {explain(error)}") from error
+    return out
+
+
+def comparison_page(roots: Sequence[Path]) -> str:
+    """The page of these runs, in this order."""
+    readers = [RunReader(root) for root in roots]
+    for reader in readers:
+        reader.update()
+    runs = [Compared(name, place, reader) for place, (name, reader) in enumerate(zip(short_names(roots), readers, strict=True))]
+    rows = figure_rows(runs)
+    differing, partial = settings(runs)
+    return render(
+        "compare.html",
+        runs=runs,
+        overview=list(_overview(runs)),
+        rows=[row for row in rows if not row.name.startswith(_COPIES)],
+        copies=[row for row in rows if row.name.startswith(_COPIES)],
+        copied=list(_copied(runs)),
+        protocol_notes=list(_protocol_notes(rows)),
+        intervals=list(_intervals(runs, rows)),
+        sweeps=sweeps({run.name: run.reader.evaluations for run in runs}),
+        grids=[(run, _grids(run)) for run in runs],
+        grid_notes=list(_grid_notes(runs)),
+        charts=_charts(runs),
+        cost=list(_cost(runs)),
+        differing=differing,
+        partial=partial,
+        notes=[f"{run.name}: {note}" for run in runs for note in run.reader.notes],
+    )
+
+
+def short_names(roots: Sequence[Path]) -> list[str]:
+    """A name for each run: that of its folder, with as many folders above it as tell them apart; a run given twice has a number too."""
+    paths = [root.resolve() for root in roots]
+    depth = 1
+    while depth < 8 and len({path.parts[-depth:] for path in paths}) < len(set(paths)):
+        depth += 1
+    names = ["/".join(path.parts[-depth:]) for path in paths]
+    return [name if names.count(name) == 1 else f"{name} ({k + 1})" for k, name in enumerate(names)]
+
+
+def figure_rows(runs: Sequence[Compared]) -> list[FigureRow]:
+    """All figures, each protocol by itself; of several evaluations of a run by one protocol that of its newest weights."""
+    groups = by_protocol([each for run in runs for each in run.reader.evaluations])
+    rows = []
+    for group in groups:
+        newest = [[each for each in run.reader.evaluations if each in group] for run in runs]
+        for name in dict.fromkeys(figure.name for each in group for figure in each.figures):
+            found = [_newest(own, name) for own in newest]
+            rows.append(FigureRow(name, [figure for figure, _ in found], [each for _, each in found if each is not None]))
+    order = list(dict.fromkeys(row.name for row in rows))
+    return sorted(rows, key=lambda row: (order.index(row.name), -sum(figure is not None for figure in row.figures)))
+
+
+def _newest(own: Sequence[Evaluation], name: str) -> tuple[Figure | None, Evaluation | None]:
+    for evaluation in reversed(own):
+        for figure in evaluation.figures:
+            if figure.name == name:
+                return figure, evaluation
+    return None, None
+
+
+def _protocol_notes(rows: Sequence[FigureRow]) -> Iterator[str]:
+    """What differs between the protocols of figures of one name."""
+    for name in dict.fromkeys(row.name for row in rows):
+        ways = [row.evaluations[0].protocol for row in rows if row.name == name]
+        if len(ways) < 2:
+            continue
+        ways = [comparable(way) for way in ways]
+        differing = [
+            f"{key} ({' / '.join(dict.fromkeys(way.get(key, _NOT_THERE) for way in ways))})"
+            for key in dict.fromkeys(key for way in ways for key in way)
+            if len({way.get(key) for way in ways}) > 1
+        ]
+        yield f"{name} was measured in {len(ways)} ways, which cannot be compared: {', '.join(differing[:8])}"
+
+
+def _intervals(runs: Sequence[Compared], rows: Sequence[FigureRow]) -> Iterator[IntervalChart]:
+    for row in rows:
+        found = [(run.place, run.name, figure) for run, figure in zip(runs, row.figures, strict=True) if figure is not None]
+        found = [each for each in found if math.isfinite(each[2].value)]
+        if len(found) > 1:
+            yield interval_chart(row.name, "The dot is what was measured, the bar its 95 % interval.", found)
+
+
+def _overview(runs: Sequence[Compared]) -> Iterator[TextRow]:
+    facts = [run.reader.facts for run in runs]
+    for name in ("recipe", "family", "data", "images"):
+        yield TextRow(name, [str(getattr(fact, name)) or "unknown" for fact in facts])
+    yield TextRow("parameters", [run.reader.happenings.parameters or "unknown" for run in runs])
+    yield TextRow("images seen", [_share(run) for run in runs])
+    yield TextRow("state", [run.reader.happenings.state for run in runs])
+
+
+def _share(run: Compared) -> str:
+    facts = run.reader.facts
+    total = facts.number("train", "total_images") if facts is not None else None
+    return f"{run.reader.images_seen:,}" + (f" of {total:,}" if isinstance(total, int) else "")
+
+
+def _cost(runs: Sequence[Compared]) -> Iterator[TextRow]:
+    readers = [run.reader for run in runs]
+    unknown = "unknown"
+    yield TextRow("time of training", [spelled_hours(each.curves.seconds) if each.curves.seconds else unknown for each in readers])
+    yield TextRow("images/s, the median", [unknown if (speed := each.images_per_second) is None else plain(speed) for each in readers])
+    yield TextRow(
+        "memory, the most noted", [unknown if (most := each.memory_bytes) is None else f"{most / 2**30:.2f} GiB" for each in readers]
+    )
+    yield TextRow("starts", [str(each.happenings.counts["start"] + each.happenings.counts["resume"]) for each in readers])
+    yield TextRow("warnings", [str(each.happenings.counts["warning"]) for each in readers])
+    yield TextRow("failures", [str(each.happenings.counts["failure"]) for each in readers])
+
+
+def _grids(run: Compared) -> Series | None:
+    """The grids of a run, those of further names aside."""
+    series = run.reader.pictures.of_run(run.reader.root)
+    return next((each for each in series if not each.name), series[0] if series else None)
+
+
+def _grid_notes(runs: Sequence[Compared]) -> Iterator[str]:
+    """Why the grids may not show the same noise."""
+    names = [name for run in runs for name in _values(run) if name in _GRIDS or name.startswith("model.sampling.")]
+    for name in dict.fromkeys(names):
+        values = [_values(run).get(name, _NOT_THERE) for run in runs]
+        if len(set(values)) > 1:
+            yield f"{name}: {' / '.join(values)}"
+
+
+def _values(run: Compared) -> Mapping[str, str]:
+    facts = run.reader.facts
+    return {} if facts is None else {setting.name: setting.value for setting in facts.settings}
+
+
+def settings(runs: Sequence[Compared]) -> tuple[list[TextRow], list[TextRow]]:
+    """The settings that differ: those that all runs have, and those that only some have."""
+    each = [_values(run) for run in runs]
+    names = dict.fromkeys(name for values in each for name in values)
+    rows = [TextRow(name, [values.get(name, _NOT_THERE) for values in each]) for name in names]
+    rows = [row for row in rows if len(set(row.values)) > 1]
+    whole = {row.name for row in rows if all(row.name in values for values in each)}
+    return [row for row in rows if row.name in whole], [row for row in rows if row.name not in whole]
+
+
+def _charts(runs: Sequence[Compared]) -> list[Chart]:
+    """A chart for each loss and each other number that the log of some run has; those that more runs have come first."""
+    names = dict.fromkeys(name for run in runs for name in run.reader.curves.by_name)
+    having = {name: [run for run in runs if name in run.reader.curves.by_name] for name in names}
+    losses = [name for name in names if name.rpartition("/")[2] == "loss"]
+    others = [name for name in names if name.rpartition("/")[2] in OTHERS and not name.startswith(VALIDATION)]
+    return charts(
+        _panel(name, runs, having[name])
+        for kind in (losses, others)
+        for name in sorted(kind, key=lambda name: -len(having[name]))
+    )  # fmt: skip
+
+
+def _panel(name: str, runs: Sequence[Compared], having: Sequence[Compared]) -> Panel:
+    phase, _, ending = name.rpartition("/")
+    validated = phase.startswith(VALIDATION)
+    loss = Other(f"Loss on held-out images ({phase.removeprefix(VALIDATION)})" if validated else f"Loss ({phase})", "Lower is better.")
+    other = OTHERS.get(ending, loss)
+    title = f"{other.title} ({phase})" if phase and ending in OTHERS else other.title
+    without = [run.name for run in runs if run not in having]
+    sentence = f"{other.sentence} Not there in {', '.join(without)}." if without else other.sentence
+    drawn = [Drawn(run.name, run.reader.curves.by_name[name], colour=run.place) for run in having]
+    return Panel(title, sentence, drawn, other.unit, other.scale, other.from_zero)
+
+
+def _copied(runs: Sequence[Compared]) -> Iterator[tuple[Compared, Picture]]:
+    """The picture of the nearest pairs of each run: of the newest evaluation that looked for copies."""
+    for run in runs:
+        looked = [each for each in run.reader.evaluations if any(figure.name.startswith(_COPIES) for figure in each.figures)]
+        paths = [path for each in looked for path in each.pictures]
+        if paths:
+            yield run, picture(paths[-1])
