@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import encode, evaluate, export, glow, guided_diffusion, import_, report, sample, train, translate
+from triptych.cli import compare, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -122,6 +122,11 @@ def report_takes(rest: list[str]) -> None:
     assert (report.configure(rest[0], rest[1:]).out is None) == (len(rest) == 1)
 
 
+def compare_takes(rest: list[str]) -> None:
+    runs, out = compare.configure(rest)
+    assert runs == rest[:-2] and str(out) == rest[-1]
+
+
 def runs_takes(rest: list[str]) -> None:
     Path("runs").mkdir()
     assert main(["runs", *rest]) == 0
@@ -145,6 +150,7 @@ TAKEN = {
     "import": import_takes,
     "export": export_takes,
     "report": report_takes,
+    "compare": compare_takes,
     "runs": runs_takes,
     "guided-diffusion": script_takes,
     "glow": glow_takes,

@@ -25,6 +25,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.text += " " if tag in ("td", "th", "dd") else ""
         given = dict(attrs)
         for name in LOADING & given.keys():
             if not (given[name] or "").startswith("data:"):

@@ -82,8 +82,8 @@ def test_a_training_writes_it_on_the_way_and_at_the_end(tmp_path: Path, capsys: 
     assert main(["train", "glow-digits", "--run", str(run), "--train.total-images", "16", *small]) == 0
     assert len(pages) == 2, "after the first grid, and at the end: the one between would be too soon"
     first, last = map(read_page, pages)
-    assert first.tags.count("img") == 6 and "(50 %)" in first.text and "begun" in first.text
-    assert last.tags.count("img") == 6 * 3 and "(100 %)" in last.text and "finished: 16 images seen" in last.text
+    assert first.tags.count("img") == 9 and "(50 %)" in first.text and "begun" in first.text
+    assert last.tags.count("img") == 9 * 3 and "(100 %)" in last.text and "finished: 16 images seen" in last.text
     assert capsys.readouterr().out.endswith(f"report: {run}/report.html (open it in a browser)\n")
     (run / "report.html").unlink()
     assert main(["train", str(run), "--train.total-images", "20", "--log.no-report", "--device", "cpu"]) == 0
@@ -98,4 +98,4 @@ def test_a_training_that_fails_has_a_page_that_says_so(tmp_path: Path, capsys: p
     small = ["--train.total-images", "64", "--train.batch-size", "2", "--train.sample-count", "0", "--train.validate-images", "0"]
     assert main(["train", "glow-digits", "--run", str(run), *wild, *small]) == 1
     page = read_page(run / "report.html")
-    assert "failed at" in page.text and "not finite" in page.text and "by its logfailed" in page.text
+    assert "failed at" in page.text and "not finite" in page.text and "by its log failed" in page.text

@@ -41,9 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     from triptych.report.run_report import write_report
     from triptych.runs.files import check_place
 
-    if options.out is not None:
-        check_place(Path(options.out))
-    show(f"report: {write_report(directory, options.out)}")
+    out = Path(directory) / "report.html" if options.out is None else Path(options.out)
+    if out != Path(directory) / "report.html":
+        check_place(out)
+    show(f"report: {write_report(directory, out)}")
     return 0
 
 

@@ -46,7 +46,18 @@ class FigureRow:
     name: str
     figures: list[Figure | None]
     "Of each run; None: not measured so."
-    evaluations: list[Evaluation]
+    evaluations: list[Evaluation | None]
+    "Where each is from."
+
+    @property
+    def count(self) -> int:
+        """How many runs have it."""
+        return sum(figure is not None for figure in self.figures)
+
+    @property
+    def protocol(self) -> Mapping[str, str]:
+        """What was alike in all of them."""
+        return comparable(next(each.protocol for each in self.evaluations if each is not None))
 
 
 @dataclass(frozen=True)
@@ -82,13 +93,17 @@ def comparison_page(roots: Sequence[Path]) -> str:
         reader.update()
     runs = [Compared(name, place, reader) for place, (name, reader) in enumerate(zip(short_names(roots), readers, strict=True))]
     rows = figure_rows(runs)
+    copies = [row for row in rows if row.name.startswith(_COPIES)]
+    others = [row for row in rows if row not in copies]
     differing, partial = settings(runs)
     return render(
         "compare.html",
         runs=runs,
         overview=list(_overview(runs)),
-        rows=[row for row in rows if not row.name.startswith(_COPIES)],
-        copies=[row for row in rows if row.name.startswith(_COPIES)],
+        rows=others,
+        protocols=protocols(runs, others),
+        copies=copies,
+        copy_protocols=protocols(runs, copies),
         copied=list(_copied(runs)),
         protocol_notes=list(_protocol_notes(rows)),
         intervals=list(_intervals(runs, rows)),
@@ -114,16 +129,19 @@ def short_names(roots: Sequence[Path]) -> list[str]:
 
 
 def figure_rows(runs: Sequence[Compared]) -> list[FigureRow]:
-    """All figures, each protocol by itself; of several evaluations of a run by one protocol that of its newest weights."""
+    """All figures, those of most runs first, a row for each protocol.
+
+    Of several evaluations of a run by one protocol that of its newest weights counts.
+    """
     groups = by_protocol([each for run in runs for each in run.reader.evaluations])
     rows = []
     for group in groups:
         newest = [[each for each in run.reader.evaluations if each in group] for run in runs]
         for name in dict.fromkeys(figure.name for each in group for figure in each.figures):
             found = [_newest(own, name) for own in newest]
-            rows.append(FigureRow(name, [figure for figure, _ in found], [each for _, each in found if each is not None]))
-    order = list(dict.fromkeys(row.name for row in rows))
-    return sorted(rows, key=lambda row: (order.index(row.name), -sum(figure is not None for figure in row.figures)))
+            rows.append(FigureRow(name, [figure for figure, _ in found], [each for _, each in found]))
+    having = {row.name: max(each.count for each in rows if each.name == row.name) for row in rows}
+    return sorted(rows, key=lambda row: (-having[row.name], list(having).index(row.name), -row.count))
 
 
 def _newest(own: Sequence[Evaluation], name: str) -> tuple[Figure | None, Evaluation | None]:
@@ -137,16 +155,27 @@ def _newest(own: Sequence[Evaluation], name: str) -> tuple[Figure | None, Evalua
 def _protocol_notes(rows: Sequence[FigureRow]) -> Iterator[str]:
     """What differs between the protocols of figures of one name."""
     for name in dict.fromkeys(row.name for row in rows):
-        ways = [row.evaluations[0].protocol for row in rows if row.name == name]
+        ways = [row.protocol for row in rows if row.name == name]
         if len(ways) < 2:
             continue
-        ways = [comparable(way) for way in ways]
         differing = [
             f"{key} ({' / '.join(dict.fromkeys(way.get(key, _NOT_THERE) for way in ways))})"
             for key in dict.fromkeys(key for way in ways for key in way)
             if len({way.get(key) for way in ways}) > 1
         ]
         yield f"{name} was measured in {len(ways)} ways, which cannot be compared: {', '.join(differing[:8])}"
+
+
+def protocols(runs: Sequence[Compared], rows: Sequence[FigureRow]) -> list[tuple[str, Evaluation]]:
+    """How the figures of the rows were measured, each file once, with what it is about."""
+    found: dict[tuple[str, str, float | None], tuple[str, Evaluation]] = {}
+    for row in rows:
+        for run, evaluation in zip(runs, row.evaluations, strict=True):
+            if evaluation is not None:
+                key = (run.name, evaluation.file, evaluation.calls)
+                title = f"{found[key][0]}, {row.name}" if key in found else f"{run.name}: how it was measured: {row.name}"
+                found[key] = (title, evaluation)
+    return list(found.values())
 
 
 def _intervals(runs: Sequence[Compared], rows: Sequence[FigureRow]) -> Iterator[IntervalChart]:

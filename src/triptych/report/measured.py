@@ -17,7 +17,7 @@ NORMAL_95 = 1.96
 _MOST_BYTES = 2**24
 _MOST_FILES = 200
 _MOST_FIGURES = 100
-_ASIDE = ("figures", "metrics", "protocol", "arrays", "format", "sweep")
+_ASIDE = ("figures", "metrics", "protocol", "arrays", "format", "sweep", "missing")
 _IMAGES = ("images_seen", "checkpoint.images", "weights.images", "weights.images_seen", "made.images_seen")
 
 
@@ -53,6 +53,8 @@ class Evaluation:
     seconds: float | None
     pictures: tuple[Path, ...] = ()
     "Pictures that were written beside it."
+    missing: Mapping[str, str] = field(default_factory=dict)
+    "Why figures that were asked for are not there."
 
     def same_protocol(self, other: Evaluation) -> bool:
         """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
@@ -106,6 +108,7 @@ def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]
         calls=calls,
         seconds=_last_number(protocol, "sampling_seconds", "seconds"),
         pictures=pictures,
+        missing={name: spelled_value(reason) for name, reason in flattened(document.get("missing") or {}).items() if name},
     )
 
 
@@ -152,20 +155,8 @@ def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
     return None
 
 
-_OF_THE_RUN = (
-    "seconds",
-    "triptych",
-    "commit",
-    "processes",
-    "device",
-    "weights",
-    "hash",
-    "images_seen",
-    "precision",
-    "run",
-    "batch_size",
-)
-_ALSO_OF_THE_RUN = ("checkpoint.", "made.", "sampling.", "sampler.")
+_OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed")
+_PARTS_OF_THE_RUN = ("checkpoint.", "weights.", "made.", "sampling.", "sampler.")
 
 
 def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
@@ -173,5 +164,5 @@ def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in protocol.items()
-        if name.rpartition(".")[2] not in _OF_THE_RUN and not name.startswith(_ALSO_OF_THE_RUN)
+        if name.rpartition(".")[2] not in _OF_THE_RUN and not name.startswith(_PARTS_OF_THE_RUN)
     }

@@ -1,0 +1,116 @@
+"""The page of several runs: across families, with what is missing said."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.report.html_pages import read_page
+from tests.report.made_runs import evaluated, made_run
+from triptych.cli.main import main
+from triptych.report.comparison import comparison_page, short_names
+from triptych.report.intervals import interval_chart
+from triptych.report.measured import Figure
+
+FLOW = (
+    {"images": 500, "time": 7_000.0, "likelihood/loss": 4.0, "learning_rate": 1e-3, "images_per_second": 400.0},
+    {"images": 1_000, "time": 14_000.0, "likelihood/loss": 3.0, "learning_rate": 1e-3, "images_per_second": 600.0},
+)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Path]:
+    """A diffusion model, the same with another batch, and a flow that drew nothing."""
+    made = [
+        made_run(tmp_path / "a", changes={"train": {"batch_size": 32}}),
+        made_run(tmp_path / "b", changes={"train": {"batch_size": 16, "sample_count": 9}}, grids=(300,)),
+        made_run(tmp_path / "flow", recipe="glow-digits", lines=FLOW, log="", grids=()),
+    ]
+    for k, run in enumerate(made):
+        for steps in (10, 20):
+            kid = {"value": 0.1 * (k + 1) / steps, "error": 0.0004}
+            evaluated(
+                run,
+                f"kid{steps}",
+                {"kid": kid},
+                reference_count=100,
+                sampler={"steps": steps},
+                weights={"images": 100 * steps},
+                seconds=steps,
+            )
+    evaluated(made[0], "fid", {"fid": {"value": 12.345678, "error": None}, "copies": {"value": 0.25, "error": 0.05}}, reference_count=100)
+    evaluated(made[1], "fid", {"fid": {"value": 6.25, "error": None}}, reference_count=50)
+    return made
+
+
+def test_the_page_sets_all_side_by_side(runs: list[Path]) -> None:
+    page = read_page(comparison_page(runs))
+    rows = page.values
+    assert rows[:6] == [pytest.approx(value) for value in (0.005, 0.0004, 0.01, 0.0004, 0.015, 0.0004)], "by the newest weights"
+    assert rows[6:] == [12.345678, 6.25, 0.25, 0.05]
+    text = re.sub(r"\s+", " ", page.text)
+    assert "fid was measured in 2 ways, which cannot be compared: reference_count (100 / 50)" in text
+    assert "kid was measured in" not in text
+    assert text.count("not measured") == 2 + 2 + 2, "fid of two runs in each of its two ways, copies of two"
+    assert "No grids of samples" in text and "train.sample_count: 64 / 9 / 64" in text
+    for title in ("kid by network calls", "kid by seconds", "kid by images seen", "Loss (denoise)", "Loss (likelihood)", "Learning rate"):
+        assert title in text, title
+    assert "Lower is better. Not there in flow." in text and "Lower is better. Not there in a, b." in text
+    assert re.search(r"time of training 5 s 5 s 3\.9 h", text) and re.search(r"images/s, the median 45 45 500", text)
+    assert re.search(r"memory, the most noted 1\.00 GiB 1\.00 GiB unknown", text)
+    assert re.search(r"train\.batch_size 32 16 64", text) and re.search(r"model\.levels - - \d", text)
+    assert "train.seed" not in text, "that is the same in all"
+
+
+def test_intervals_lie_where_the_figures_are() -> None:
+    chart = interval_chart("x", "", [(0, "a", Figure("x", 1.0, 0.5)), (3, "b", Figure("x", 2.0, None))])
+    (a, b), scale = chart.rows, (chart.rows[1].at - chart.rows[0].at)
+    assert a.high - a.at == pytest.approx(1.96 * 0.5 * scale, abs=0.2) and a.at - a.low == pytest.approx(1.96 * 0.5 * scale, abs=0.2)
+    assert b.low == b.at == b.high and (a.style, b.style) == ("c0", "c3") and (a.text, b.text) == ("1 ± 0.5", "2")
+
+
+def test_runs_without_anything_are_compared_too(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name, lines=(), log="", grids=()) for name in ("a", "b")]
+    (roots[1] / "config.json").write_text("{")
+    text = read_page(comparison_page(roots)).text
+    for said in (
+        "No run has figures yet",
+        "No figure was measured twice",
+        "No run was looked at for copies",
+        "No run has lines of metrics",
+    ):
+        assert said in text
+
+
+def test_names_tell_runs_apart() -> None:
+    assert short_names([Path("/x/1/run"), Path("/x/2/run"), Path("/x/2/other")]) == ["1/run", "2/run", "2/other"]
+    assert short_names([Path("/x/run"), Path("/x/run")]) == ["run (1)", "run (2)"]
+
+
+def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
+    evil = "</style><script>alert(1)</script>\x1b[2J"
+    roots = [made_run(tmp_path / name, lines=[{"images": 1, f"{evil}/loss": 1.0}]) for name in ("<i>x", "b")]
+    for root in roots:
+        evaluated(root, "x", {evil: {"value": 1.0, "error": 0.5}}, **{evil: f"{evil}{root.name}"}, steps=len(root.name))
+    page = comparison_page(roots)
+    assert "\x1b" not in page and "<script>alert" not in page and "<i>x" not in page
+    assert read_page(page).text.count("alert(1)</script>\\x1b[2J") > 6
+
+
+def test_the_command(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [str(run) for run in runs]
+    out = tmp_path / "deep/c.html"
+    assert main(["compare", *names, "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"comparison: {out} (open it in a browser)\n" and read_page(out).values
+    for given, said in (
+        ([names[0], "--out", "c.html"], "got 1 run, expected at least 2; usage: triptych compare RUN RUN ... --out FILE.html"),
+        ([], "got 0 runs, expected at least 2; usage: triptych compare RUN RUN ... --out FILE.html"),
+        (names, "--out: missing: the page needs a name that ends with .html"),
+        ([*names, "--out", "c.pdf"], "--out: got 'c.pdf', expected a name that ends with .html"),
+        ([*names, str(tmp_path / "none"), "--out", "c.html"], f"no run in {tmp_path / 'none'}: there is no config.json"),
+        ([*names * 6, "--out", "c.html"], "got 18 runs, expected 2 to 16"),
+    ):
+        assert main(["compare", *given]) == 2
+        assert capsys.readouterr().err == f"triptych: error: {said}\n"
