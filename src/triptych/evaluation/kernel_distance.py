@@ -13,14 +13,22 @@ from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 
 
 @dataclass(frozen=True)
+class Influence:
+    """How much the images of one set move the distance: the variance, over them, of what each of them adds."""
+
+    own: float
+    "What is due to the image alone."
+    shared: float
+    "What is due to the images that it happens to meet in its subset, and averages out where it meets others in further ones."
+
+
+@dataclass(frozen=True)
 class SubsetDistance:
     """What one pair of subsets says."""
 
     value: float
-    variance: float
-    "Of the influence of a made image on the value."
-    reference_variance: float
-    "The same of an image of the reference."
+    made: Influence
+    reference: Influence
 
 
 def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -32,22 +40,29 @@ def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def subset_distance(x: np.ndarray, y: np.ndarray) -> SubsetDistance:
-    """The unbiased estimate of the squared maximum mean discrepancy: E k(x, x') + E k(y, y') - 2 E k(x, y), pairs of one image left out.
+    """The unbiased estimate of the squared maximum mean discrepancy: E k(x, x') + E k(y, y') - 2 E k(x, y), pairs of one image left out."""
+    within, within_reference, between = kernel(x, x), kernel(y, y), kernel(x, y)
+    for square in (within, within_reference):
+        np.fill_diagonal(square, 0)
+    means = [square.sum() / (len(square) * (len(square) - 1)) for square in (within, within_reference)]
+    value = means[0] + means[1] - 2 * between.mean()
+    return SubsetDistance(float(value), _influence(within, between), _influence(within_reference, between.T))
 
-    The influence of an image x on it is 2 (E k(x, x') - E k(x, y)) less its mean.
+
+def _influence(within: np.ndarray, between: np.ndarray) -> Influence:
+    """Of 2 (E k(x, x') - E k(x, y)), from kernels (n, n), 0 on the diagonal, and (n, m).
+
+    It is estimated twice, with every second x' and y and with the others. What the estimates have in common is due to x alone.
     """
-    within, within_reference = _mean_of_others(kernel(x, x)), _mean_of_others(kernel(y, y))
-    between = kernel(x, y)
-    value = within.mean() + within_reference.mean() - 2 * between.mean()
-    return SubsetDistance(
-        float(value),
-        float(np.var(2 * (within - between.mean(1)), ddof=1)),
-        float(np.var(2 * (within_reference - between.mean(0)), ddof=1)),
-    )
-
-
-def _mean_of_others(square: np.ndarray) -> np.ndarray:
-    return (square.sum(1) - square.diagonal()) / (len(square) - 1)
+    count = len(within)
+    if min(between.shape) < 4:
+        return Influence(float(np.var(2 * (within.sum(1) / (count - 1) - between.mean(1)), ddof=1)), 0.0)
+    halves = np.empty((2, count))
+    for half in range(2):
+        others = len(range(half, count, 2)) - (np.arange(count) % 2 == half)
+        halves[half] = 2 * (within[:, half::2].sum(1) / others - between[:, half::2].mean(1))
+    own = max(0.0, float(np.cov(halves)[0, 1]))
+    return Influence(own, max(0.0, float(np.var(halves.mean(0), ddof=1)) - own))
 
 
 def subsets(count: int, size: int, number: int, *, seed: int, side: int) -> list[np.ndarray]:
@@ -78,7 +93,7 @@ def kid(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfi
     size = min(settings.kid_subset_size, len(own), len(other))
     if size < 2:
         raise DataError(f"kid needs at least 2 images of each set, and there are {len(own)} and {len(other)}")
-    number = settings.kid_subsets
+    number = settings.kid_subsets if size < max(len(own), len(other)) else 1
     pairs = zip(*(subsets(len(x), size, number, seed=settings.seed, side=i) for i, x in enumerate((own, other))), strict=True)
     found = kernel_distances(own, other, pairs)
     values = np.array([distance.value for distance in found])
@@ -92,6 +107,13 @@ def kid(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfi
 
 
 def _error(found: Sequence[SubsetDistance], drawn: int, made: int, reference: int) -> float:
-    variance = np.mean([distance.variance for distance in found]) / min(drawn, made)
-    chosen = np.mean([distance.reference_variance for distance in found]) * (1 / min(drawn, reference) - 1 / reference)
-    return float(np.sqrt(variance + chosen))
+    """Of the mean over subsets that hold `drawn` images together, of sets of `made` and `reference` images.
+
+    An image meets others in each round of disjoint subsets, until it has met them all.
+    """
+    own, shared, other = (
+        np.mean(values) for values in zip(*((each.made.own, each.made.shared, each.reference.own) for each in found), strict=True)
+    )
+    rounds = max(1, min(drawn / made, made * len(found) / drawn))
+    chosen = other * (1 / min(drawn, reference) - 1 / reference)
+    return float(np.sqrt((own + shared / rounds) / min(drawn, made) + chosen))

@@ -7,6 +7,7 @@ images, the strips or the processor, and "nearer than" differs from "as near as"
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,6 +80,9 @@ class Points:
 
     def __init__(self, features: np.ndarray, centre: np.ndarray) -> None:
         self.features, self._centre = features, centre
+        numbers = dict[bytes, int]()
+        self.first = np.array([numbers.setdefault(hashlib.sha256(row.tobytes()).digest(), i) for i, row in enumerate(features)])
+        "The number of the first row that is the same; a model that collapsed makes one image many times."
         self.squares = np.empty(len(features))
         for start in range(0, len(features), _COLUMNS):
             x = self.centred(start, start + _COLUMNS)
@@ -109,13 +113,15 @@ class Strip:
 
     def exact(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """The distances of these pairs (p,), each from the difference of the two rows, the same in whatever set and place they stand."""
-        found = np.empty(len(rows))
-        for start in range(0, len(rows), _PAIRS):
-            some = slice(start, start + _PAIRS)
-            a = self._a.features[self._start + rows[some]].astype(np.float64)
-            a -= self._b.features[columns[some]]
-            found[some] = np.square(a, out=a).sum(1)
-        return found
+        pairs = self._a.first[self._start + rows] * len(self._b) + self._b.first[columns]
+        pairs, places = np.unique(pairs, return_inverse=True)
+        found = np.empty(len(pairs))
+        for start in range(0, len(pairs), _PAIRS):
+            row, column = np.divmod(pairs[start : start + _PAIRS], len(self._b))
+            x = self._a.features[row].astype(np.float64)
+            x -= self._b.features[column]
+            found[start : start + len(x)] = np.square(x, out=x).sum(1)
+        return found[places]
 
     def smallest(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k nearest of each row, in ascending order, equals by their number: squared distances and numbers (rows, k)."""

@@ -1,0 +1,187 @@
+"""Metrics of neighbours: by hand, against loops over all pairs, and where distances tie."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.evaluation import neighbours
+from triptych.evaluation.set_metric import SET_METRICS, FeatureSet, Figure, SetMetricConfig
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BALLS = ("precision", "recall", "prdc-precision", "prdc-recall", "density", "coverage")
+
+
+def measured(name: str, made, reference, **settings) -> Figure:
+    own, other = (FeatureSet({"features": np.asarray(rows)}) for rows in (made, reference))
+    return SET_METRICS[name].measure(own, other, SetMetricConfig(**settings))
+
+
+def by_loops(made: np.ndarray, reference: np.ndarray, *, k: int, prdc_k: int) -> dict[str, float]:
+    """All figures by their definitions."""
+    made, reference = made.astype(np.float64), reference.astype(np.float64)
+    between = np.array([[np.square(x - y).sum() for y in reference] for x in made])
+    own, other = (np.array([[np.square(x - y).sum() for y in rows] for x in rows]) for rows in (made, reference))
+
+    def radius(distances: np.ndarray, number: int) -> np.ndarray:
+        return np.sort(distances, axis=1)[:, number]  # the smallest is that of the image itself
+
+    held, holds = between <= radius(other, k), between <= radius(own, k)[:, None]
+    inside, around = between < radius(other, prdc_k), between < radius(own, prdc_k)[:, None]
+    return {
+        "precision": held.any(1).mean(),
+        "recall": holds.any(0).mean(),
+        "prdc-precision": inside.any(1).mean(),
+        "prdc-recall": around.any(0).mean(),
+        "density": inside.sum() / prdc_k / len(made),
+        "coverage": (between.min(0) < radius(other, prdc_k)).mean(),
+        "authenticity": (between.min(1) > radius(other, 1)[between.argmin(1)]).mean(),
+    }
+
+
+def two_sets(*, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """float32, with exact copies and with one image many times."""
+    rng = np.random.default_rng(3)
+    reference = rng.standard_normal((70, 6)).astype(np.float32) + np.float32(offset)
+    made = rng.standard_normal((55, 6)).astype(np.float32) * np.float32(0.9) + np.float32(offset)
+    made[5:15] = reference[20:30]
+    made[40:46] = made[40]
+    reference[60:63] = reference[60]
+    return made, reference
+
+
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_against_loops(offset) -> None:
+    made, reference = two_sets(offset=offset)
+    for name, expected in by_loops(made, reference, k=3, prdc_k=5).items():
+        assert measured(name, made, reference).value == pytest.approx(expected, abs=1e-12), name
+
+
+def test_the_size_of_the_strips_changes_nothing(monkeypatch) -> None:
+    made, reference = two_sets()
+    for name, value in (("_STRIP", 500), ("_COLUMNS", 9), ("_PAIRS", 4)):
+        monkeypatch.setattr(neighbours, name, value)
+    for name, expected in by_loops(made, reference, k=2, prdc_k=4).items():
+        assert measured(name, made, reference, neighbours=2, prdc_neighbours=4).value == pytest.approx(expected, abs=1e-12), name
+
+
+def test_equal_distances_are_equal_in_any_order() -> None:
+    """Images whose neighbours' distances are those of others in exact arithmetic alone; a matrix product rounds them by their place."""
+    rng = np.random.default_rng(4)
+    reference = (rng.standard_normal((40, 300)) + 0.3).astype(np.float32)
+    for _ in range(3):
+        order = rng.permutation(40)
+        given = reference[order]
+        assert measured("density", given, reference, prdc_neighbours=1).value == 1.0  # each in its own sphere, and on those around it
+        figure = measured("authenticity", given, reference)
+        assert figure.value == 0.0
+        copied = measured("copies", given, reference)
+        np.testing.assert_array_equal(copied.arrays["nearest"], order)
+        np.testing.assert_array_equal(copied.arrays["distance"], np.zeros(40))
+
+
+@pytest.mark.parametrize(
+    ("made", "closed", "opened"),
+    [([-1.0], 1.0, 0.0), ([-0.5], 1.0, 1.0), ([1.0], 1.0, 1.0), ([5.0], 1.0, 0.0), ([-1.25], 0.0, 0.0)],
+)
+def test_on_the_sphere_and_inside(made, closed, opened) -> None:
+    """The nearest others of 0, 1 and 3 are 1, 1 and 2 away."""
+    reference, settings = [[0.0], [1.0], [3.0]], {"neighbours": 1, "prdc_neighbours": 1}
+    made = [made, [100.0]]
+    assert measured("precision", made, reference, **settings).value == closed / 2
+    assert measured("prdc-precision", made, reference, **settings).value == opened / 2
+
+
+def test_ties_by_the_originals() -> None:
+    """guided-diffusion counts "as near as", prdc "nearer than": on a grid of integers the two differ by half."""
+    recorded = json.loads((GOLDEN / "metrics.json").read_text())
+    with np.load(GOLDEN / "metrics.npz") as arrays:
+        made, reference = arrays["ties_sample"].astype(np.float32), arrays["ties_ref"].astype(np.float32)
+    for name in BALLS:
+        original = "dgm-eval" if name not in ("precision", "recall") else "guided-diffusion-float32"
+        expected = recorded[f"{name.removeprefix('prdc-')}/{original}/ties,k=3"]
+        assert measured(name, made, reference, prdc_neighbours=3).value == pytest.approx(expected, abs=1e-12), name
+
+
+def test_a_figure_says_which_spheres() -> None:
+    made, reference = two_sets()
+    assert measured("recall", made, reference).details == {"k": 3, "ties": "counted"}
+    assert measured("coverage", made, reference, prdc_neighbours=4).details == {"k": 4, "ties": "not counted"}
+
+
+@pytest.mark.parametrize("name", ["precision", "density", "authenticity"])
+def test_the_error_of_a_mean_over_made_images(name) -> None:
+    """Without one image the mean over the others is known from the figures themselves."""
+    made, reference = two_sets()
+    without = np.array([measured(name, np.delete(made, i, 0), reference).value for i in range(len(made))])
+    jackknife = (54 / 55 * np.square(without - without.mean()).sum()) ** 0.5
+    assert measured(name, made, reference).error == pytest.approx(jackknife, rel=1e-9)
+
+
+def test_the_error_of_coverage_is_that_of_leaving_out_each_image_in_turn() -> None:
+    made, reference = two_sets()
+    without = np.array([measured("coverage", np.delete(made, i, 0), reference).value for i in range(len(made))])
+    jackknife = (54 / 55 * np.square(without - without.mean()).sum()) ** 0.5
+    assert measured("coverage", made, reference).error == pytest.approx(jackknife, rel=1e-9)
+
+
+def test_the_error_of_recall_is_that_of_leaving_out_each_sphere_in_turn(monkeypatch) -> None:
+    monkeypatch.setattr(neighbours, "_STRIP", 500)
+    made, reference = two_sets()
+    between = np.square(made[:, None].astype(np.float64) - reference).sum(2)
+    own = np.square(made[:, None].astype(np.float64) - made).sum(2)
+    holds = between <= np.sort(own, axis=1)[:, 3:4]
+    without = np.array([np.delete(holds, i, 0).any(0).mean() for i in range(len(made))])
+    jackknife = (54 / 55 * np.square(without - without.mean()).sum()) ** 0.5
+    assert measured("recall", made, reference).error == pytest.approx(jackknife, rel=1e-9)
+
+
+def test_copies() -> None:
+    """Gaps 3, 3, 5, 7 between real images: 3 for two, 5 and 7 for the others."""
+    reference = np.array([[0.0], [3.0], [10.0], [15.0], [22.0]])
+    made = np.array([[0.5], [3.0], [-3.0], [12.5], [26.0], [18.5]])
+    figure = measured("copies", made, reference, neighbours=1, prdc_neighbours=1, copy_share=0.4)
+    assert figure.value == 4 / 6  # 0.5, 0, 3 and 2.5 away, against 4 and 3.5
+    assert figure.details["limit"] == 3 and figure.details["expected"] == 0.4 and figure.details["smallest"] == 3
+    np.testing.assert_array_equal(figure.arrays["nearest"], [0, 1, 0, 2, 4, 3])
+    np.testing.assert_allclose(figure.arrays["distance"], [0.5, 0, 3, 2.5, 4, 3.5])
+    assert [pair["made"] for pair in figure.details["pairs"]] == [1, 0, 3, 2, 5, 4]
+    assert figure.details["pairs"][1] == {"made": 0, "reference": 0, "distance": 0.5}
+    json.dumps(figure.details)
+
+
+def test_new_images_are_copies_as_often_as_expected() -> None:
+    rng = np.random.default_rng(5)
+    made, reference = rng.standard_normal((900, 4)), rng.standard_normal((901, 4))
+    figure = measured("copies", made, reference, copy_share=0.1)
+    assert figure.details["expected"] == pytest.approx(0.1, abs=0.01) and abs(figure.value - 0.1) < 0.04
+    assert measured("copies", np.concatenate((made[:450], reference[:450])), reference, copy_share=0.1).value > 0.5
+
+
+def test_the_comparison_is_made_once(monkeypatch) -> None:
+    calls, original = list[int](), neighbours.Strip.smallest
+    monkeypatch.setattr(neighbours.Strip, "smallest", lambda strip, k: calls.append(k) or original(strip, k))
+    own, other = (FeatureSet({"features": rows}) for rows in two_sets())
+    for name in (*BALLS, "authenticity", "copies"):
+        SET_METRICS[name].measure(own, other, SetMetricConfig())
+    assert sorted(calls) == [1, 5, 5]
+    SET_METRICS["precision"].measure(own, other, SetMetricConfig(neighbours=7))
+    assert len(calls) == 6
+
+
+def test_what_cannot_be_compared() -> None:
+    made, reference = two_sets()
+    with pytest.raises(DataError, match="^5 images, and each needs 5 others: give at least 6$"):
+        measured("precision", made[:5], reference)
+    measured("precision", made[:6], reference)
+    with pytest.raises(DataError, match="^5 features against 6 of the reference"):
+        measured("precision", made[:, :5], reference)
+    with pytest.raises(DataError, match='no "features" of each image of this set: give its images'):
+        SET_METRICS["recall"].measure(FeatureSet({"features": made}), FeatureSet(), SetMetricConfig())
+    for wrong in ({"neighbours": 0}, {"prdc_neighbours": 101}, {"copy_share": 1.0}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            SetMetricConfig(**wrong)
