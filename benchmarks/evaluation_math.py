@@ -30,6 +30,8 @@ from triptych.evaluation.set_metric import SET_METRICS
 FEATURES = 2048
 IMAGES = 10_000
 CLUSTERS = 12
+SIZES = ((64, 1500, 6000), (1280, 1600, 3200))
+"""Features, made images and images of the reference, of the intervals."""
 
 
 def main() -> int:
@@ -150,7 +152,7 @@ def intervals(draws: int) -> tuple[list[str], bool]:
     """How often the intervals hold the mean: the made images lack two clusters and are a little larger."""
     head = ["", f"Intervals of 95 %: {draws} draws against one reference; sd over the draws, mean error, share that hold the mean", ""]
     rows, good = ["| features | images | metric | mean | sd | error | share |", "|---|---|---|---|---|---|---|"], True
-    for dimensions, images, references in ((64, 1500, 6000), (1280, 2500, 5000)):
+    for dimensions, images, references in SIZES:
         reference = Mixture(dimensions).draw(references, seed=5)
         settings = SetMetricConfig(kid_subsets=10, kid_subset_size=500)
         found = {name: np.empty((draws, 2)) for name in SET_METRICS}
