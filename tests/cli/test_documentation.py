@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import compare, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, train, translate
+from triptych.cli import compare, data, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -118,6 +118,10 @@ def script_takes(rest: list[str]) -> None:
     guided_diffusion.read(rest[0], rest[1:])
 
 
+def data_takes(rest: list[str]) -> None:
+    assert rest[0] == "stats" and not rest[1].startswith("-") and data.configure(rest[2:]).out is not None
+
+
 def report_takes(rest: list[str]) -> None:
     assert (report.configure(rest[0], rest[1:]).out is None) == (len(rest) == 1)
 
@@ -149,6 +153,7 @@ TAKEN = {
     "encode": encode_takes,
     "import": import_takes,
     "export": export_takes,
+    "data": data_takes,
     "report": report_takes,
     "compare": compare_takes,
     "runs": runs_takes,

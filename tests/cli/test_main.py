@@ -24,7 +24,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["recipes"], ["runs", "."], ["train", "--help"], ["sample", "--help"], ["trian"]]
+    "arguments", [["--help"], ["--version"], ["recipes"], ["runs", "."], ["train", "--help"], ["sample", "--help"], ["data", "--help"], ["trian"]]
 )
 def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
     code = (
@@ -46,6 +46,7 @@ REFUSED = [
     ("evaluate none --metrics kid", "none: does not exist; expected a run, or images: a folder, .zip, .tar, .npz or .npy"),
     ("evaluate . --reference none", "none: does not exist (--reference)"),
     ("evaluate .", "--reference: missing: . is no run, and images are held against others (or --metrics is, which needs none)"),
+    ("data stats none --out a.npz", "none: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
     ("train adm-photos64 --data.path none", "none: does not exist (data.path)"),
 ]
 

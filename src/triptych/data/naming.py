@@ -17,6 +17,7 @@ LABELS = "data.labels"
 TRAINING = "train"
 _HELD_OUT = ("val", "valid", "validation", "test")  # the first that is there is used
 
+_LEARNED = "be learned as images too: give the folder of the photos alone, or train a recipe for pairs (triptych recipes)"
 _FEW_HALVES = 3
 _LOOKED_AT = 2_000
 _SEPARATORS = str.maketrans("-. ", "___")
@@ -124,8 +125,11 @@ def classes_of(paths: Paths, place: str, *, scheme: ClassesFrom, empty: Sequence
     return classes
 
 
-def pairs_warning(names: list[str], place: str) -> tuple[str, ...]:
-    """A warning where many files look like the other halves of pairs (edges, segments, masks) beside the photos; else nothing."""
+def pairs_warning(names: list[str], place: str, *, consequence: str = _LEARNED) -> tuple[str, ...]:
+    """A warning where many files look like the other halves of pairs (edges, segments, masks) beside the photos; else nothing.
+
+    `consequence`: what would become of them, and what to do.
+    """
     some = range(1, len(names), max(1, len(names) // _LOOKED_AT))
     if not any(_half_of(names[k]) or _root(names[k]) == _root(names[k - 1]) for k in some):
         return ()  # at once, for a million names take seconds
@@ -145,8 +149,8 @@ def pairs_warning(names: list[str], place: str) -> tuple[str, ...]:
         return ()
     half, photo = pairs[0]
     return (
-        f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), which "
-        "would be learned as images too: give the folder of the photos alone, or train a recipe for pairs (triptych recipes)",
+        f"warning: {place}: {len(pairs):,} of {len(names):,} files look like the other halves of pairs ({half} beside {photo}), "
+        f"which would {consequence}",
     )
 
 

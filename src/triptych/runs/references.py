@@ -118,16 +118,22 @@ def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: tor
     dimensions = _dimensions(embedder, device)
     try:
         with open_npz(path) as file:
-            network = said(file)
-            if network is not None and network != embedder.identity:
-                other = network.get("network") if isinstance(network, dict) else network
-                raise DataError(f"{path}: statistics of {other}, not of {embedder.name} as it is here", advice="make them again")
+            _check_network(file, path, embedder)
             count = int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT).shape == () else 0
             return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
         raise DataError(f"{path}: {error}; copy or make it again") from error
+
+
+def _check_network(file: Npz, path: Path, embedder: Embedder) -> None:
+    """DataError where the file says that it was made by another network, or by other weights or another resize."""
+    match said(file):
+        case [_, {**network}] if network != json.loads(json.dumps(embedder.identity)):
+            other = ", ".join(f"{name} {network.get(name)}" for name in embedder.identity if network.get(name) != embedder.identity[name])
+            reason = f"{path}: statistics of another network than {embedder.name} as it is asked for here ({other})"
+            raise DataError(reason, advice="make them again, or choose --features, --features-weights and --features-resize as they were")
 
 
 def _dimensions(embedder: Embedder, device: torch.device) -> dict[str, int]:

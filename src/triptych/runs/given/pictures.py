@@ -25,7 +25,7 @@ from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.decode import header
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
-from triptych.data.naming import classes_of, parsed
+from triptych.data.naming import classes_of, pairs_warning, parsed
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
 from triptych.data.transforms import Size
@@ -86,7 +86,7 @@ def open_pictures(
     if not place.exists():
         raise DataError(f"{place}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     cut = _asked(image_size, like)
-    kind, items, labels = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
+    kind, items, labels, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
     if not len(items):
         raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too)")
     if len(items) < least:
@@ -109,22 +109,7 @@ def open_pictures(
         "channels": spec.channels,
         "preparation": None if as_it_is else dataclasses.asdict(cut),
     }
-    return StoredPictures(items, spec, cut, identity, labels)
-
-
-def open_split(data: DataConfig, split: Split, *, channels: int | None = None) -> SplitPictures:
-    """The images of a training on `data`: those for training, those held out, or both in this order; none of them mirrored or varied.
-
-    `channels`: 1 or 3; None: as the training has them. Raises ConfigError for a split that is not there, DataError for what cannot be used.
-    """
-    opened = (data if channels is None else dataclasses.replace(data, channels=3 if channels == 3 else 1)).open()
-    name = data.path or data.source
-    if split == "validation" and opened.validation is None:
-        raise ConfigError("split", f"got validation, but {name} has no held-out images; use train or all")
-    wanted = {"train": [opened.train], "validation": [opened.validation], "all": [opened.train, opened.validation]}[split]
-    if opened.spec.channels not in (1, 3) or opened.spec.frames is not None:
-        raise DataError(f"{name}: clips or latents; pictures in grey or RGB can be compared with others")
-    return SplitPictures(name, data, split, [images for images in wanted if images is not None], opened.spec)
+    return StoredPictures(items, spec, cut, identity, labels, notes)
 
 
 class _Stored(Stored, Protocol):
@@ -142,6 +127,8 @@ class StoredPictures:
     cut: Cut
     identity: dict[str, Any]
     labels: np.ndarray | None
+    notes: tuple[str, ...]
+    "What is to be said of the files: those that were passed over, and what looks like a mistake."
 
     def __len__(self) -> int:
         return len(self.items)
@@ -162,7 +149,7 @@ class StoredPictures:
 
 
 class SplitPictures:
-    """Sets of images of a training, end to end."""
+    """Sets of images of a training, end to end; none of them mirrored or varied."""
 
     def __init__(self, name: str, data: DataConfig, split: Split, sets: Sequence[ImageSet], spec: DataSpec) -> None:
         self.name = name
@@ -285,20 +272,22 @@ class _Parts:
         return self._parts[part], k - int(self._ends[part]) + len(self._parts[part])
 
 
-def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None]:
-    """The kind of what lies at a path, all its images, and their labels."""
+def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, tuple[str, ...]]:
+    """The kind of what lies at a path, all its images, their labels, and what is to be said of them."""
     kind = "file" if is_image(path.name) and path.is_file() else recognised(path)
     if kind in ("file", *FILES):
         files = Folder(path.parent, [path.name]) if kind == "file" else open_files(path, kind)[0]
-        classes = classes_of(parsed(list(files.names)), str(path), scheme="auto")
-        return kind, _FileItems(files), None if classes is None else classes.labels
+        names = list(files.names)
+        classes = classes_of(parsed(names), str(path), scheme="auto")
+        notes = (*files.notes, *pairs_warning(names, str(path), consequence="be counted as images too: give the folder of the photos alone"))
+        return kind, _FileItems(files), None if classes is None else classes.labels, notes
     if kind == "arrays":
         rows, labels = image_rows(path)
-        return kind, _Rows(rows, str(path)), labels
+        return kind, _Rows(rows, str(path)), labels, ()
     found = [part for part in open_pixels(path, kind, side=side, labelled=True) if part is not None]
     labelled = [part.labels for part in found if part.labels is not None]
     parts = _Parts([_Rows(part.pixels, f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
-    return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None
+    return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None, ()
 
 
 @dataclass(frozen=True)

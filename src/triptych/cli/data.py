@@ -1,0 +1,111 @@
+"""`triptych data`: what is to be done with images before or beside a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images
+from triptych.cli.output import show_page
+from triptych.cli.progress_bar import progress_bar
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError, nearest
+
+_STATS_LINE = "triptych data stats IMAGES --out FILE.npz [--features NETWORK]"
+USAGE = """usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK] [--image-size N] [--images]
+
+  stats    write the mean and covariance of a network's features of the images, to be the reference of an evaluation:
+           `triptych evaluate`, guided-diffusion's evaluator and pytorch-fid read the file
+
+IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, CIFAR-10's or openai/glow's files.
+
+  triptych data stats --help    list all options
+
+example: triptych data stats ./photos --features inception --out photos.npz"""
+_VERBS = ("stats",)
+
+
+@config
+class StatsOptions(Config):
+    """Statistics of which network, over which images, to where."""
+
+    out: str | None = None
+    "FILE.npz: mu and sigma of the features; of a network with spatial features (inception) mu_s and sigma_s too."
+    features: str | None = None
+    "The network; None: inception where its weights are in the cache, else efficientnet-lite0 where it is installed."
+    features_weights: str | None = None
+    "File of the network's weights; None: that in the cache."
+    features_resize: str | None = None
+    "How images get the network's size; None: as is usual for the network."
+    image_size: int | None = None
+    "Height and width that the images are cropped and resized to before; None: as they are, where all have one size."
+    width: int | None = None
+    "Width, where that is not the height; goes with --image-size."
+    images: bool = False
+    "Also write the images (arr_0): guided-diffusion's evaluator needs them for precision and recall."
+    device: str | None = None
+    "cpu, cuda or cuda:N; None: a CUDA device where there is one."
+
+    def validate(self) -> None:
+        self.require(self.out is None or Path(self.out).suffix == ".npz", "out", "a name that ends with .npz")
+        self.require(self.image_size is None or self.image_size >= 1, "image_size", "at least 1")
+        self.require(self.width is None or self.width >= 1, "width", "at least 1")
+        self.require(self.width is None or self.image_size is not None, "width", "nothing without --image-size")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Does what the first argument says."""
+    if not arguments:
+        raise ConfigError("", f"nothing to do given; usage: {_STATS_LINE}")
+    if arguments[0] in ("-h", "--help"):
+        show_page(USAGE)
+        return 0
+    if arguments[0] not in _VERBS:
+        raise ConfigError("", f"unknown triptych data {arguments[0]!r}{nearest(arguments[0], _VERBS)} (triptych data --help)")
+    return _stats(arguments[1:])
+
+
+def _stats(arguments: Sequence[str]) -> int:
+    """Writes the statistics, and prints what they are of."""
+    helped = asks_for_help(arguments)
+    if not helped and (not arguments or arguments[0].startswith("-")):
+        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
+        raise ConfigError("", f"{problem}; usage: {_STATS_LINE}")
+    if not helped:
+        require_images(arguments[0], note="; expected a folder, .zip, .tar, .npz or .npy of images")
+    options = configure(arguments if helped else arguments[1:])
+    if options.out is None:
+        raise ConfigError("--out", f"missing: the file to write; usage: {_STATS_LINE}")
+
+    from triptych.runs.statistics import write_statistics
+
+    size = options.image_size
+    with named_as_flags(options), progress_bar("embedding") as progress:
+        written = write_statistics(
+            arguments[0],
+            options.out,
+            features=options.features,
+            weights=options.features_weights,
+            resize=options.features_resize,
+            image_size=size if size is None or options.width is None else (size, options.width),
+            images=options.images,
+            device=options.device,
+            progress=progress,
+        )
+    height, width = written.size
+    numbers = ", ".join(f"{dimensions} {output}" for output, dimensions in written.dimensions.items())
+    return finished(f"{written.count:,} images of {width}x{height} in {written.network} ({numbers}): {options.out}")
+
+
+def configure(arguments: Sequence[str]) -> StatsOptions:
+    """The options of `triptych data stats`."""
+    from triptych.cli.settings import parse
+
+    options, _ = parse(
+        arguments,
+        prog="triptych data stats IMAGES",
+        description="Writes the mean and covariance of a network's features of the images.",
+        options=StatsOptions(),
+        settings=Config(),
+    )
+    return options
