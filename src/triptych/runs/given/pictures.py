@@ -279,7 +279,10 @@ def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, 
         files = Folder(path.parent, [path.name]) if kind == "file" else open_files(path, kind)[0]
         names = list(files.names)
         classes = classes_of(parsed(names), str(path), scheme="auto")
-        notes = (*files.notes, *pairs_warning(names, str(path), consequence="be counted as images too: give the folder of the photos alone"))
+        notes = (
+            *files.notes,
+            *pairs_warning(names, str(path), consequence="be counted as images too: give the folder of the photos alone"),
+        )
         return kind, _FileItems(files), None if classes is None else classes.labels, notes
     if kind == "arrays":
         rows, labels = image_rows(path)
