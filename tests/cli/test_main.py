@@ -24,7 +24,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["recipes"], ["runs", "."], ["train", "--help"], ["sample", "--help"], ["data", "--help"], ["trian"]]
+    "arguments",
+    [["--help"], ["--version"], ["recipes"], ["runs", "."], ["train", "--help"], ["sample", "--help"], ["data", "--help"], ["trian"]],
 )
 def test_answers_at_once_without_heavy_imports(arguments: list[str]) -> None:
     code = (
