@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError, one_line, printable
-from triptych.core.reading import parsed_json, user_path
+from triptych.core.reading import parsed_json, sha256_of, user_path
 from triptych.core.tensors import load_tensors
 
 
@@ -154,3 +154,11 @@ def test_tensors_in_a_folder_whose_name_is_not_utf8(tmp_path):
     save_file({"a": torch.arange(3)}, tmp_path / "plain")
     (tmp_path / "plain").rename(folder / "a.safetensors")
     assert load_tensors(folder / "a.safetensors")["a"].tolist() == [0, 1, 2]
+
+
+def test_sha256_of_a_file(tmp_path: Path) -> None:
+    """The example of FIPS 180-2."""
+    (tmp_path / "abc").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    with pytest.raises(IsADirectoryError):
+        sha256_of(tmp_path)

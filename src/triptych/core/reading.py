@@ -6,6 +6,7 @@ A mistake in them is a ValueError or an OSError with a reason of one line, whate
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -53,6 +54,12 @@ def read_regular(path: str | Path, *, most: int) -> bytes:
         if size > most:
             raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
         return file.read(size)  # no more than that, should it grow meanwhile
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits. Raises OSError."""
+    with open(open_regular(path), "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parsed_json(text: str | bytes) -> Any:

@@ -6,7 +6,6 @@ and an `Embedder` tells what it was made of (`identity`).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from triptych.core.cache import cache_folder
 from triptych.core.errors import CheckpointError, ConfigError, nearest
-from triptych.core.reading import user_path
+from triptych.core.reading import sha256_of, user_path
 from triptych.core.weight_files import read_weights
 from triptych.nn.efficientnet import efficientnet_lite0
 from triptych.nn.feature_networks import NETWORKS
@@ -214,7 +213,7 @@ def open_space(name: str, *, weights: str | Path | None = None, resize: str | No
     if space.file:
         path = weights_file(name) if weights is None else user_path(weights)
         network.take_tensors(read_weights(path), shapes, source=f"{path}, as those of {name}")
-        digest = _sha256(path)
+        digest = sha256_of(path)
         if space.sha256 not in (None, digest):
             if weights is None:
                 raise CheckpointError(f"{path} is damaged or another file: its sha256 is {digest}, expected {space.sha256}")
@@ -288,8 +287,3 @@ def weights_file(name: str) -> Path:
         f"{name} needs the file {space.file}, which is not in {_networks()}: get it from {space.source} and put it there, "
         "or name it with --features-weights",
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

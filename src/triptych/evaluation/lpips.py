@@ -6,7 +6,6 @@ version 0.1. The linear heads come with Triptych (assets/lpips.txt); the network
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from triptych.core.cache import cache_folder
 from triptych.core.errors import CheckpointError, ConfigError, DataError
-from triptych.core.reading import user_path
+from triptych.core.reading import sha256_of, user_path
 from triptych.core.weight_files import read_weights
 from triptych.nn.feature_networks import FeatureNetwork, trace
 from triptych.nn.precision import without_tf32
@@ -123,12 +122,11 @@ def open_lpips(name: LpipsNetwork, *, weights: str | Path | None = None, device:
     if not path.is_file():
         remedy = f"fetch {_SOURCE}{backbone.file} and put it there, or give the file"
         raise ConfigError("lpips_weights", f"LPIPS needs the weights of {name}, and there is no file {path}; {remedy}")
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    tensors, digest = read_weights(path), sha256_of(path)
     if not digest.startswith(backbone.sha256):
         reason = f"the SHA-256 begins with {digest[:8]}, that of {backbone.file} with {backbone.sha256}"
         raise CheckpointError(f"{path} is not torchvision's {name}: {reason}; fetch {_SOURCE}{backbone.file}")
-    return Lpips(name, read_weights(path), source=str(path), sha256=digest).to(device)
+    return Lpips(name, tensors, source=str(path), sha256=digest).to(device)
 
 
 def require_side(name: LpipsNetwork, height: int, width: int) -> None:

@@ -6,7 +6,6 @@ they are prepared, and the network.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 import warnings
@@ -23,7 +22,7 @@ from triptych.core.errors import DataError
 from triptych.core.files import explain, remove
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import DamagedArchive, Npz, open_npz
-from triptych.core.reading import open_regular, user_path
+from triptych.core.reading import sha256_of, user_path
 from triptych.data.config import DataConfig
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch, unwatched
@@ -65,7 +64,7 @@ def open_reference(
     if place.suffix.lower() == ".npz" and place.exists():
         names = _names(place)
         if "mu" in names or "sigma" in names:
-            return Statistics(place, "arr_0" in names, {"path": str(place), "kind": "statistics", "sha256": _sha256(place)})
+            return Statistics(place, "arr_0" in names, {"path": str(place), "kind": "statistics", "sha256": sha256_of(place)})
     return open_pictures(place, image_size=image_size, like=like, channels=channels)
 
 
@@ -106,11 +105,6 @@ def _names(path: Path) -> list[str]:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
         raise DataError(f"{path}: {error}; copy or make it again") from error
-
-
-def _sha256(path: Path) -> str:
-    with open(open_regular(path), "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: torch.device) -> dict[str, Moments]:
