@@ -282,7 +282,7 @@ def trip_rows(tree: Path, scratch: Path) -> list[Row]:
 def trip(tree: Path, command: str, folder: Path) -> Trip:
     """What a command line passes through, in a process of its own."""
     out = folder / "trip.json"
-    words = [sys.executable, __file__, "--tree", str(tree), "--trace", str(out), *command.split()]
+    words = [sys.executable, __file__, "--tree", str(tree.resolve()), "--trace", str(out), *command.split()]
     done = subprocess.run(words, cwd=folder, env=environment(tree), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"triptych {command} in {tree} failed:\n{(done.stdout + done.stderr)[-3000:]}")
