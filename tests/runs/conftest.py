@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.contract.shrink import BATCH, shrunk
 from tests.data.pairs import write
 from tests.data.pictures import encoded, picture
 from tests.runs.translators import ONE_MAP, mirror_run, paired_run, plain_data
 from triptych.data.config import DataConfig
-from triptych.runs import Run
+from triptych.runs import Run, train
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """From a recipe to a run of it, shrunk, after one step: made once for all tests."""
+    runs: dict[str, Run] = {}
+
+    def of(recipe: str) -> Run:
+        if recipe not in runs:
+            config = shrunk(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
+            runs[recipe] = train(config, tmp_path_factory.mktemp("tiny") / recipe, device="cpu")
+        return runs[recipe]
+
+    return of
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache, empty."""
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")

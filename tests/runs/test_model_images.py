@@ -10,30 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.contract.shrink import BATCH, shrunk
 from tests.runs.translators import close, halved
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.runs import Run, train
+from triptych.runs import Run
 from triptych.runs.given.data_images import Spread, model_reference
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
 
 FAST = {"sampler": "ddim", "steps": 2}
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of a recipe after one step, made once."""
-    runs: dict[str, Run] = {}
-
-    def of(recipe: str) -> Run:
-        if recipe not in runs:
-            config = shrunk(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
-            runs[recipe] = train(config, tmp_path_factory.mktemp("runs") / recipe, device="cpu")
-        return runs[recipe]
-
-    return of
 
 
 def made(run: Run, count: int, **request: Any) -> ModelImages:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,40 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.shrink import BATCH, shrunk
 from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import open_space
 from triptych.evaluation.set_metric import SET_METRICS
-from triptych.runs import Run, score, train
+from triptych.runs import Run, score
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.model_images import ImageRequest
 from triptych.runs.protocol import protocol_line
 
+pytestmark = pytest.mark.usefixtures("cache")
+
 FAST = {"sampler": "ddim", "steps": 2}
 SETTINGS = SetMetricConfig(kid_subsets=3, kid_subset_size=20)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        path = tmp_path_factory.mktemp("cache")
-        patch.setenv("TRIPTYCH_CACHE", str(path))
-        yield path
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of a recipe after one step, made once."""
-    runs: dict[str, Run] = {}
-
-    def of(recipe: str) -> Run:
-        if recipe not in runs:
-            config = shrunk(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
-            runs[recipe] = train(config, tmp_path_factory.mktemp("runs") / recipe, device="cpu")
-        return runs[recipe]
-
-    return of
 
 
 def images(count: int, *, seed: int = 0, size: tuple[int, int] = (8, 8), channels: int = 1, mean: float = 128) -> np.ndarray:

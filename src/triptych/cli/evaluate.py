@@ -49,6 +49,14 @@ images that a run makes, or a set of them, against a reference, in the features 
   copies, authenticity
                   how many of the images are copies of the reference's
 
+one image after the other:
+  psnr, ssim, ms-ssim, lpips
+                  how near images are to their truth: of models of pairs and of those that enlarge; of two sets by their order
+  diversity       how much the answers to one input differ (--style-count 10), by LPIPS
+  mean-iou, pixel-accuracy
+                  how well images keep to their label maps, by those that your segmenter makes of them (--label-maps FOLDER)
+  class-accuracy  how often a classifier sees the class that an image was made for (--classifier RUN)
+
 A run alone is measured by bits-per-dim; with --reference, and for a set, by frechet, kid, precision and recall.
 
   triptych evaluate RUN --help                   list the options of bits-per-dim

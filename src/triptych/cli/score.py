@@ -13,12 +13,14 @@ from triptych.cli.progress_bar import progress_bar
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
 from triptych.evaluation.feature_set import SetMetricConfig
+from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run, score
 from triptych.runs.given.sizes import PLAIN_SIZE, plain_size
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, settings_of
 from triptych.runs.protocol import protocol_line
 from triptych.runs.sides import is_run
+from triptych.runs.single_images import SingleRequest
 
 _SHOWN_DETAILS = ("extrapolated",)
 
@@ -59,8 +61,14 @@ class ScoreOptions(Loading):
     "Translators: answers to each input."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
+    classifier: str | None = None
+    "class-accuracy: a run of a classifier of noisy images, or a network with classes (mnist-lenet)."
+    label_maps: str | None = None
+    "mean-iou, pixel-accuracy: a folder of label maps of the images (000000.png ...), which your segmenter made of --keep-samples FOLDER."
     metric: SetMetricConfig = dataclasses.field(default_factory=SetMetricConfig)
-    "Of the metrics."
+    "Of the metrics that compare sets."
+    pair: PairMetricConfig = dataclasses.field(default_factory=PairMetricConfig)
+    "Of the metrics that look at one image after the other."
     batch_size: int | None = None
     "Of bits-per-dim alone: images are made, and seen, in groups of 32, so that figures do not depend on it."
 
@@ -71,7 +79,7 @@ class ScoreOptions(Loading):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.style_count >= 1, "style_count", "at least 1")
         self.require(self.out is None or Path(self.out).suffix == ".json", "out", "a name that ends with .json")
-        for name in ("reference", "style", "guide", "guide_with", "features_weights"):
+        for name in ("reference", "style", "guide", "guide_with", "features_weights", "classifier", "label_maps"):
             self.require(getattr(self, name) != "", name, f"a path, or no --{name.replace('_', '-')} at all")
 
 
@@ -101,6 +109,7 @@ def main(images: str, arguments: Sequence[str]) -> int:
             count=options.count,
             image_size=None if options.image_size is None else plain_size(options.image_size),
             settings=options.metric,
+            single=SingleRequest(options.pair, options.classifier, options.label_maps),
             out=options.out,
             progress=progress,
             **options.keywords(),

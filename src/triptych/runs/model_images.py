@@ -18,13 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from triptych.core.batch import RawBatch
+from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Sampler, Translator, Upsampler
+from triptych.core.model import Example, Sampler, Translator, Upsampler
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
+from triptych.data.pairs import PairedDataConfig
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.given.data_images import Spread, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
@@ -72,13 +73,19 @@ class ModelImages:
         chunk: int,
         identity: dict[str, Any],
         labels: np.ndarray | None = None,
+        spec: DataSpec | None = None,
         truth: Callable[[Sequence[int]], np.ndarray] | None = None,
+        maps: Callable[[Sequence[int]], np.ndarray] | None = None,
         answers: int = 1,
     ) -> None:
         """`make`: a whole chunk, uint8 (b, h, w, c), from its numbers, of which the last may lie behind the end."""
         self.size, self.channels, self.identity, self.labels = size, channels, identity, labels
+        self.spec = spec
+        "Whose classes the labels are; None: there are no labels."
         self.truth = truth
         "From numbers of images to the true ones, uint8 (b, h, w, c); None: nobody knows them."
+        self.maps = maps
+        "From numbers of images to the class maps that they were made of, int64 (b, h, w); None: they were made of others."
         self.answers = answers
         "Images that follow one another and were made of one input."
         self._count, self._chunk, self._make = count, chunk, make
@@ -105,6 +112,12 @@ class Maker(ABC):
     "How many images it can make; None: any number."
     settings: Config
     "Of its sampler, or of its translations."
+    labelled: bool = False
+    "Whether each image is of a class."
+    has_truth: bool = False
+    "Whether there is a true image for each."
+    class_map: InputSpec | None = None
+    "The class map that each is made of; None: they are made of others."
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         """Raises ConfigError or DataError for a request that the run cannot serve."""
@@ -168,6 +181,7 @@ class SampleMaker(Maker):
         self._refuse(("style", "style_each", "style_count"), "this run's model takes no styles")
         model = require_sampler(run.outline)
         self.settings = request.settings or model.sampling
+        self.labelled = model.num_classes is not None or request.guide is not None
         if request.guide is None:
             label_list(model.num_classes, run.spec, count=1, given=request.labels)
 
@@ -192,11 +206,14 @@ class SampleMaker(Maker):
             chunk=chunk,
             identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             labels=None if labels is None else labels[:count],
+            spec=sampler.spec,
         )
 
 
 class UpsamplingMaker(Maker):
     """Held-out images, made small and enlarged again."""
+
+    has_truth = True
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
@@ -204,7 +221,7 @@ class UpsamplingMaker(Maker):
         self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with"), why)
         self.settings = request.settings or require_upsampler(run.outline).sampling
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
-        self.most = len(self._images)
+        self.most, self.labelled = len(self._images), self._images.labels is not None
 
     def _further(self) -> dict[str, Any]:
         return {"inputs": self._split}
@@ -230,6 +247,7 @@ class UpsamplingMaker(Maker):
             chunk=chunk,
             identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             labels=images.labels,
+            spec=self.run.spec,
             truth=originals,
         )
 
@@ -245,7 +263,8 @@ class TranslationMaker(Maker):
         self.channels, self.settings = model.output_channels, request.settings or model.translation
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
         self._inputs = _sources(self._images, self.settings)
-        self.most = self._inputs * request.style_count
+        self.most, self.has_truth = self._inputs * request.style_count, isinstance(run.config.data, PairedDataConfig)
+        self.class_map = next((source for source in model.sources if source.kind == "classes"), None)
         self._styles = (
             None if request.style is None else open_styles(request.style, model, config=run.config.data, spec=run.spec, each=each)
         )
@@ -268,10 +287,17 @@ class TranslationMaker(Maker):
             with evaluating(opened.model):
                 return wanted.made(opened.model, items, device).reshape(len(part), *self.size, self.channels)
 
+        def example(items: Sequence[int]) -> Example:
+            return wanted.example(opened.model, [item // answers for item in items], "cpu", truth=True)
+
         def truth(items: Sequence[int]) -> np.ndarray:
-            example = wanted.example(opened.model, [item // answers for item in items], "cpu", truth=True)
-            assert example.truth is not None
-            return nearest_uint8(example.truth).numpy()
+            found = example(items).truth
+            assert found is not None, "has_truth"
+            return nearest_uint8(found).numpy()
+
+        def maps(items: Sequence[int]) -> np.ndarray:
+            assert self.class_map is not None
+            return example(items).inputs[self.class_map.name].numpy()
 
         return ModelImages(
             make,
@@ -280,14 +306,10 @@ class TranslationMaker(Maker):
             channels=self.channels,
             chunk=at_once * answers,
             identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
-            truth=truth if has_truth(wanted, opened.model) else None,
+            truth=truth if self.has_truth else None,
+            maps=None if self.class_map is None else maps,
             answers=answers,
         )
-
-
-def has_truth(wanted: Translation, model: nn.Module) -> bool:
-    """Whether there is a true image for each input."""
-    return wanted.example(model, [0], "cpu", truth=True).truth is not None
 
 
 def held_out(data: Data) -> tuple[ImageSet, str]:

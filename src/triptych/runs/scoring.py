@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+
 from triptych.core.errors import ConfigError, DataError, UserError, nearest
 from triptych.core.files import write_text
 from triptych.core.reading import parsed_json
@@ -21,6 +23,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.catalogue import METRICS
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.feature_space import SPACES, Embedder, default_space, open_space
+from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
 from triptych.runs.files import check_place, save_npz, writing
@@ -40,6 +43,7 @@ from triptych.runs.sides import (
     reference_side,
     stored_run,
 )
+from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import StoredRun
 
 FORMAT = 1
@@ -92,6 +96,10 @@ class Wanted:
         """Those that compare sets through a network."""
         return [name for name in self.names if metric_name(name) in SET_METRICS]
 
+    def of_images(self) -> list[str]:
+        """Those that look at one image after the other."""
+        return [name for name in self.names if name in PAIR_METRICS]
+
 
 def score(
     images: str | Path | StoredRun,
@@ -106,6 +114,7 @@ def score(
     count: int | None = None,
     image_size: ImageSize = None,
     settings: SetMetricConfig | None = None,
+    single: SingleRequest | None = None,
     out: str | Path | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
@@ -116,12 +125,13 @@ def score(
     images, or those of `split`. `metrics`: None for `USUAL`. `features`: the network's name in SPACES; None: see `default_space`.
     `features_weights`: the file of its weights; None: that of the user's cache. `request`, `count`: which images a run makes, and how
     many; None: as many as the reference has, at most 10,000. `image_size`: of two sets, a side, or height and width. `settings`: of the
-    metrics. `out`: None for a name in the run's folder evaluations, for sets: nowhere. An interrupted call goes on where it was, and a
-    finished one is read.
+    metrics that compare sets; `single`: what the others are told, which look at one image after the other. `out`: None for a name in the
+    run's folder evaluations, for sets: nowhere. An interrupted call goes on where it was, and a finished one is read.
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
     chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
+    single = single or SingleRequest()
     place = None if out is None else Path(out)
     if place is not None:
         if place.suffix != ".json":
@@ -131,25 +141,27 @@ def score(
     if features is not None and features not in SPACES:
         raise ConfigError("features", f'unknown feature space "{features}"{nearest(features, SPACES)} (there is {", ".join(SPACES)})')
     subject = _subject(images, image_size=image_size, count=count, request=request, loading=chosen)
-    needed = [name for name in wanted.names if needs_reference(name)]
+    needed = any(needs_reference(name, subject) for name in wanted.names)
     other = reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen) if needed else None
     _check_sides(subject, other)
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
-    world = open_world(chosen.device)
-    embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
-    _drop_impossible(wanted, embedder, other)
     if isinstance(other, RunSide):
         other.decide(None, reference=0 if count is None else count)
     if isinstance(subject, RunSide):
         subject.decide(count, reference=0 if other is None else len(other))
-    asked = _asked([*wanted.names, *wanted.missing], settings, subject, other, embedder)
+    world = open_world(chosen.device)
+    embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
+    _drop_impossible(wanted, embedder, other)
+    looks = prepared(wanted.of_images(), subject, other, single, world=world, drop=wanted.drop)
+    task = _Task(subject, other, embedder, wanted, looks, settings, world, progress)
+    asked = task.asked()
     if place is None and isinstance(subject, RunSide):
         place = _place(subject, wanted.names, asked)
         check_place(place)
     if place is not None and (found := world.on_main(lambda: _read(place, digest_of(asked)))) is not None:
         return found
-    return _measured(_Task(subject, other, embedder, wanted, settings, world, progress), place)
+    return _measured(task, place)
 
 
 # Names ------------------------------------------------------------------------------------------------------------------
@@ -162,7 +174,7 @@ def metric_name(name: str) -> str:
 
 def metric_names(names: Sequence[str] | None) -> list[str]:
     """The metrics that are asked for, each once; None: the usual ones. Raises ConfigError for a name that is not known."""
-    known = [FID, *SET_METRICS]
+    known = [FID, *SET_METRICS, *PAIR_METRICS]
     for name in names or ():
         if name not in known:
             everything = [*METRICS, *known]
@@ -170,8 +182,10 @@ def metric_names(names: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(USUAL if names is None else names))
 
 
-def needs_reference(name: str) -> bool:
-    """Whether a metric compares with a reference."""
+def needs_reference(name: str, subject: Subject) -> bool:
+    """Whether a metric compares `subject` with a reference; the truth of a run's images is its own."""
+    if name in PAIR_METRICS:
+        return PAIR_METRICS[name].needs == "truth" and not isinstance(subject, RunSide)
     return SET_METRICS[metric_name(name)].reference != "none"
 
 
@@ -247,13 +261,6 @@ def _drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Refer
             wanted.drop([name], f"{reference.name} holds statistics alone; give its images")
 
 
-def _asked(
-    names: Sequence[str], settings: SetMetricConfig, subject: Subject, reference: Reference | None, embedder: Embedder | None
-) -> dict[str, Any]:
-    """All that the figures depend on, for JSON."""
-    return {"metrics": list(names), "settings": settings.to_dict(), **protocol_of(subject, reference, embedder)}
-
-
 def _place(subject: RunSide, names: Sequence[str], asked: Mapping[str, Any]) -> Path:
     seen = asked["weights"]["images"]
     return subject.run.directory / "evaluations" / f"{'+'.join(names)[:_LONGEST_NAME]}-{seen:09d}-{digest_of(asked)[:6]}.json"
@@ -286,26 +293,35 @@ class _Task:
     reference: Reference | None
     embedder: Embedder | None
     wanted: Wanted
+    looks: Sequence[Prepared]
     settings: SetMetricConfig
     world: World
     progress: Watch
 
+    def asked(self) -> dict[str, Any]:
+        """All that the figures depend on, for JSON."""
+        names = sorted([*self.wanted.names, *self.wanted.missing])
+        protocol = protocol_of(self.subject, self.reference, self.embedder)
+        if self.looks:
+            protocol["single_images"] = {look.name: look.identity for look in self.looks}
+        return {"metrics": names, "settings": self.settings.to_dict(), **protocol}
+
 
 def _measured(task: _Task, place: Path | None) -> Scores:
-    started, names = time.monotonic(), [*task.wanted.names, *task.wanted.missing]
+    started = time.monotonic()
     references = _references(task)
-    looks = []
+    looks = [look.look(len(task.subject)) for look in task.looks]
     if task.embedder is not None and task.wanted.of_sets():
         outputs = {output for name in task.wanted.of_sets() for output in SET_METRICS[metric_name(name)].outputs}
         looks.append(network(task.embedder, task.world.device, outputs))
     found = task.subject.looked_at(looks, world=task.world, progress=task.progress)
     with task.world.patience("measuring"):
-        outcomes = task.world.on_main(lambda: dict(_figures(task, FeatureSet(found), references)))
+        outcomes = task.world.on_main(lambda: dict(_figures(task, found, references)))
     figures = {figure_name(name, task.embedder): outcome for name, outcome in outcomes.items() if isinstance(outcome, Figure)}
     for name, outcome in outcomes.items():
         if isinstance(outcome, str):
             task.wanted.drop([name], outcome)
-    asked = _asked(names, task.settings, task.subject, task.reference, task.embedder)  # the weights are known for certain now
+    asked = task.asked()  # once more, for the weights are known for certain now
     protocol = {name: value for name, value in asked.items() if name not in ("metrics", "settings")} | {"commit": commit()}
     scores = Scores(figures, task.wanted.missing, protocol, place)
     if place is not None:
@@ -335,12 +351,16 @@ def _references(task: _Task) -> dict[str, FeatureSet]:
     return known
 
 
-def _figures(task: _Task, made: FeatureSet, references: Mapping[str, FeatureSet]) -> Iterator[tuple[str, Figure | str]]:
+def _figures(task: _Task, found: Mapping[str, np.ndarray], references: Mapping[str, FeatureSet]) -> Iterator[tuple[str, Figure | str]]:
     """The figures, or why there is none."""
+    made, looks = FeatureSet(found), {look.name: look for look in task.looks}
     for name in task.wanted.names:
-        metric = SET_METRICS[metric_name(name)]
         try:
-            yield name, metric.measure(made, references.get(metric.outputs[0]) if metric.reference != "none" else None, task.settings)
+            if name in looks:
+                yield name, looks[name].conclude(found[name])
+            else:
+                metric = SET_METRICS[metric_name(name)]
+                yield name, metric.measure(made, references.get(metric.outputs[0]) if metric.reference != "none" else None, task.settings)
         except UserError as error:
             yield name, str(error)
 

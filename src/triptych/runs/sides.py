@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from triptych.core.batch import DataSpec
 from triptych.core.cache import cache_folder
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import World
@@ -51,6 +52,14 @@ class Side(ABC):
 class Subject(Side):
     """Images that are scored."""
 
+    labelled: bool = False
+    "Whether each image is of a class."
+
+    @property
+    @abstractmethod
+    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+        """The class of each, int64 (n,), where there are classes; and whose classes these are, None: they go by their numbers."""
+
     @abstractmethod
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         """What is found at each image; kept, and read another time."""
@@ -74,7 +83,7 @@ class RunSide(Subject, Reference):
         """Raises ConfigError, DataError or CheckpointError for what the run cannot make; its weights are not read."""
         self.run, self.name, self._loading = run, str(run.directory), loading
         self.maker = maker_of(run, request)
-        self.size, self.channels = self.maker.size, self.maker.channels
+        self.size, self.channels, self.labelled = self.maker.size, self.maker.channels, self.maker.labelled
         self._origin = run.origin(checkpoint=loading.checkpoint, weights=loading.weights)
         self._count = 0
         self._images: ModelImages | None = None
@@ -103,6 +112,12 @@ class RunSide(Subject, Reference):
             self._images = self.maker.made(opened, self._count)
         return self._images
 
+    @property
+    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+        labels = self.pictures.labels
+        assert labels is not None, "labelled"
+        return labels, self.pictures.spec
+
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         out = self.run.directory / "evaluations" / "features" / _file(self.pictures, looks)
         return looked_at(self.pictures, looks, out=out, world=world, progress=progress)
@@ -116,7 +131,12 @@ class PictureSide(Subject, Reference):
 
     def __init__(self, pictures: Pictures, name: str) -> None:
         self.pictures, self.name = pictures, name
-        self.size, self.channels = pictures.size, pictures.channels
+        self.size, self.channels, self.labelled = pictures.size, pictures.channels, pictures.labels is not None
+
+    @property
+    def labels_and_spec(self) -> tuple[np.ndarray, DataSpec | None]:
+        assert self.pictures.labels is not None, "labelled"
+        return self.pictures.labels, None
 
     def __len__(self) -> int:
         return len(self.pictures)

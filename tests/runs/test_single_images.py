@@ -1,0 +1,167 @@
+"""Scores of one image after the other: beside its truth, the other answers to its input, its label map, its class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.engine.distributed import World
+from triptych.evaluation.feature_set import Figure
+from triptych.evaluation.lpips import BACKBONES
+from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetric
+from triptych.evaluation.pairs import psnr, ssim
+from triptych.evaluation.segmentation import class_counts, confusion, mean_iou, pixel_accuracy
+from triptych.runs import Run, score
+from triptych.runs.classifying import open_classifier
+from triptych.runs.loading import Loading
+from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
+from triptych.runs.single_images import SingleRequest
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+FAST = {"sampler": "ddim", "steps": 2}
+
+
+def made(run: Run, count: int, **request: Any) -> ModelImages:
+    return maker_of(run, ImageRequest(**request)).made(run.open(Loading(device="cpu")), count)
+
+
+def test_the_truth_of_translations(tiny: Any) -> None:
+    run = tiny("spade-camvid")
+    scores = run.score(metrics=["psnr", "ssim", "ms-ssim"], device="cpu")
+    images, items = made(run, 8), range(8)
+    assert images.truth is not None and images.maps is not None
+    values = psnr(images.images(items), images.truth(items))
+    assert scores.figures["psnr"].value == pytest.approx(values.mean(), rel=1e-12)
+    assert scores.figures["psnr"].error == pytest.approx(values.std(ddof=1) / 8**0.5, rel=1e-9)
+    assert scores.figures["ssim"].value == pytest.approx(ssim(images.images(items), images.truth(items)).mean(), rel=1e-12)
+    assert scores.missing == {
+        "ms-ssim": "MS-SSIM needs images of at least 176 pixels a side (an 11x11 window at a sixteenth of the size), got 32x32"
+    }
+    assert scores.protocol["count"] == 8 and scores.protocol["reference"] is None and scores.protocol["network"] is None
+
+
+def test_enlarged_images_and_two_sets_of_as_many(tiny: Any, tmp_path: Path) -> None:
+    run = tiny("upsample-digits")
+    settings = run.config.model.sampling.updated(FAST)
+    scores = run.score(metrics=["psnr", "frechet"], features="random", count=40, request=ImageRequest(settings=settings), device="cpu")
+    images = made(run, 40, settings=settings)
+    assert images.truth is not None
+    np.savez(tmp_path / "made.npz", arr_0=images.images(range(40)))
+    np.savez(tmp_path / "truth.npz", arr_0=images.truth(range(40)))
+    pairs = score(tmp_path / "made.npz", tmp_path / "truth.npz", metrics=["psnr"], device="cpu")
+    assert pairs.figures["psnr"].value == scores.figures["psnr"].value
+    assert set(scores.figures) == {"psnr", "fd-random"}
+    np.savez(tmp_path / "fewer.npz", arr_0=images.truth(range(39)))
+    with pytest.raises(ConfigError, match="^metrics: psnr cannot be measured: it compares image by image: give the true images as"):
+        score(tmp_path / "made.npz", tmp_path / "fewer.npz", metrics=["psnr"], device="cpu")
+
+
+def test_diversity_compares_the_answers_to_one_input(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of LPIPS the mean squared difference of the answers: it would be zero if those of two inputs were mixed up."""
+    monkeypatch.setitem(PAIR_METRICS, "diversity", _spread())  # type: ignore[arg-type]
+    run = tiny("munit-mnist")
+    for count in (33, 32, 4):
+        scores = run.score(metrics=["diversity"], count=count, request=ImageRequest(style_count=3), device="cpu", weights="raw")
+        images = made_raw(run, count).images(range(count // 3 * 3)).astype(float)
+        expected = images.reshape(-1, 3, *images.shape[1:]).var(axis=1).mean((1, 2, 3))
+        assert scores.figures["diversity"].value == pytest.approx(expected.mean(), rel=1e-12) and expected.min() > 0
+        assert scores.figures["diversity"].arrays["each"].shape == (count // 3,)
+    with pytest.raises(ConfigError, match="with --style-count 2 or more"):
+        run.score(metrics=["diversity"], device="cpu")
+
+
+def made_raw(run: Run, count: int) -> ModelImages:
+    return maker_of(run, ImageRequest(style_count=3)).made(run.open(Loading(device="cpu", weights="raw")), count)
+
+
+def _spread() -> PairMetric:
+    def measure(answers: np.ndarray, _: np.ndarray | None) -> np.ndarray:
+        return answers.astype(float).var(axis=1).mean((1, 2, 3))
+
+    return PairMetric(
+        "", "answers", lambda settings, device: PairMeasure(measure, lambda values: Figure(values.mean(), None, {}, {"each": values}))
+    )
+
+
+def test_label_maps_of_a_segmenter(tiny: Any, tmp_path: Path) -> None:
+    run, folder = tiny("spade-camvid"), tmp_path / "maps"
+    folder.mkdir()
+    maps = made(run, 8).maps
+    assert maps is not None
+    truth = maps(range(8))
+    seen = truth.copy()
+    seen[:, :, :9] = (seen[:, :, :9] + 1) % 4  # the segmenter is wrong there
+    for k, each in enumerate(seen):
+        Image.fromarray(each.astype(np.uint8)).save(folder / f"{k:06d}.png")
+    single = SingleRequest(label_maps=folder)
+    scores = run.score(metrics=["mean-iou", "pixel-accuracy"], single=single, device="cpu")
+    counts = class_counts(confusion(seen, truth, num_classes=4)).sum(0)
+    assert scores.figures["pixel-accuracy"].value == pytest.approx(23 / 32) == pytest.approx(float(pixel_accuracy(counts)))
+    assert scores.figures["mean-iou"].value == pytest.approx(float(mean_iou(counts)))
+    (folder / "000003.png").unlink()
+    with pytest.raises(ConfigError, match=r"maps: has no 000003\.png; it should hold a label map for each of the 8 images"):
+        run.score(metrics=["mean-iou"], single=single, device="cpu")
+    Image.fromarray(seen[3, :, :16].astype(np.uint8)).save(folder / "000003.png")
+    with pytest.raises(DataError, match=r"000003\.png: expected a class for each of 32x32 pixels .* got 32x16$"):
+        run.score(metrics=["mean-iou"], single=single, device="cpu")
+    with pytest.raises(ConfigError, match="label_maps: missing: keep the images by --keep-samples FOLDER"):
+        run.score(metrics=["mean-iou"], device="cpu")
+
+
+def test_the_classes_that_a_classifier_sees(tiny: Any, tmp_path: Path) -> None:
+    run, judge = tiny("adm-digits"), tiny("classifier-digits")
+    request = ImageRequest(settings=run.config.model.sampling.updated(FAST), labels=["3", 7])
+    single = SingleRequest(classifier=judge.directory)
+    scores = run.score(metrics=["class-accuracy"], count=40, request=request, single=single, device="cpu")
+    model = judge.load(device="cpu")
+    images = made(run, 40, settings=request.settings, labels=["3", 7])
+    x = torch.from_numpy(images.images(range(40))).permute(0, 3, 1, 2) / 127.5 - 1
+    with torch.no_grad():
+        seen = model.classify(x, model.process.at_step(0)).argmax(1).numpy()  # type: ignore[operator, union-attr]
+    assert images.labels is not None and set(images.labels) == {3, 7}
+    each = scores.figures["class-accuracy"].arrays["each"]
+    assert np.array_equal(each, seen == images.labels) and scores.figures["class-accuracy"].value == each.mean()
+    real = run.config.data.open().train
+    np.savez(tmp_path / "real.npz", arr_0=real.batch(np.arange(60)).images, arr_1=real.labels[:60])
+    scores = score(tmp_path / "real.npz", metrics=["class-accuracy"], single=single, device="cpu")
+    with torch.no_grad():
+        x = torch.from_numpy(real.batch(np.arange(60)).images).permute(0, 3, 1, 2) / 127.5 - 1
+        seen = model.classify(x, model.process.at_step(0)).argmax(1).numpy()  # type: ignore[operator, union-attr]
+    assert scores.figures["class-accuracy"].value == (seen == real.labels[:60]).mean()
+
+
+def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:
+    diffusion, classifier, flow = tiny("adm-digits"), tiny("classifier-digits"), tiny("glow-digits")
+    cases: list[tuple[Run, str, SingleRequest, str]] = [
+        (flow, "class-accuracy", SingleRequest(classifier=classifier.directory), f"{flow.directory} has images without classes"),
+        (diffusion, "class-accuracy", SingleRequest(), "classifier: missing: a run of a classifier, or a network with classes, has"),
+        (
+            diffusion,
+            "class-accuracy",
+            SingleRequest(classifier=diffusion.directory),
+            f"classifier: {diffusion.directory} is a run of ADM, which",
+        ),
+        (diffusion, "class-accuracy", SingleRequest(classifier="mnist-lenett"), "classifier: got 'mnist-lenett', expected a run of a"),
+        (diffusion, "class-accuracy", SingleRequest(classifier="mnist-lenet"), "features: mnist-lenet needs the file mnist_lenet.pth"),
+        (diffusion, "psnr", SingleRequest(), "nobody knows the true images: it needs a model of pairs, or one that enlarges"),
+        (diffusion, "diversity", SingleRequest(), "it compares several answers to one input: of a model that translates, with"),
+        (diffusion, "mean-iou", SingleRequest(label_maps="."), "it needs a model that makes images of label maps"),
+        (tiny("upsample-digits"), "lpips", SingleRequest(), "lpips_weights: LPIPS needs the weights of alexnet, and there is no file"),
+    ]
+    for run, name, single, line in cases:
+        with pytest.raises(ConfigError) as error:
+            run.score(metrics=[name], single=single, device="cpu")
+        assert str(error.value).startswith(f"metrics: {name} cannot be measured: {line}"), str(error.value)
+    assert BACKBONES["alexnet"].file
+
+
+def test_a_classifier_of_other_images_is_refused(tiny: Any) -> None:
+    with pytest.raises(ConfigError, match=r"recognises images of 8x8 with 1 channel\(s\), these have 32x16 with 3$"):
+        open_classifier(tiny("classifier-digits").directory, size=(16, 32), channels=3, world=World(0, 1, torch.device("cpu")))
