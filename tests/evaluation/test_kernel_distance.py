@@ -58,7 +58,7 @@ def test_subsets_are_disjoint_as_long_as_there_are_images() -> None:
 
 @pytest.mark.parametrize(
     ("count", "shift", "number", "size"),
-    [(400, 0.3, 4, 100), (400, 0.0, 4, 100), (400, 0.3, 12, 100), (150, 0.3, 10, 120), (1000, 0.3, 2, 100)],
+    [(400, 0.3, 4, 100), (400, 0.0, 4, 100), (400, 0.0, 24, 100), (150, 0.3, 10, 120), (1000, 0.3, 2, 100)],
 )
 def test_the_error_is_the_spread_over_other_draws(count, shift, number, size) -> None:
     """Where all images are used once or several times, nearly all are in each subset, or only some are used."""
