@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import compare, data, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, train, translate
+from triptych.cli import compare, data, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, score, train, translate
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -88,6 +88,10 @@ def sample_takes(rest: list[str]) -> None:
 
 
 def evaluate_takes(rest: list[str]) -> None:
+    if "--reference" in rest:
+        options, _ = score.configure(rest[0], rest[1:])
+        assert options.reference is not None
+        return
     measured, _ = evaluate.configure(rest[0], rest[1:], data=load_recipe("adm-digits").data)
     assert measured.metrics == ("bits-per-dim",)
 
