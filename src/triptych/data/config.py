@@ -68,6 +68,16 @@ class DataConfig(Config):
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
 
+    @property
+    def truth_folder(self) -> str | None:
+        """Where the image is that a model should make of each input; None: nothing says what it should make."""
+        return None
+
+    @property
+    def domain_folders(self) -> tuple[str, ...]:
+        """The folders of the domains that a model translates between; none: there is one set of images."""
+        return ()
+
     def open(self) -> Data:
         """The images. Raises ConfigError or DataError for what cannot be used; images are decoded later, by `ImageSet.batch`."""
         from triptych.data.source import open_images

@@ -37,6 +37,11 @@ class UnpairedDataConfig(DataConfig):
         self.require(self.a != self.b, "b", f"another place than data.a, {self.a!r}")
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: the classes of the domains are not looked at")
 
+    @property
+    def domain_folders(self) -> tuple[str, ...]:
+        """The folders of the two domains."""
+        return (self.a, self.b)
+
     def open(self) -> Data:
         a, b = (_domain(self, setting, self.channels) for setting in ("a", "b"))
         if a.train.channels != b.train.channels:

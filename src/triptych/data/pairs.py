@@ -67,6 +67,11 @@ class PairedDataConfig(DataConfig):
         self.require(self.source in ("auto", "folder", "lmdb"), "source", "auto, folder or lmdb: pairs lie in folders by type")
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: pairs have no classes")
 
+    @property
+    def truth_folder(self) -> str:
+        """Where the image is that a model should make of each input."""
+        return self.target
+
     def open(self) -> Data:
         train_root, held_root = _roots(self, existing_path(self))
         keys, files, numbers = matched(train_root, _settings(self))

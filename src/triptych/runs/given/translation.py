@@ -15,11 +15,10 @@ from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import Example, Translator
 from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
-from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import listed
 from triptych.data.images import ImageSet
 from triptych.data.loader import load
-from triptych.data.pairs import PairedDataConfig, matched
+from triptych.data.pairs import matched
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.runs.given.collection import Collection, open_collection, stamp
 from triptych.runs.given.data_images import reopened
@@ -125,10 +124,8 @@ def open_inputs(
     truth = None
     if isinstance(inputs, str | Path):
         path = user_path(inputs)
-        target = config.target if isinstance(config, PairedDataConfig) else None
-        if isinstance(config, UnpairedDataConfig):
-            _check_one_domain(path, [config.a, config.b])
-        sources, truth = _at_path(path, translator, target, sizing)
+        _check_one_domain(path, config.domain_folders)
+        sources, truth = _at_path(path, translator, config.truth_folder, sizing)
         origin = [sources[0].origin, size]
     else:
         sources = _by_name(inputs, translator, sizing)
@@ -198,8 +195,8 @@ def _at_path(path: Path, translator: Translator, target: str | None, sizing: Siz
 
 def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
     """DataError for a folder that holds both domains: the images of one of them would be translated into their own kind."""
-    if any(user_path(domain).is_absolute() for domain in domains):
-        return  # they lie elsewhere
+    if not domains or any(user_path(domain).is_absolute() for domain in domains):
+        return  # there are none, or they lie elsewhere
     for place in (path, *((path / name for name in listed(path)) if path.is_dir() else ())):
         if all((place / domain).is_dir() for domain in domains):
             found = " and ".join(domains)
