@@ -47,7 +47,7 @@ def test_two_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert protocol.startswith(f"40 images (few: below 2048) of {a} (") and protocol.endswith(f"; written to {out}")
     assert main([*command, *flags]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(f"; was already in {out}")
-    assert main([*command, "--metrics", "is"]) == 2
+    assert main(["evaluate", a, "--metrics", "is", "--features", "random"]) == 2
     line = '--metrics: is cannot be measured: random has no "logits"; inception, mnist-lenet, cifar10-resnet20 has it'
     assert capsys.readouterr().err == f"triptych: error: {line}\n"
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
@@ -16,7 +17,8 @@ from triptych.evaluation.feature_space import open_space
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs import Run, score
 from triptych.runs.given.data_images import model_reference
-from triptych.runs.model_images import ImageRequest
+from triptych.runs.loading import Loading
+from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.protocol import protocol_line
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -181,6 +183,7 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         (a, b, {"request": ImageRequest(labels=[1])}, f"labels: got [1], but {a} is no run, which makes its images so; leave it out"),
         (a, b, {"metrics": ["kidd"]}, 'metrics: unknown metric "kidd"; did you mean "kid"?'),
         (a, b, {"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"?'),
+        (a, b, {"metrics": ["is"]}, f"reference: got {b}, but nothing that is measured (is) needs a reference; leave it out"),
         (a, b, {"split": "train"}, "split: got train, which is of a run's own images"),
         (a, b, {"out": "a.npz"}, "out: got 'a.npz', expected a name that ends with .json"),
         (run, b, {"image_size": 8}, "image_size: got 8, but a run's images have its size, and the reference is cut to it; leave it out"),
@@ -200,3 +203,53 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         assert str(error.value).startswith(line), str(error.value)
     fine = score(a, b, metrics=["frechet"], features="random", image_size=(8, 8), device="cpu")
     assert fine.protocol["reference"]["size"] == [8, 8]
+
+
+@pytest.mark.parametrize("name", ["samples", "samples.npz"])
+def test_kept_samples_are_those_that_are_measured(tiny: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, place = tiny("adm-digits"), tmp_path / name
+    given = {"metrics": ["frechet", "copies"], "features": "random", "count": 35, **asked(run, seed=7)}
+    scores = run.score(**given, keep_samples=place, out=tmp_path / "a.json")
+    images = maker_of(run, given["request"]).made(run.open(Loading(device="cpu")), 35).images(range(35))
+    if place.suffix:
+        kept = np.load(place)
+        assert np.array_equal(kept["arr_0"], images) and kept["arr_1"].tolist() == [k % 10 for k in range(35)]
+    else:
+        paths = sorted(place.glob("*.png"))
+        assert [path.name for path in paths] == [f"{k:06d}.png" for k in range(35)]
+        assert np.array_equal(np.stack([np.asarray(Image.open(path)) for path in paths])[..., None], images)
+        (place / "000004.png").unlink()
+    shown = np.asarray(Image.open(tmp_path / "a-copies.png"))
+    first = scores.figures["copies"].details["pairs"][0]
+    factor, gap = 12, 2  # cells of 96 pixels
+    made, real = (shown[gap * factor :, left * factor :][: 8 * factor, : 8 * factor][::factor, ::factor] for left in (2 * gap + 8, gap))
+    assert np.array_equal(made, images[first["made"], :, :, 0])
+    assert np.array_equal(real, model_reference(run).images([first["reference"]])[0, :, :, 0])
+    drawn: list[range] = []
+    from triptych.runs import model_images
+
+    draw = model_images.draw
+    monkeypatch.setattr(model_images, "draw", lambda model, request, part, *more: drawn.append(part) or draw(model, request, part, *more))
+    again = run.score(**given, keep_samples=place, out=tmp_path / "a.json")
+    assert again.already and again.figures["fd-random"].value == scores.figures["fd-random"].value
+    assert drawn == ([] if place.suffix else [range(32)])  # the one that was missing
+    assert not place.is_dir() or (place / "000004.png").is_file()
+    without = run.score(**given | {"count": 36}, out=tmp_path / "b.json")
+    assert without.figures["fd-random"].value != scores.figures["fd-random"].value
+
+
+def test_where_samples_cannot_be_kept(tiny: Any, tmp_path: Path) -> None:
+    run, a = tiny("adm-digits"), npz(tmp_path / "a.npz", 40)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "000001.png").write_bytes(b"mine")
+    for subject, reference, place, line in (
+        (run, a, a, f"cannot write {a}: it is the file that is read"),
+        (run, None, tmp_path / "a.png", "a.png: images are kept in a folder, as PNGs, or in an .npz, not as .png"),
+        (run, None, tmp_path / "photos", "000001.png is there already, and no such command made it"),
+        (a, a, tmp_path / "b", "is a set already; leave it out"),
+    ):
+        with pytest.raises((ConfigError, DataError)) as error:
+            given = asked(run) | {"count": 35} if subject is run else {"device": "cpu"}
+            score(subject, reference, metrics=["frechet"], features="random", keep_samples=place, **given)
+        assert line in str(error.value)
+    assert (tmp_path / "photos" / "000001.png").read_bytes() == b"mine"

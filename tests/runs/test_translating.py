@@ -215,13 +215,13 @@ def test_files_of_others_are_left_alone(plain: Run, tmp_path: Path) -> None:
     write_images(tmp_path / "in", ["a.png", "b.png"])
     out = tmp_path / "out"
     write(out / "b.png", b"mine")
-    with pytest.raises(DataError, match=r"out/b\.png is there already, and no translation made it; choose another --out, or remove it"):
+    with pytest.raises(DataError, match=r"out/b\.png is there already, and no such command made it; choose another folder, or remove it"):
         plain.translate(tmp_path / "in", out=out, **CPU)
     assert (out / "b.png").read_bytes() == b"mine" and not (out / "a.png").exists() and not (out / STAMP).exists()
     (out / "b.png").rename(out / "c.png")
     plain.translate(tmp_path / "in", out=out, **CPU)
     assert (out / "c.png").read_bytes() == b"mine"
-    with pytest.raises(DataError, match=r"out already holds b\.png of another translation, which would be mixed with the new images"):
+    with pytest.raises(DataError, match=r"out already holds b\.png of another request, which would be mixed with the new images"):
         plain.translate(tmp_path / "in/a.png", out=out, **CPU)
     assert (out / "b.png").exists()
     write(tmp_path / "precious.png", b"mine")

@@ -59,6 +59,8 @@ class ScoreOptions(Loading):
     "Translators: the answers take the images of --style in turn."
     style_count: int = 1
     "Translators: answers to each input."
+    keep_samples: str | None = None
+    "A folder (a PNG each) or FILE.npz that keeps the images which the run makes; None: they are not kept."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
     classifier: str | None = None
@@ -79,7 +81,7 @@ class ScoreOptions(Loading):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.style_count >= 1, "style_count", "at least 1")
         self.require(self.out is None or Path(self.out).suffix == ".json", "out", "a name that ends with .json")
-        for name in ("reference", "style", "guide", "guide_with", "features_weights", "classifier", "label_maps"):
+        for name in ("reference", "style", "guide", "guide_with", "features_weights", "classifier", "label_maps", "keep_samples"):
             self.require(getattr(self, name) != "", name, f"a path, or no --{name.replace('_', '-')} at all")
 
 
@@ -111,6 +113,7 @@ def main(images: str, arguments: Sequence[str]) -> int:
             settings=options.metric,
             single=SingleRequest(options.pair, options.classifier, options.label_maps),
             out=options.out,
+            keep_samples=options.keep_samples,
             progress=progress,
             **options.keywords(),
         )

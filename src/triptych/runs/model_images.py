@@ -90,12 +90,15 @@ class ModelImages:
         "Images that follow one another and were made of one input."
         self._count, self._chunk, self._make = count, chunk, make
         self._kept: tuple[int, np.ndarray] | None = None
+        self._read: Callable[[Sequence[int]], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def images(self, items: Sequence[int]) -> np.ndarray:
         """uint8 (b, h, w, c)."""
+        if self._read is not None:
+            return self._read(items)
         found = np.empty((len(items), *self.size, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
             first = item // self._chunk * self._chunk
@@ -103,6 +106,10 @@ class ModelImages:
                 self._kept = (first, self._make(range(first, first + self._chunk)))
             found[k] = self._kept[1][item - first]
         return found
+
+    def read_from(self, read: Callable[[Sequence[int]], np.ndarray]) -> None:
+        """Has the images, which were written, read from now on."""
+        self._read = read
 
 
 class Maker(ABC):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,16 +20,28 @@ from triptych.core.files import write_text
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
 from triptych.engine.progress import Watch, unwatched
-from triptych.evaluation.catalogue import METRICS
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.feature_space import SPACES, Embedder, default_space, open_space
-from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
 from triptych.runs.files import check_place, save_npz, writing
 from triptych.runs.given.pictures import Split, open_pictures
+from triptych.runs.kept_images import check_target, keep
 from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.metric_names import (
+    COPIES,
+    FID,
+    FRECHET,
+    INCEPTION,
+    Wanted,
+    figure_name,
+    is_fid,
+    metric_name,
+    metric_names,
+    needs_reference,
+)
 from triptych.runs.model_images import ImageRequest
+from triptych.runs.nearest_pairs import write_pairs
 from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit, protocol_of
 from triptych.runs.sides import (
@@ -47,9 +59,6 @@ from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import StoredRun
 
 FORMAT = 1
-FRECHET, FID, INCEPTION = "frechet", "fid", "inception"
-USUAL = ("frechet", "kid", "precision", "recall")
-"""Metrics where nobody names some; of statistics alone the first."""
 _LONGEST_NAME = 60  # characters of the metrics in the name of a file
 
 
@@ -73,34 +82,6 @@ class Scores:
         return {"format": FORMAT, "figures": figures, "missing": self.missing, "protocol": self.protocol}
 
 
-@dataclass
-class Wanted:
-    """The metrics that are asked for, without those that cannot be measured."""
-
-    names: list[str]
-    missing: dict[str, str] = field(default_factory=dict)
-    "Why one cannot be measured."
-
-    def drop(self, names: Sequence[str], reason: object) -> None:
-        """Takes metrics out. Raises ConfigError where none is left."""
-        for name in [name for name in self.names if name in names]:
-            self.names.remove(name)
-            self.missing[name] = str(reason)
-        if not self.names:
-            reasons: dict[str, list[str]] = {}
-            for name, why in self.missing.items():
-                reasons.setdefault(why, []).append(name)
-            raise ConfigError("metrics", "; ".join(f"{', '.join(those)} cannot be measured: {why}" for why, those in reasons.items()))
-
-    def of_sets(self) -> list[str]:
-        """Those that compare sets through a network."""
-        return [name for name in self.names if metric_name(name) in SET_METRICS]
-
-    def of_images(self) -> list[str]:
-        """Those that look at one image after the other."""
-        return [name for name in self.names if name in PAIR_METRICS]
-
-
 def score(
     images: str | Path | StoredRun,
     reference: str | Path | StoredRun | None = None,
@@ -116,6 +97,7 @@ def score(
     settings: SetMetricConfig | None = None,
     single: SingleRequest | None = None,
     out: str | Path | None = None,
+    keep_samples: str | Path | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
 ) -> Scores:
@@ -126,30 +108,28 @@ def score(
     `features_weights`: the file of its weights; None: that of the user's cache. `request`, `count`: which images a run makes, and how
     many; None: as many as the reference has, at most 10,000. `image_size`: of two sets, a side, or height and width. `settings`: of the
     metrics that compare sets; `single`: what the others are told, which look at one image after the other. `out`: None for a name in the
-    run's folder evaluations, for sets: nowhere. An interrupted call goes on where it was, and a finished one is read.
+    run's folder evaluations, for sets: nowhere. `keep_samples`: a folder or .npz for the images that a run makes. An
+    interrupted call goes on where it was, and a finished one is read.
 
     Raises ConfigError, CheckpointError and DataError where nothing can be measured, RunError for outputs that are not finite.
     """
     chosen, settings, request = Loading(**loading), settings or SetMetricConfig(), request or ImageRequest()
     single = single or SingleRequest()
-    place = None if out is None else Path(out)
-    if place is not None:
-        if place.suffix != ".json":
-            raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
-        check_place(place)
+    place, kept = _places(out, keep_samples, read=(images, reference))
     wanted = Wanted(metric_names(metrics))
     if features is not None and features not in SPACES:
         raise ConfigError("features", f'unknown feature space "{features}"{nearest(features, SPACES)} (there is {", ".join(SPACES)})')
-    subject = _subject(images, image_size=image_size, count=count, request=request, loading=chosen)
-    needed = any(needs_reference(name, subject) for name in wanted.names)
-    other = reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen) if needed else None
+    subject = _subject(images, image_size=image_size, count=count, kept=kept, request=request, loading=chosen)
+    other = None
+    if any(needs_reference(name, subject) for name in wanted.names):
+        other = reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen)
+    elif reference is not None or split is not None:
+        setting, given = ("reference", reference) if reference is not None else ("split", split)
+        raise ConfigError(setting, f"got {given}, but nothing that is measured ({', '.join(wanted.names)}) needs a reference; leave it out")
     _check_sides(subject, other)
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
-    if isinstance(other, RunSide):
-        other.decide(None, reference=0 if count is None else count)
-    if isinstance(subject, RunSide):
-        subject.decide(count, reference=0 if other is None else len(other))
+    _decide(subject, other, count)
     world = open_world(chosen.device)
     embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
     _drop_impossible(wanted, embedder, other)
@@ -159,53 +139,39 @@ def score(
     if place is None and isinstance(subject, RunSide):
         place = _place(subject, wanted.names, asked)
         check_place(place)
+    if kept is not None and isinstance(subject, RunSide):
+        keep(subject.pictures, kept, world=world, progress=progress)
     if place is not None and (found := world.on_main(lambda: _read(place, digest_of(asked)))) is not None:
         return found
     return _measured(task, place)
 
 
-# Names ------------------------------------------------------------------------------------------------------------------
-
-
-def metric_name(name: str) -> str:
-    """The metric that a name asks for: fid is the Frechet distance in one space."""
-    return FRECHET if name == FID else name
-
-
-def metric_names(names: Sequence[str] | None) -> list[str]:
-    """The metrics that are asked for, each once; None: the usual ones. Raises ConfigError for a name that is not known."""
-    known = [FID, *SET_METRICS, *PAIR_METRICS]
-    for name in names or ():
-        if name not in known:
-            everything = [*METRICS, *known]
-            raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, everything)} (there is {", ".join(everything)})')
-    return list(dict.fromkeys(USUAL if names is None else names))
-
-
-def needs_reference(name: str, subject: Subject) -> bool:
-    """Whether a metric compares `subject` with a reference; the truth of a run's images is its own."""
-    if name in PAIR_METRICS:
-        return PAIR_METRICS[name].needs == "truth" and not isinstance(subject, RunSide)
-    return SET_METRICS[metric_name(name)].reference != "none"
-
-
-def figure_name(name: str, embedder: Embedder | None) -> str:
-    """What a figure is called: the published names stand for Inception alone, with its usual weights and resize."""
-    if embedder is None or name not in (FRECHET, FID):
-        return name
-    return FID if is_fid(embedder) else f"fd-{embedder.name}"
-
-
-def is_fid(embedder: Embedder) -> bool:
-    """Whether the Frechet distance in a space is the one that is called FID."""
-    return embedder.name == INCEPTION and embedder.identity["resize"] == SPACES[INCEPTION].pixels.resize
-
-
 # Before the weights are read --------------------------------------------------------------------------------------------
 
 
+def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Sequence[object]) -> tuple[Path | None, Path | None]:
+    """Where figures and images go. Raises ConfigError or DataError where they cannot."""
+    place = None if out is None else Path(out)
+    if place is not None:
+        if place.suffix != ".json":
+            raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
+        check_place(place)
+    kept = None if keep_samples is None else Path(keep_samples)
+    if kept is not None:
+        check_target(kept, read)
+    return place, kept
+
+
+def _decide(subject: Subject, reference: Reference | None, count: int | None) -> None:
+    """How many images runs make."""
+    if isinstance(reference, RunSide):
+        reference.decide(None, reference=0 if count is None else count)
+    if isinstance(subject, RunSide):
+        subject.decide(count, reference=0 if reference is None else len(reference))
+
+
 def _subject(
-    images: str | Path | StoredRun, *, image_size: ImageSize, count: int | None, request: ImageRequest, loading: Loading
+    images: str | Path | StoredRun, *, image_size: ImageSize, count: int | None, kept: Path | None, request: ImageRequest, loading: Loading
 ) -> Subject:
     if is_run(images):
         if image_size is not None:
@@ -215,6 +181,8 @@ def _subject(
         return RunSide(stored_run(images), request, loading)
     if count is not None:
         raise ConfigError("count", f"got {count}, but {images} is a set, of which all images count; leave it out")
+    if kept is not None:
+        raise ConfigError("keep_samples", f"got {str(kept)!r}, but {images} is a set already; leave it out")
     for name in ("settings", "labels", "guide", "guide_with", "style", "style_each", "style_count"):
         if getattr(request, name) != getattr(ImageRequest(), name):
             raise ConfigError(name, f"got {getattr(request, name)!r}, but {images} is no run, which makes its images so; leave it out")
@@ -325,12 +293,23 @@ def _measured(task: _Task, place: Path | None) -> Scores:
     protocol = {name: value for name, value in asked.items() if name not in ("metrics", "settings")} | {"commit": commit()}
     scores = Scores(figures, task.wanted.missing, protocol, place)
     if place is not None:
+        _show_copies(task, figures.get(COPIES), place)
         took = {"seconds": round(time.monotonic() - started, 1), "processes": task.world.size, "device": task.world.device.type}
         with writing(place, world=task.world):
             if task.world.is_main:
                 _write(place, scores, {"digest": digest_of(asked), "settings": asked["settings"], **took})
             task.world.barrier()
     return scores
+
+
+def _show_copies(task: _Task, copies: Figure | None, place: Path) -> None:
+    """A picture of the nearest pairs beside the figures, where copies were counted."""
+    if copies is None or not isinstance(task.reference, PictureSide | RunSide) or not isinstance(task.subject, PictureSide | RunSide):
+        return
+    made, reference = task.subject.pictures, task.reference.pictures
+    with writing(place, world=task.world), task.world.patience("showing copies"):
+        if task.world.is_main:
+            write_pairs(place.with_name(f"{place.stem}-copies.png"), made, reference, copies.details["pairs"])
 
 
 def _references(task: _Task) -> dict[str, FeatureSet]:

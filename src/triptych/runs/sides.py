@@ -120,7 +120,7 @@ class RunSide(Subject, Reference):
 
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         out = self.run.directory / "evaluations" / "features" / _file(self.pictures, looks)
-        return looked_at(self.pictures, looks, out=out, world=world, progress=progress)
+        return looked_at(self.pictures, looks, out=out, groups_kept=1, world=world, progress=progress)
 
     def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
         return FeatureSet(self.looked_at([network(embedder, world.device, (output,))], world=world, progress=progress))

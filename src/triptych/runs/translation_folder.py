@@ -59,12 +59,12 @@ class Folder(Sequence[np.ndarray]):
         made, before = _stamped(out)
         foreign = next((name for name in names if name not in made and (out / name).exists()), None)
         if foreign is not None:
-            raise DataError(f"{out / foreign} is there already, and no translation made it; choose another --out, or remove it")
+            raise DataError(f"{out / foreign} is there already, and no such command made it; choose another folder, or remove it")
         if before != digest:
             left = next((name for name in sorted(made - {*names, GRID}) if (out / name).exists()), None)
             if left is not None:
                 raise DataError(
-                    f"{out} already holds {left} of another translation, which would be mixed with the new images; choose another --out "
+                    f"{out} already holds {left} of another request, which would be mixed with the new images; choose another folder "
                     "or empty it"
                 )
             for name in made:
