@@ -16,7 +16,7 @@ from PIL import Image
 
 from tests.data.databases import write_database
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
-from tests.data.records import write_shards
+from tests.data.records import example, of_bytes, of_ints, record, write_shards
 from triptych.core.errors import DataError
 from triptych.data.config import DataConfig
 from triptych.runs.given.pictures import Pictures, SplitPictures, open_pictures
@@ -126,6 +126,17 @@ def test_records_have_their_training_images_before_the_others(tmp_path: Path) ->
     np.testing.assert_array_equal(all_of(open_pictures(tmp_path, image_size=8)), images[8])
 
 
+def test_records_need_no_labels(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "train", IMAGES[:, :6, :6], bits=2)
+    for path in folder.iterdir():
+        path.write_bytes(
+            b"".join(record(example({"shape": of_ints(6, 6, 3), "data": of_bytes(IMAGES[k, :6, :6].tobytes())})) for k in range(2))
+        )
+    pictures = open_pictures(tmp_path)
+    assert pictures.labels is None
+    np.testing.assert_array_equal(pictures.images([1]), IMAGES[1:2, :6, :6])
+
+
 # How they are prepared
 
 
@@ -168,9 +179,10 @@ def test_grey_images_among_coloured_ones_become_coloured(tmp_path: Path) -> None
     np.testing.assert_array_equal(open_pictures(tmp_path).images([0]), grey[None])
     np.testing.assert_array_equal(open_pictures(tmp_path, channels=3).images([0]), grey[None].repeat(3, -1))
     (tmp_path / "b.png").write_bytes(encoded(coloured))
+    (tmp_path / "c.png").write_bytes(encoded(grey))
     pictures = open_pictures(tmp_path)
     assert pictures.channels == 3
-    np.testing.assert_array_equal(all_of(pictures), np.stack([grey.repeat(3, -1), coloured]))
+    np.testing.assert_array_equal(all_of(pictures), np.stack([grey.repeat(3, -1), coloured, grey.repeat(3, -1)]))
     assert open_pictures(tmp_path, channels=1).images([1]).shape == (1, 6, 8, 1)
 
 
@@ -250,7 +262,9 @@ NPZ_FAULTS: list[tuple[str, Callable[[Path], object]]] = [
     ("holds x, expected images as arr_0", lambda path: np.savez(path, x=IMAGES)),
     ("in Fortran's order, so that no row can be read alone", lambda path: np.savez_compressed(path, np.asfortranarray(IMAGES))),
     ("Python objects (images of mixed sizes?)", lambda path: np.savez(path, np.array([IMAGES[0], IMAGES[1, :2]], dtype=object))),
-    ("expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(4))),
+    ("arr_1: int64 of shape (4,), expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(4))),
+    ("arr_1: int64 of shape (5,), expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(5) - 1)),
+    ("arr_1: float64 of shape (5,), expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(5.0))),
 ]
 
 

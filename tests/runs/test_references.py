@@ -326,6 +326,9 @@ STATISTICS_FAULTS = {
     "negative": ({"sigma": -np.eye(64)}, "sigma is no covariance, for it is not symmetric or has variances below 0"),
     "objects": ({"mu": np.array([None] * 64)}, "mu holds Python objects"),
     "a network's name": ({"identity": np.array('[{}, {"network": "other"}]')}, "statistics of another network than spatial-network"),
+    "a text that is none": ({"identity": np.zeros(1000)}, "identity is float64 of shape [1000], expected a text"),
+    "a text without end": ({"identity": np.array("[" * 300_000)}, "identity is <U300000 of shape [], expected a text"),
+    "a text that is nested": ({"identity": np.array("[" * 100_000)}, "nested too deeply"),
     "a name that is none": ({"identity": np.array("{")}, "Expecting property name"),
 }
 
@@ -336,6 +339,11 @@ def test_statistics_that_cannot_be_used(tmp_path: Path, fault: str) -> None:
     path = saved(tmp_path / "s.npz", **changed)
     message = refusal(lambda: known(path, features=False))
     assert message.startswith(f"{path}: ") and line in message
+
+
+@pytest.mark.parametrize("count", [np.array("many"), np.array([70]), np.array(1.5)])
+def test_a_count_that_is_none_is_not_known(tmp_path: Path, count: np.ndarray) -> None:
+    assert known(saved(tmp_path / "s.npz", count=count), features=False).moments("features").count == 0
 
 
 def test_statistics_in_float32_are_symmetric_enough(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _images_and_labels(path: Path, read: Callable[[Npz, str], T]) -> tuple[T | n
             header = file.header(images)
             _check_images(f"{path}: {images}", header)  # before anything is unpacked
             pixels = read(file, images)
-            labels = _as_labels(file.array(classes), header.shape[0], f"{path}: {classes}") if classes in file.names else None
+            labels = _labels(file, classes, header.shape[0], f"{path}: {classes}") if classes in file.names else None
     except (OSError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     except DamagedArchive as error:
@@ -176,10 +176,13 @@ def _check_images(where: str, header: Header) -> None:
         raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected uint8 of shape (n, height, width, 1 or 3)")
 
 
-def _as_labels(array: np.ndarray, count: int, where: str) -> np.ndarray:
-    if array.shape != (count,) or not np.issubdtype(array.dtype, np.integer) or (count and array.min() < 0):
-        raise DataError(f"{where}: {array.dtype} of shape {array.shape}, expected {count} labels, whole numbers from 0")
-    return array.astype(np.int64)
+def _labels(file: Npz, name: str, count: int, where: str) -> np.ndarray:
+    header = file.header(name)
+    fits = header.shape == (count,) and np.issubdtype(header.dtype, np.integer)
+    labels = file.array(name) if fits else np.empty(0)  # nothing else is unpacked
+    if not fits or (count and labels.min() < 0):
+        raise DataError(f"{where}: {header.dtype} of shape {header.shape}, expected {count} labels, whole numbers from 0")
+    return labels.astype(np.int64)
 
 
 def numerals(labels: np.ndarray, where: str) -> tuple[str, ...]:

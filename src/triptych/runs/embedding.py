@@ -17,6 +17,7 @@ import torch
 
 from triptych.core.errors import RunError
 from triptych.core.npz import Blocks, DamagedArchive, Npz, UnpackedRows, open_npz
+from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.feature_set import FeatureSet
@@ -31,6 +32,8 @@ GROUP = 32
 
 GROUPS_KEPT = 4
 """Groups of a piece: to write one takes milliseconds, and a GPU is through a group in ten."""
+
+_MOST_IDENTITY = 2**20  # bytes
 
 IDENTITY = "identity"
 """The array of a file that says, in JSON, what the others were made of."""
@@ -132,7 +135,12 @@ def stored(path: Path, identity: Any, names: Iterable[str]) -> dict[str, np.ndar
 
 def said(file: Npz) -> Any:
     """What a file was made of; None where it does not say. Raises ValueError where that is damaged."""
-    return json.loads(str(file.array(IDENTITY))) if IDENTITY in file.names else None
+    if IDENTITY not in file.names:
+        return None
+    header = file.header(IDENTITY)
+    if header.dtype.kind != "U" or header.shape or header.bytes > _MOST_IDENTITY:
+        raise ValueError(f"{IDENTITY} is {header.dtype} of shape {list(header.shape)}, expected a text")
+    return parsed_json(str(file.array(IDENTITY)))
 
 
 def _taken(out: Path, identity: Any, names: Sequence[str]) -> dict[str, np.ndarray]:

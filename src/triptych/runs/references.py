@@ -21,7 +21,7 @@ from triptych.core.cache import cache_folder
 from triptych.core.errors import DataError
 from triptych.core.files import explain, remove
 from triptych.core.locks import Held, Lock
-from triptych.core.npz import DamagedArchive, Npz, open_npz
+from triptych.core.npz import DamagedArchive, Header, Npz, open_npz
 from triptych.core.reading import sha256_of, user_path
 from triptych.data.config import DataConfig
 from triptych.engine.distributed import World
@@ -37,6 +37,8 @@ from triptych.runs.pieces import digest_of
 NAMES = {"features": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}
 """What guided-diffusion, pytorch-fid and EDM call mean and covariance of an output in their files."""
 COUNT = "count"
+"""How many images there were, a number that other programs do not write."""
+_NUMBER = Header((), np.dtype(np.int64))
 _SYMMETRIC = 1e-3  # of the largest entry: statistics are kept in float32 too
 _FEATURES = "features"  # the output that is kept for each image of a reference
 _WAIT_SECONDS = 0.5
@@ -113,7 +115,7 @@ def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: tor
     try:
         with open_npz(path) as file:
             _check_network(file, path, embedder)
-            count = int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT).shape == () else 0
+            count = int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
             return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error

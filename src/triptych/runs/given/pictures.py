@@ -20,14 +20,15 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import DamagedArchive, UnpackedRows
 from triptych.core.reading import user_path
 from triptych.data.arrays import Arrays, image_rows
-from triptych.data.config import DataConfig
+from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.decode import header
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
-from triptych.data.naming import classes_of, pairs_warning, parsed
+from triptych.data.naming import LABELS, classes_of, pairs_warning, parsed
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
+from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
 
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
@@ -287,10 +288,20 @@ def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, 
     if kind == "arrays":
         rows, labels = image_rows(path)
         return kind, _Rows(rows, str(path)), labels, ()
-    found = [part for part in open_pixels(path, kind, side=side, labelled=True) if part is not None]
+    found = [part for part in _published(path, kind, side=side) if part is not None]
     labelled = [part.labels for part in found if part.labels is not None]
     parts = _Parts([_Rows(part.pixels, f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
     return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None, ()
+
+
+def _published(path: Path, kind: Source, *, side: int) -> tuple[Arrays | Records | None, ...]:
+    """The images for training and for testing, with labels where all have some."""
+    try:
+        return open_pixels(path, kind, side=side, labelled=True)
+    except DataError as error:
+        if error.setting != LABELS:
+            raise
+        return open_pixels(path, kind, side=side, labelled=False)
 
 
 @dataclass(frozen=True)
