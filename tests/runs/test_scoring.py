@@ -173,10 +173,18 @@ def test_models_of_every_kind(tiny: Any, recipe: str) -> None:
     assert scores.protocol["reference"]["split"] == expected.identity["split"] and scores.protocol["reference_count"] == len(expected)
 
 
+def test_a_set_against_itself_is_at_no_distance(tmp_path: Path) -> None:
+    a = npz(tmp_path / "a.npz", 40)
+    with pytest.warns(UserWarning, match="hold the same images"):
+        scores = score(a, a, metrics=["frechet", "precision", "prdc-precision", "copies"], features="random", device="cpu")
+    values = {name: figure.value for name, figure in scores.figures.items()}
+    assert values.pop("fd-random") == pytest.approx(0, abs=1e-6)  # 64 roots of roundings of zero, 1e-8 each
+    assert values == {"precision": 1, "prdc-precision": 1, "copies": 1}
+
+
 def test_refusals(tiny: Any, tmp_path: Path) -> None:
     run, a, b = tiny("adm-digits"), npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1, size=(8, 12))
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
-        (a, a, {}, f"reference: {a} and {a} hold the same images, whose distance says nothing; give others"),
         (a, b, {}, f"image_size: {a} has images of 8x8, {b} of 12x8: make them alike with --image-size 8"),
         (a, None, {"metrics": ["kid"]}, "metrics: kid cannot be measured: it compares with a reference; give one"),
         (a, b, {"count": 10}, f"count: got 10, but {a} is a set, of which all images count; leave it out"),

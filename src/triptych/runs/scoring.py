@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,8 +195,7 @@ def _check_sides(subject: Subject, reference: Reference | None) -> None:
     if isinstance(subject, PictureSide) and isinstance(reference, PictureSide):
         one, other = ({k: v for k, v in side.identity().items() if k not in ("path", "kind")} for side in (subject, reference))
         if one == other:
-            what = f"{subject.name} and {reference.name} hold the same images, whose distance says nothing"
-            raise ConfigError("reference", f"{what}; give others")
+            warnings.warn(f"{subject.name} and {reference.name} hold the same images: a trial, but no figure of a model", stacklevel=3)
 
 
 def _embedder(wanted: Wanted, world: World, *, features: str | None, weights: str | Path | None, resize: str | None) -> Embedder | None:
