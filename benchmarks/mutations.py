@@ -336,7 +336,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/given/pictures.py", "cut.resize in (None, cut.image_size) and not cut.pad", "cut.resize in (None, cut.image_size)"),
     ("runs/given/pictures.py", "coloured |= channels == 3", "coloured = channels == 3"),
     ("runs/given/pictures.py", "if len(items) < least:", "if len(items) < 1:"),
-    ("runs/given/pictures.py", "[part for part in open_pixels(path, kind, side=side, labelled=True) if part is not None]", "[open_pixels(path, kind, side=side, labelled=True)[0]]"),
+    ("runs/given/pictures.py", "[part for part in _published(path, kind, side=side) if part is not None]", "[_published(path, kind, side=side)[0]]"),
     ("runs/embedding.py", "numbers = [*items, *[items[-1]] * lacking]", "filled, numbers = images, items"),
     ("runs/embedding.py", 'if name not in ("path", "kind")}', "}"),
     ("runs/embedding.py", "if said(file) != identity:", "if False:"),
