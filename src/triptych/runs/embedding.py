@@ -30,7 +30,7 @@ from triptych.runs.work import Part, Within, Work, done, ranges
 GROUP = 32
 """Images that a network sees at once."""
 
-GROUPS_KEPT = 4
+_GROUPS_KEPT = 4
 """Groups of a piece: to write one takes milliseconds, and a GPU is through a group in ten."""
 
 _MOST_IDENTITY = 2**20  # bytes
@@ -64,15 +64,15 @@ def looked_at(
     looks: Sequence[Look],
     *,
     out: Path | None = None,
-    groups_kept: int = GROUPS_KEPT,
+    groups_kept: int | None = None,
     world: World,
     progress: Watch = unwatched,
 ) -> dict[str, np.ndarray]:
     """What is found at the pictures, in one pass, by name: a row for each, in their order and in every process.
 
     `out`: an .npz that keeps it and is mapped afterwards, with pieces beside it while the work lasts; one that holds it already is
-    taken as it is. None: in memory. `groups_kept`: 1 for pictures that take long to make. `progress` is told of images. Raises DataError
-    for pictures that cannot be read and an `out` that cannot be written, Stopped for an interruption.
+    taken as it is. None: in memory. `groups_kept`: in a piece; fewer for pictures that take long to make. `progress` is told of
+    images. Raises DataError for pictures that cannot be read and an `out` that cannot be written, Stopped for an interruption.
     """
     identity = origin(pictures, *(look.identity for look in looks))
     names = [name for look in looks for name in look.outputs]
@@ -81,7 +81,7 @@ def looked_at(
     count = len(pictures)
 
     def make(groups: Sequence[int], within: Within) -> Iterator[Part]:
-        for some in ranges(groups, groups_kept):
+        for some in ranges(groups, groups_kept or _GROUPS_KEPT):
             made = [_found(pictures, looks, range(group * GROUP, min((group + 1) * GROUP, count))) for group in some]
             yield some, {name: np.concatenate([outputs[name] for outputs in made]) for name in made[0]}
 
