@@ -47,6 +47,11 @@ def test_splits_of_guided_diffusion_are_of_5000() -> None:
     assert figure.value == pytest.approx((inception_score(logits[:5000], 1) + inception_score(logits[5000:], 1)) / 2, rel=1e-12)
 
 
+def test_splits_of_images_that_do_not_divide() -> None:
+    assert inception_scores.equal_splits(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert inception_scores.sized_splits(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+
+
 def test_what_is_known_beforehand() -> None:
     assert inception_score(np.zeros((30, 7)), 3) == pytest.approx(1)
     sure = 2000.0 * np.eye(7)[np.arange(70) % 7] - 1e4  # a softmax that did not take the largest away would overflow
