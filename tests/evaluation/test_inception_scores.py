@@ -48,7 +48,7 @@ def test_splits_of_guided_diffusion_are_of_5000() -> None:
 
 
 def test_splits_of_images_that_do_not_divide() -> None:
-    assert inception_scores.equal_splits(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert inception_scores.equal_splits(8, 3) == [slice(0, 2), slice(2, 5), slice(5, 8)]
     assert inception_scores.sized_splits(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
 
 
