@@ -23,6 +23,7 @@ _AS_IT_IS = 2**17
 """Bytes of a file that goes into the page unchanged, where its sides are small enough."""
 _PIXEL_ART = 256
 """Pictures below this are enlarged with sharp pixels."""
+_SHOWN_WIDTH, _SHOWN_HEIGHT = 560, 640
 _MOST_FRAMES = 10
 _MOST_SERIES = 16
 
@@ -39,6 +40,16 @@ class Picture:
     height: int
     fault: str | None = None
     "Why it cannot be shown."
+
+    @property
+    def shown_width(self) -> int:
+        """Pixels of the page that it takes where there is room: small ones are enlarged."""
+        return round(min(_SHOWN_WIDTH, _SHOWN_HEIGHT * self.width / max(1, self.height)))
+
+    @property
+    def shown_height(self) -> int:
+        """Pixels of the page that it takes where there is room."""
+        return round(self.shown_width * self.height / max(1, self.width))
 
     @property
     def sharp(self) -> bool:

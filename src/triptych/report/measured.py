@@ -156,6 +156,7 @@ def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
 
 
 _OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed")
+_SWEPT = ("steps", "network_calls")
 _PARTS_OF_THE_RUN = ("checkpoint.", "weights.", "made.", "sampling.", "sampler.")
 
 
@@ -164,5 +165,5 @@ def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in protocol.items()
-        if name.rpartition(".")[2] not in _OF_THE_RUN and not name.startswith(_PARTS_OF_THE_RUN)
+        if name.rpartition(".")[2] not in (*_OF_THE_RUN, *_SWEPT) and not name.startswith(_PARTS_OF_THE_RUN)
     }

@@ -30,7 +30,7 @@ def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
                 continue
             drawn = drawing(lines, x_label=label, x_ticks="count" if along is _AGAINST[-1][-1] else "number")
             several = len(runs) > 1
-            yield Chart(f"{name} by {title}", sentence, "", {"always": drawn}, legend(lines) if several else [], _notes(runs, name))
+            yield Chart(f"{name} by {title}", sentence, "", {"always": drawn}, legend(lines) if several else [], _notes(runs, name, along))
 
 
 def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Callable[[Evaluation], float | None]) -> Iterator[Line]:
@@ -47,7 +47,7 @@ def _named(evaluation: Evaluation, name: str) -> Iterator[Figure]:
     yield from (figure for figure in evaluation.figures if figure.name == name and math.isfinite(figure.value))
 
 
-def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str) -> list[str]:
-    measured = [each for found in runs.values() for each in found if any(_named(each, name))]
+def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Callable[[Evaluation], float | None]) -> list[str]:
+    measured = [each for found in runs.values() for each in found if along(each) is not None and any(_named(each, name))]
     alike = all(each.same_protocol(measured[0]) for each in measured)
     return [] if alike else ["not all were measured alike: see the protocols"]
