@@ -61,6 +61,7 @@ def test_the_page_sets_all_side_by_side(runs: list[Path]) -> None:
     assert re.search(r"time of training 5 s 5 s 3\.9 h", text) and re.search(r"images/s, the median 45 45 500", text)
     assert re.search(r"memory, the most noted 1\.00 GiB 1\.00 GiB unknown", text)
     assert re.search(r"train\.batch_size 32 16 64", text) and re.search(r"model\.levels - - \d", text)
+    assert "1.2k" in text and "1.4k" in text, "images seen, as ticks"
     assert "train.seed" not in text, "that is the same in all"
 
 
@@ -68,6 +69,7 @@ def test_intervals_lie_where_the_figures_are() -> None:
     chart = interval_chart("x", "", [(0, "a", Figure("x", 1.0, 0.5)), (3, "b", Figure("x", 2.0, None))])
     (a, b), scale = chart.rows, (chart.rows[1].at - chart.rows[0].at)
     assert a.high - a.at == pytest.approx(1.96 * 0.5 * scale, abs=0.2) and a.at - a.low == pytest.approx(1.96 * 0.5 * scale, abs=0.2)
+    assert a.low > 10 and a.high < 410 and all(10 < tick.at < 410 for tick in chart.ticks)
     assert b.low == b.at == b.high and (a.style, b.style) == ("c0", "c3") and (a.text, b.text) == ("1 ± 0.5", "2")
 
 

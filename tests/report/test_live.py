@@ -56,6 +56,16 @@ def test_what_goes_wrong_is_said_once(tmp_path: Path) -> None:
     assert said == ["report.html is not written: Is a directory"]
 
 
+def test_a_fault_of_the_page_is_no_fault_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(reader: object) -> str:
+        raise ZeroDivisionError("of\nthe page")
+
+    monkeypatch.setattr(run_report, "report_page", faulty)
+    said: list[str] = []
+    LivePage(tmp_path, said.append).write()
+    assert said == ["report.html is not written: of the page"]
+
+
 def test_its_time_is_no_time_of_training(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "a")
     directory.create()

@@ -19,6 +19,7 @@ from triptych.cli.main import main
 from triptych.report.chart import Line, drawing
 from triptych.report.curves import MOST_POINTS, Curves
 from triptych.report.grids import evenly, picture
+from triptych.report.growing import GrowingFile
 from triptych.report.measured import evaluations
 from triptych.report.run_report import RunReader, report_page, write_report
 
@@ -39,9 +40,10 @@ def test_the_page_of_a_run_says_what_its_files_say(tmp_path: Path) -> None:
     assert page.values == [0.01234567, 0.002, 2.476912, 0.0268]
     for said in ("1,371,233", "adm-digits", "250", "of 40,000 images seen (1 %)", "begun again", "1.00 GiB", "went on at 200 images"):
         assert said in page.text, said
-    for said in ("0.008426 to 0.01627", "2.424 to 2.529", "log_prob -439.5", "kid_subset_size 1000", "inception"):
+    for said in ("0.008426 to 0.01627", "2.424 to 2.529", "log_prob -439.5", "kid_subset_size 1,000", "inception"):
         assert said in page.text, said
     assert re.search(r"train\.batch_size\s*48\s*64", page.text), "a setting, its value, and the recipe's"
+    assert 'd="M52 10V210H408"' in (run / "report.html").read_text("utf-8"), "the frame of a chart"
     assert "stopped by SIGTERM" in page.text and "warning: few images" in page.text
     assert "0:10 left" not in page.text and "0:12" not in page.text, "lines of losses and of progress are no events"
     assert page.text.count("data:image") == 0 and page.tags.count("img") == 3, "the newest grid, and both to choose from"
@@ -122,6 +124,17 @@ def test_a_long_log_becomes_a_short_curve(tmp_path: Path) -> None:
     assert pieces.by_name == whole.curves.by_name and pieces.notes == []
 
 
+def test_a_line_without_end_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * (2**20 + 10) + b"\ny\nhalf")
+    file = GrowingFile(path)
+    assert [len(line) for line in file.lines()] == [2**20, 10, 1] and list(file.lines()) == []
+    path.write_bytes(path.read_bytes() + b" and half\r\n")
+    assert list(file.lines()) == ["half and half"]
+    short = GrowingFile(path, most=20)
+    assert list(short.lines())[-1] == "half and half" and short.left_out == path.stat().st_size - 20
+
+
 def test_what_came_after_a_resume_counts(tmp_path: Path) -> None:
     reader = RunReader(made_run(tmp_path / "a"))
     reader.update()
@@ -149,6 +162,10 @@ def test_large_pictures_are_made_smaller(tmp_path: Path) -> None:
     )
     shown = picture(tmp_path / "a.png")
     assert (shown.width, shown.height) == (1024, 731) and shown.uri.startswith("data:image/jpeg;base64,") and not shown.sharp
+    assert (shown.shown_width, shown.shown_height) == (560, 400)
+    Image.new("L", (16, 160)).save(tmp_path / "tall.png")
+    tall = picture(tmp_path / "tall.png")
+    assert tall.sharp and (tall.shown_width, tall.shown_height) == (64, 640)
     Image.new("1", (8_200, 8_200)).save(tmp_path / "b.png")
     assert "8200 x 8200 pixels, more than 67,108,864" in (picture(tmp_path / "b.png").fault or "")
 
@@ -174,6 +191,11 @@ def test_evaluations_that_can_be_compared_share_a_table(tmp_path: Path) -> None:
     assert notes == [] and [each.calls for each in found] == [10, 50, 50]
     a, b, c = found
     assert a.same_protocol(b) and not a.same_protocol(c)
+    for steps in (25, 50):
+        metric = OLD_FORM["metrics"]["bits-per-dim"] | {"settings": {"steps": steps, "likelihood": "bound"}}
+        (tmp_path / f"{steps}.json").write_text(json.dumps(OLD_FORM | {"metrics": {"bits-per-dim": metric}}))
+    (few, many), _ = evaluations(tmp_path)
+    assert few.same_protocol(many) and (few.calls, many.calls, few.images_seen, few.seconds) == (25, 50, 250, 1.5)
     page = read_page(write_report(run))
     assert page.tags.count("data") == 6 and page.text.count("how it was measured") == 2
     assert "kid by network calls" in page.text and "kid by seconds" in page.text and "not all were measured alike" in page.text

@@ -106,10 +106,13 @@ class Curves:
         for name, value in values.items():
             if name in ("images", "time"):
                 continue
-            if name not in self.by_name and len(self.by_name) >= _MOST_CURVES:
-                self._nameless += 1
-                continue
-            self.by_name.setdefault(name, Curve()).add(Point(images, seconds, float(value)))
+            curve = self.by_name.get(name)
+            if curve is None:
+                if len(self.by_name) >= _MOST_CURVES:
+                    self._nameless += 1
+                    continue
+                curve = self.by_name[name] = Curve()
+            curve.add(Point(images, seconds, float(value)))
 
     def _resumed(self, images: int) -> None:
         self.resumed_at.append(images)
@@ -127,11 +130,6 @@ class Curves:
         wrong = sum(curve.not_finite for curve in self.by_name.values())
         if wrong:
             yield f"metrics.jsonl has {_counted(wrong, 'value')} not finite (NaN or infinite), left out of the curves"
-
-    def named(self, ending: str) -> dict[str, Curve]:
-        """The curves whose names end so, validation's not among them, by what stands before."""
-        found = ((name, curve) for name, curve in self.by_name.items() if not name.startswith("validation/"))
-        return {name.removesuffix(ending).rstrip("/"): curve for name, curve in found if name == ending or name.endswith(f"/{ending}")}
 
 
 def _counted(count: int, noun: str) -> str:

@@ -141,7 +141,7 @@ def spelled_value(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int) and abs(value) >= 10_000:
+    if isinstance(value, int) and abs(value) >= 1_000:
         return f"{value:,}"
     return spelled(value)
 
