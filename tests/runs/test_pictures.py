@@ -260,7 +260,7 @@ NPZ_FAULTS: list[tuple[str, Callable[[Path], object]]] = [
     ("expected uint8 of shape (n, height, width, 1 or 3)", lambda path: np.savez(path, IMAGES.astype(np.float32))),
     ("expected uint8 of shape (n, height, width, 1 or 3)", lambda path: np.savez_compressed(path, IMAGES[0, 0])),
     ("holds x, expected images as arr_0", lambda path: np.savez(path, x=IMAGES)),
-    ("in Fortran's order, so that no row can be read alone", lambda path: np.savez_compressed(path, np.asfortranarray(IMAGES))),
+    ("is compressed and in Fortran order, and cannot be mapped", lambda path: np.savez_compressed(path, np.asfortranarray(IMAGES))),
     ("Python objects (images of mixed sizes?)", lambda path: np.savez(path, np.array([IMAGES[0], IMAGES[1, :2]], dtype=object))),
     ("arr_1: int64 of shape (4,), expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(4))),
     ("arr_1: int64 of shape (5,), expected 5 labels", lambda path: np.savez(path, arr_0=IMAGES, arr_1=np.arange(5) - 1)),

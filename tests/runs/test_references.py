@@ -125,7 +125,7 @@ def test_a_file_of_outputs_is_made_once_and_again_where_it_does_not_fit(file: Pa
 
 
 def test_an_interrupted_call_goes_on(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "_GROUPS_KEPT", 1)
+    monkeypatch.setitem(embedding.looked_at.__kwdefaults__, "groups_kept", 1)
     out, told = tmp_path / "out.npz", []
 
     def stop(done: float, total: float) -> None:
@@ -176,7 +176,7 @@ class Killing(Spatial):
 
 def die(path: Path, cache: Path) -> int:
     os.environ["TRIPTYCH_CACHE"] = str(cache)
-    embedding._GROUPS_KEPT = 1
+    embedding.looked_at.__kwdefaults__["groups_kept"] = 1
     torch.set_num_threads(1)
     reference_of(path, Killing(), world=ALONE)
     return 1

@@ -10,6 +10,7 @@ import io
 import math
 import os
 import tokenize
+import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,44 +75,59 @@ class Npz:
         with self._archive.open(self._members[name].filename) as content:
             return np.lib.format.read_array(content, allow_pickle=False)
 
-    def rows(self, name: str) -> np.ndarray | UnpackedRows:
-        """An array that stays on the disk: mapped where it is stored as it is, else unpacked row by row.
-
-        One that is mapped is read through once, against its checksum.
-        """
+    def mapped(self, name: str) -> np.ndarray:
+        """An array that is not compressed, mapped; all of it is read once, against its checksum. Raises ValueError for another one."""
         header, member = self.header(name), self._members[name]
+        if not _is_stored(member):
+            raise ValueError(f"{name} is compressed{' and in Fortran order' * header.columns_first}, and cannot be mapped")
         if not header.bytes:
             return np.empty(header.shape, header.dtype)
-        if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED:
-            with self._archive.open(member.filename) as content:
-                while content.read(_BLOCK):
-                    pass
-            return self._mapped(name, header, member)
-        if header.columns_first:
-            raise ValueError(f"{name} is compressed and in Fortran's order, so that no row can be read alone")
-        return UnpackedRows(self._path, member.filename, header.shape, header.dtype)
+        order = "F" if header.columns_first else "C"
+        file, start = self._file, self._start(name)
+        return np.memmap(file, header.dtype, "r", start, header.shape, order)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
-    def _mapped(self, name: str, header: Header, member: zipfile.ZipInfo) -> np.ndarray:
-        file = cast(IO[bytes], self._archive.fp)
+    def rows(self, name: str) -> np.ndarray | Rows:
+        """An array that stays on the disk, and whose rows are read when they are asked for; in Fortran's order it is mapped."""
+        header, member = self.header(name), self._members[name]
+        if header.columns_first:
+            return self.mapped(name)
+        start = self._start(name) if _is_stored(member) else None
+        return Rows(self._path, member.filename, header, start)
+
+    @property
+    def _file(self) -> IO[bytes]:
+        return cast(IO[bytes], self._archive.fp)
+
+    def _start(self, name: str) -> int:
+        """Where in the file the values of a stored array begin. All of it is read once, against its checksum."""
+        member, file = self._members[name], self._file
+        with self._archive.open(member.filename) as content:
+            while content.read(_BLOCK):
+                pass
         file.seek(member.header_offset)
         local = file.read(_LOCAL_HEADER)
         file.seek(int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"), io.SEEK_CUR)
         _header(file, name)
-        order = "F" if header.columns_first else "C"
-        return np.memmap(file, header.dtype, "r", file.tell(), header.shape, order)  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return file.tell()
 
 
-class UnpackedRows:
-    """The rows of a compressed array, unpacked in order when they are asked for. To go back is to begin again.
+def _is_stored(member: zipfile.ZipInfo) -> bool:
+    return member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED
+
+
+class Rows:
+    """The rows of an array of an .npz, read when they are asked for; of a compressed one in order: there to go back is to begin again.
 
     Damage is a DamagedArchive. Rows are read by one thread of one process.
     """
 
-    def __init__(self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self.shape, self.dtype = shape, dtype
-        self._path, self._member, self._name = path, member, member.removesuffix(".npy")
-        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
+    def __init__(self, path: Path, member: str, header: Header, start: int | None) -> None:
+        """`start`: where the values begin in the file; None: they are compressed."""
+        self.shape, self.dtype = header.shape, header.dtype
+        self._path, self._member, self._name, self._start = path, member, member.removesuffix(".npy"), start
+        self._row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         self._opened = ExitStack()
+        weakref.finalize(self, self._opened.close)
         self._content: IO[bytes] | None = None
         self._next = 0
 
@@ -120,16 +136,20 @@ class UnpackedRows:
 
     def __getitem__(self, k: int) -> np.ndarray:
         with _damage():
-            if self._content is None or k < self._next:
+            if self._content is None or (self._start is None and k < self._next):
                 self._content, self._next = self._begun(), 0
-            while self._next < k:
+            if self._start is not None:
+                self._content.seek(self._start + k * self._row_bytes)
+            while self._start is None and self._next < k:
                 self._read(self._content)
             return np.frombuffer(self._read(self._content), self.dtype).reshape(self.shape[1:])
 
     def _begun(self) -> IO[bytes]:
         self._opened.close()
-        archive = self._opened.enter_context(zipfile.ZipFile(self._opened.enter_context(os.fdopen(open_regular(self._path), "rb"))))
-        content = self._opened.enter_context(archive.open(self._member))
+        file = self._opened.enter_context(os.fdopen(open_regular(self._path), "rb"))
+        if self._start is not None:
+            return file
+        content = self._opened.enter_context(self._opened.enter_context(zipfile.ZipFile(file)).open(self._member))
         if _header(content, self._name).shape != self.shape:
             raise ValueError("it was written anew meanwhile")
         return content

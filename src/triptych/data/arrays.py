@@ -14,7 +14,7 @@ from typing import IO, TypeVar, cast
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.core.npz import DamagedArchive, Header, Npz, UnpackedRows, map_npy, open_npz
+from triptych.core.npz import DamagedArchive, Header, Npz, Rows, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
 from triptych.data.naming import LABELS
 
@@ -138,7 +138,7 @@ def array_file(path: Path) -> Arrays:
     return Arrays(path.name, _with_channels(pixels), labels, None if labels is None else numerals(labels, str(path)))
 
 
-def image_rows(path: Path) -> tuple[np.ndarray | UnpackedRows, np.ndarray | None]:
+def image_rows(path: Path) -> tuple[np.ndarray | Rows, np.ndarray | None]:
     """The same images, uint8 (n, h, w) or (n, h, w, 1 or 3), which stay on the disk, and their labels, int64 (n,), or None."""
     return _images_and_labels(path, Npz.rows)
 

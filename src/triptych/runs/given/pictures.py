@@ -17,7 +17,7 @@ import numpy as np
 
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.npz import DamagedArchive, UnpackedRows
+from triptych.core.npz import DamagedArchive, Rows
 from triptych.core.reading import user_path
 from triptych.data.arrays import Arrays, image_rows
 from triptych.data.config import DataConfig, Source
@@ -229,7 +229,7 @@ class _FileItems:
 class _Rows:
     """The images of an array that stays on the disk."""
 
-    def __init__(self, rows: np.ndarray | UnpackedRows, name: str) -> None:
+    def __init__(self, rows: np.ndarray | Rows, name: str) -> None:
         self._rows, self._name = rows, name
 
     def __len__(self) -> int:
