@@ -15,7 +15,7 @@ from typing import Any
 from beartype import beartype
 from jaxtyping import jaxtyped
 
-PACKAGES = ("triptych.nn.", "triptych.flows.", "triptych.gans.", "triptych.diffusion.")
+PACKAGES = ("triptych.nn.", "triptych.flows.", "triptych.gans.", "triptych.diffusion.", "triptych.evaluation.")
 
 
 def check_from_now_on() -> None:
