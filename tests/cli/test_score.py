@@ -63,6 +63,29 @@ def test_a_run_with_flags_of_its_sampler(run: str, capsys: pytest.CaptureFixture
     assert json.loads(path.read_text())["protocol"]["made"]["labels"] == [3, 7]
 
 
+def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["evaluate", run, "--metrics", "frechet,kid", "--features", "random", "--device", "cpu", "--count", "6", "--sampler", "ddim"]
+    capsys.readouterr()
+    assert main([*common, "--steps", "3"]) == 0
+    alone = capsys.readouterr().out.splitlines()
+    out = tmp_path / "sweep.json"
+    before = set((Path(run) / "evaluations").glob("*.json"))
+    assert main([*common, "--sweep", "steps=2,3", "--out", str(out)]) == 0
+    head, first, second, protocol = capsys.readouterr().out.splitlines()
+    assert head.split() == ["steps", "fd-random", "kid"] and (first.split()[0], second.split()[0]) == ("2", "3")
+    assert second.split()[1] == alone[0].split()[1] != first.split()[1]
+    assert protocol.startswith("steps = 2, 3, else 6 images") and protocol.endswith(f"; written to {out}")
+    assert len(set((Path(run) / "evaluations").glob("*.json")) - before) == 1  # that of 3 steps was there
+    parts = json.loads(out.read_text())["sweep"]
+    assert [(part["setting"], part["value"], part["protocol"]["sampler"]["steps"]) for part in parts] == [
+        ("steps", "2", 2),
+        ("steps", "3", 3),
+    ]
+    assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]
+
+
 def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["evaluate", run, "--metrics", "kid", "--help"]) == 0
@@ -86,6 +109,12 @@ def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFi
         ("--metrics kid --out a.npz", "--out: got 'a.npz', expected a name that ends with .json"),
         ("--metrics kid --metric.kid-subsets 0", "--metric.kid-subsets: got 0, expected at least 1"),
         ("--metrics kid --weights ema-0.5", '--weights: got "ema-0.5", expected one of raw, ema-0.999'),
+        ("--metrics kid --sweep steps=2", "--sweep: got 'steps=2', expected a setting with two or more values"),
+        ("--metrics kid --sweep steps=2,2", "--sweep: got 'steps=2,2', expected"),
+        ("--metrics kid --sweep out=a.json,b.json", "--sweep: got 'out=a.json,b.json', but --out is one for all values"),
+        ("--metrics kid --sweep step=2,3", '--step: unknown setting; did you mean "--steps"?'),
+        ("--metrics kid --sweep steps=2,x", "--steps: got 'x', expected"),
+        ("--metrics kid --sweep steps=2,3 --keep-samples x", "--keep-samples: got 'x', but a sweep makes other images for each value"),
         ("--metrics kid --guide none", "no run in none: there is no config.json"),
     ],
 )

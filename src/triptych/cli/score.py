@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,17 +12,22 @@ from triptych.cli.arguments import finished, label_values, named_as_flags
 from triptych.cli.progress_bar import progress_bar
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.engine.progress import Watch
 from triptych.evaluation.feature_set import SetMetricConfig
 from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run, score
+from triptych.runs.files import check_place
 from triptych.runs.given.sizes import PLAIN_SIZE, plain_size
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, settings_of
 from triptych.runs.protocol import protocol_line
+from triptych.runs.scoring import write_sweep
 from triptych.runs.sides import is_run
 from triptych.runs.single_images import SingleRequest
 
 _SHOWN_DETAILS = ("extrapolated",)
+_ONE_FOR_ALL = ("sweep", "out", "metrics", "keep-samples")
 
 
 @config
@@ -61,6 +66,8 @@ class ScoreOptions(Loading):
     "Translators: answers to each input."
     keep_samples: str | None = None
     "A folder (a PNG each) or FILE.npz that keeps the images which the run makes; None: they are not kept."
+    sweep: str | None = None
+    "A setting and its values (guidance-scale=1,2,4, steps=10,25, weights=raw,ema-0.999): one evaluation for each, in one table."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
     classifier: str | None = None
@@ -88,6 +95,14 @@ class ScoreOptions(Loading):
 def main(images: str, arguments: Sequence[str]) -> int:
     """Measures, and prints the figures and how they were measured."""
     options, settings = configure(images, arguments)
+    if options.sweep is not None:
+        return sweep(images, arguments, options)
+    with progress_bar("evaluating") as progress:
+        return finished(*table(measure(images, options, settings, progress)))
+
+
+def measure(images: str, options: ScoreOptions, settings: Config, progress: Watch) -> Scores:
+    """The figures that the options ask for."""
     request = ImageRequest(
         seed=options.seed,
         settings=settings if is_run(images) else None,
@@ -98,8 +113,8 @@ def main(images: str, arguments: Sequence[str]) -> int:
         style_each=options.style_each,
         style_count=options.style_count,
     )
-    with named_as_flags(options, settings), progress_bar("evaluating") as progress:
-        scores = score(
+    with named_as_flags(options, settings):
+        return score(
             open_run(images) if is_run(images) else images,
             options.reference,
             metrics=options.metrics,
@@ -117,7 +132,46 @@ def main(images: str, arguments: Sequence[str]) -> int:
             progress=progress,
             **options.keywords(),
         )
-    return finished(*table(scores))
+
+
+def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:
+    """Measures once for each value of a setting, and prints the figures of all."""
+    assert options.sweep is not None
+    if options.keep_samples is not None:
+        raise ConfigError("--keep-samples", f"got {options.keep_samples!r}, but a sweep makes other images for each value; leave it out")
+    setting, values = swept(options.sweep)
+    given = without_flags(("--sweep", "--out"), arguments)
+    asked = [configure(images, [*given, f"--{setting}", value]) for value in values]  # all of them are looked at before one is measured
+    place = Path(options.out) if options.out is not None else None
+    if place is not None:
+        check_place(place)
+    found: dict[str, Scores] = {}
+    for value, (one, settings) in zip(values, asked, strict=True):
+        with progress_bar(f"{setting} {value}") as progress:
+            found[value] = measure(images, one, settings, progress)
+    place = write_sweep(setting, found, place, device=options.device)
+    return finished(*sweep_table(setting, found, place))
+
+
+def swept(text: str) -> tuple[str, list[str]]:
+    """The setting of a sweep and its values. Raises ConfigError."""
+    setting, _, rest = text.partition("=")
+    setting, values = setting.strip().removeprefix("--").replace("_", "-"), [value.strip() for value in rest.split(",")]
+    if not setting or len(values) < 2 or not all(values) or len(set(values)) < len(values):
+        raise ConfigError("--sweep", f"got {text!r}, expected a setting with two or more values (guidance-scale=1,2,4)")
+    if setting in _ONE_FOR_ALL:
+        raise ConfigError("--sweep", f"got {text!r}, but --{setting} is one for all values")
+    return setting, values
+
+
+def without_flags(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """The arguments without some flags and their one value."""
+    kept: list[str] = []
+    for position, argument in enumerate(arguments):
+        after = position > 0 and arguments[position - 1] in flags
+        if not after and argument.partition("=")[0] not in flags:
+            kept.append(argument)
+    return kept
 
 
 def configure(images: str, arguments: Sequence[str]) -> tuple[ScoreOptions, Config]:
@@ -147,3 +201,18 @@ def spelled(value: float, error: float | None) -> str:
     """A figure with its standard error, both with two digits of that, and at least four after the point."""
     digits = 4 if not error else min(9, max(4, 1 - math.floor(math.log10(error))))
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def sweep_table(setting: str, found: Mapping[str, Scores], place: Path | None) -> list[str]:
+    """A line for each value, and in the last line how they were measured."""
+    names = list(dict.fromkeys(name for scores in found.values() for name in scores.figures))
+    rows = [[setting, *names]]
+    for value, scores in found.items():
+        figures = (scores.figures.get(name) for name in names)
+        rows.append([value, *("-" if figure is None else spelled(figure.value, figure.error) for figure in figures)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    first = next(iter(found.values()))
+    lines += [f"{name} not measured: {reason}" for name, reason in first.missing.items()]
+    where = "" if place is None else f"; written to {place}"
+    return [*lines, f"{setting} = {', '.join(found)}, else {protocol_line(first.protocol)}{where}"]

@@ -349,3 +349,22 @@ def _write(out: Path, scores: Scores, further: Mapping[str, Any]) -> None:
     if arrays:
         save_npz(out.with_suffix(".npz"), arrays)
     write_text(out, json.dumps(scores.to_dict() | dict(further), indent=2) + "\n")
+
+
+def write_sweep(setting: str, found: Mapping[str, Scores], out: Path | None = None, *, device: str | None = None) -> Path | None:
+    """Where the scores at several values of a setting are in one .json: `out`, or a name beside theirs; None: these are in no files.
+
+    All processes call it, with the `device` of `score`. Raises DataError where it cannot be written.
+    """
+    files = [scores.out for scores in found.values() if scores.out is not None]
+    if out is None and files:
+        out = files[0].parent / f"sweep-{setting}-{digest_of([file.name for file in files])[:6]}.json"
+    if out is None:
+        return None
+    world = open_world(device)
+    parts = [{"setting": setting, "value": value, **scores.to_dict()} for value, scores in found.items()]
+    with writing(out, world=world):
+        if world.is_main:
+            write_text(out, json.dumps({"format": FORMAT, "sweep": parts}, indent=2) + "\n")
+        world.barrier()
+    return out
