@@ -16,7 +16,8 @@ from triptych.core.rng import Rng, key_of, words
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import World
-from triptych.engine.loop import Callables, Loop
+from triptych.engine.callables import Callables
+from triptych.engine.loop import Loop
 from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.progress import Progress
 from triptych.engine.reporting import Reporting

@@ -100,7 +100,7 @@ class TrainConfig(Config):
     checkpoint_minutes: float | None = 30.0
     "Minutes between checkpoints; None: by images and at the end only."
     keep_last: int = 2
-    "Newest checkpoints that are kept (the best one by validation loss is kept too)."
+    "Newest checkpoints that are kept (the best one, by best_by, is kept too)."
     keep_every: int | None = None
     "Checkpoints at multiples of this many images are kept for good; None: none."
     sample_every: int | None = 500_000
@@ -111,6 +111,20 @@ class TrainConfig(Config):
     "Images between validations; None: at the end only."
     validate_images: int = 2_048
     "Held-out images of a validation (fewer where there are fewer); 0: no validation."
+    evaluate_every: int | None = None
+    "Images between evaluations, which measure samples as triptych evaluate does; None: never."
+    evaluate_metrics: tuple[str, ...] = ("frechet", "kid", "precision", "recall")
+    "What is measured: metrics of sets, and those that compare with a truth where there is one; none: only how alike samples are."
+    evaluate_features: str | None = None
+    "Feature space of metrics of sets; None: inception where its weights are in the cache, else efficientnet-lite0."
+    evaluate_count: int = 1_000
+    "Samples of an evaluation, always with the same noise and labels (fewer where they are made of fewer held-out images)."
+    evaluate_split: Literal["train", "validation"] | None = None
+    "Real images that they are compared with; None: those of the training (of a few-shot model the held-out ones)."
+    evaluate_reference: int = 10_000
+    "How many of these, spread evenly over them (all where there are fewer)."
+    best_by: str = "validation"
+    "What decides which checkpoint is the best: validation (its first loss), or one of evaluate_metrics."
     profile_steps: int = 0
     "Steps to profile after the third step of this start; writes profile/trace.json and profile/table.txt."
     timeout_minutes: float = 5.0
@@ -119,10 +133,16 @@ class TrainConfig(Config):
     def validate(self) -> None:
         for name in ("total_images", "batch_size", "keep_last"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
-        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every"):
+        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every", "evaluate_every"):
             self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
         for name in ("sample_count", "validate_images", "profile_steps", "ema_start", "statistics_batches"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
+        for name in ("evaluate_count", "evaluate_reference"):
+            self.require(getattr(self, name) >= 2, name, "at least 2")
+        if self.best_by != "validation":
+            metrics = f"one of evaluate_metrics ({', '.join(self.evaluate_metrics) or 'which are none'})"
+            self.require(self.best_by in self.evaluate_metrics, "best_by", f"validation, or {metrics}")
+            self.require(self.evaluate_every is not None, "evaluate_every", f"a number of images, for best_by is {self.best_by}")
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 < self.timeout_minutes <= 24 * 60, "timeout_minutes", "a positive number, at most 1440")
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped
+from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
+from triptych.engine.callables import BY_VALIDATION, Callables, Criterion, Grid, chosen_by
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
@@ -37,25 +39,7 @@ from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
 
-Grid = Callable[[Path, Watch], None]
-"""Writes a grid of samples with the present weights of the model."""
-
-
-@dataclass(frozen=True)
-class Callables:
-    """What the loop calls: the source of images, the validation, the grids of samples."""
-
-    draw: Callable[[int], Iterator[RawBatch]]
-    "From a number of images seen, without end: this process's share of the batch of each following step."
-    validate: Callable[[Watch], dict[str, float]] | None
-    "The loss terms on held-out images with the present weights. The first term decides which checkpoint is best."
-    grids: Mapping[str, Grid] = field(default_factory=dict)
-    "The grids of samples, by the ending of their file names."
-    calibrate: Callable[[], Iterator[RawBatch]] | None = None
-    "This process's share of some training batches, always the same. Averages take statistics from them."
-
-
-_VALIDATION = "validation/"  # what the names of its figures begin with in the log
+_VALIDATION, _EVALUATION = "validation/", "evaluation/"  # what the names of their figures begin with in the log
 
 
 class Loop:
@@ -83,7 +67,8 @@ class Loop:
         self.drawn = train.batch_size * self.slices
         self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
         self.images_seen = 0
-        self.best: dict[str, float] | None = None
+        self.best: dict[str, Any] | None = None
+        self.criterion = (callables.evaluation and callables.evaluation.criterion) or BY_VALIDATION
         self._saved_at: int | None = None
         self._stop = StopRequest()
         self._stepped = False
@@ -116,6 +101,11 @@ class Loop:
                 self._say(f"warning: this run had no average of {average.settings.described}; it starts at the weights of now")
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
+        if self.best is not None and chosen_by(self.best) != self.criterion.by:
+            self._say(
+                f"the best checkpoint so far, at {self.best['images']} images, was chosen by {chosen_by(self.best)}; now "
+                f"{self.criterion.by} decides, and its first figure takes the place"
+            )
         self.measurements.window = checkpoint.info.get("window", {})
 
     @patiently("writing a checkpoint")
@@ -243,7 +233,7 @@ class Loop:
     # What happens on a schedule --------------------------------------------------------------------------------------
 
     def _scheduled(self, before: int, *, overdue: bool, stopped: bool) -> bool:
-        """Logs, validates, saves and samples where that fell due since `before`. Returns whether a checkpoint was written."""
+        """Logs, validates, saves, samples and evaluates where that fell due since `before`. Returns whether a checkpoint was written."""
         train = self.train
         rates = {f"{updater.name}/learning_rate": updater.optimizer.param_groups[0]["lr"] for updater in self.updaters.values()}
         if self._due(self.log.every, before):
@@ -265,7 +255,11 @@ class Loop:
             self.save()  # before the samples, which may take longer than a cluster's notice
         if drawing and not stopped:
             self._draw(self.callables.grids)
-        if not stopped and (saved or drawing or validating):
+        evaluating = not stopped and self._evaluation_due(before)
+        if evaluating and self._evaluate():
+            self._save_best()
+            saved = True
+        if not stopped and (saved or drawing or validating or evaluating):
             self._refresh()
         return saved
 
@@ -275,23 +269,35 @@ class Loop:
         return ended or (every is not None and self.images_seen // every > before // every)
 
     def _catch_up(self) -> None:
-        """Makes up for the validation and the grids that were due where the run goes on and that a stop prevented."""
+        """Makes up for the validation, the grids and the evaluation that were due where the run goes on and that a stop prevented."""
         if not self.images_seen:
             return
         before = self.images_seen - self.drawn
         if self._due(self.train.validate_every, before):
-            written = self.world.on_main(self._validation_written)
-            if self._validate() if written is None else self._improved(written):
-                self._saved_at = None  # the checkpoint is to know it
-                self.save()
+            written = self.world.on_main(lambda: self._written(_VALIDATION))
+            if self._validate() if written is None else self._improved(BY_VALIDATION, written):
+                self._save_best()
         if self._due(self.train.sample_every, before):
             missing = self.world.on_main(lambda: [ending for ending in self.callables.grids if not self._grid_path(ending).exists()])
             self._draw({ending: self.callables.grids[ending] for ending in missing})
+        if self._evaluation_due(before):
+            written = self.world.on_main(lambda: self._written(_EVALUATION))
+            if self._evaluate() if written is None else self._improved(self.criterion, written):
+                self._save_best()
 
-    def _validation_written(self) -> dict[str, float] | None:
-        """The figures of the validation at the present images seen; None: the log does not have them."""
+    def _evaluation_due(self, before: int) -> bool:
+        every = self.train.evaluate_every
+        return self.callables.evaluation is not None and every is not None and self._due(every, before)
+
+    def _save_best(self) -> None:
+        """Saves what was noted of the present state, which may have a checkpoint already, as the best."""
+        self._saved_at = None
+        self.save()
+
+    def _written(self, kind: str) -> dict[str, float] | None:
+        """The figures of the validation, or of the evaluation, at the present images seen; None: the log does not have them."""
         for line in read_metrics(self.directory.metrics_path):
-            values = {name.removeprefix(_VALIDATION): value for name, value in line.items() if name.startswith(_VALIDATION)}
+            values = {name.removeprefix(kind): value for name, value in line.items() if name.startswith(kind)}
             if values and line["images"] == self.images_seen:
                 return values
         return None
@@ -350,14 +356,35 @@ class Loop:
         with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
             values = self.callables.validate(watch)
         self._write({f"{_VALIDATION}{name}": value for name, value in values.items()})
-        return self._improved(values)
+        return self._improved(BY_VALIDATION, values)
 
-    def _improved(self, values: Mapping[str, float]) -> bool:
-        """Whether the score of a validation is the best so far; then it is noted."""
-        score = next(iter(values.values()))
-        if self.best is not None and score >= self.best["score"]:
+    @patiently("evaluating samples")
+    def _evaluate(self) -> bool:
+        """Evaluates samples and logs. Returns whether the figure that decides is the best so far. What fails there is said, no more."""
+        assert self.callables.evaluation is not None
+        self._check()
+        began, found, place = time.monotonic(), None, f"{self.images_seen} images"
+        paused = nullcontext() if self.reporting is None else self.reporting.log.paused()
+        with paused, self.averaged_weights(), self._watch(f"evaluation at {place}") as watch:
+            try:
+                found = self.callables.evaluation.measure(watch)
+            except (RunError, UserError) as error:  # in all processes alike
+                self._say(f"warning: no evaluation at {place}: {error}; the training goes on")
+        if found is None:
             return False
-        self.best = {"score": score, "images": self.images_seen}
+        if self.reporting is not None:
+            self.directory.require()
+            self.reporting.evaluated(self.images_seen, found, prefix=_EVALUATION, seconds=time.monotonic() - began)
+        for note in found.notes:
+            self._say(note)
+        return self._improved(self.criterion, found.values)
+
+    def _improved(self, criterion: Criterion, values: Mapping[str, float]) -> bool:
+        """Whether the figures of a validation or an evaluation are the best so far by what decides; then that is noted."""
+        score = values.get(criterion.figure) if criterion.figure else next(iter(values.values()))
+        if criterion != self.criterion or not criterion.improved(score, self.best):
+            return False
+        self.best = {"score": score, "images": self.images_seen, "by": criterion.by}
         return True
 
     def _write(self, values: dict[str, float]) -> None:

@@ -129,7 +129,11 @@ class Progress:
         """The line of history for measurements ("loss", "learning_rate", "gradient_norm"), which are shown from now on."""
         self.update(images)
         self._values = dict(values)
-        return "  ".join((f"{images:,}/{self._total:,} images", *self._details()))
+        return "  ".join((self.place(images), *self._details()))
+
+    def place(self, images: int) -> str:
+        """How far the run is, as its lines begin."""
+        return f"{images:,}/{self._total:,} images"
 
     @contextmanager
     def task(self, name: str, say: Callable[[str], None]) -> Iterator[Task]:
@@ -170,7 +174,7 @@ class Progress:
         from rich.text import Text
 
         row = Table.grid(padding=(0, 1))
-        row.add_row(ProgressBar(self._total, self._images, width=30), Text(f"{self._images:,}/{self._total:,} images"))
+        row.add_row(ProgressBar(self._total, self._images, width=30), Text(self.place(self._images)))
         tasks = () if self._task is None else (Text(str(self._task)),)
         return Group(row, Text("  ".join(self._details())), *tasks)
 

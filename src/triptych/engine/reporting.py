@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from triptych.core.model import NUM_GROUPS, Phase
+from triptych.engine.callables import ERROR, Evaluated
 from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress, memory_bytes
 from triptych.engine.validation import STANDARD_ERROR
@@ -25,6 +26,15 @@ class Reporting:
         measured = {"images_per_second": self.progress.images_per_second, "memory_bytes": memory_bytes()}
         self.log.write(images_seen, {**values, **measured})
         self.log.text(self.progress.measured(images_seen, headlines(values, phases)))
+
+    def evaluated(self, images_seen: int, evaluated: Evaluated, *, prefix: str, seconds: float) -> None:
+        """Writes the figures of an evaluation as a line of metrics, their names after `prefix`, and as one of text, with the time it took."""
+        self.log.write(images_seen, {f"{prefix}{name}": value for name, value in evaluated.values.items()})
+        named = {name: value for name, value in evaluated.values.items() if not name.endswith(ERROR)}
+        errors = {name: evaluated.values.get(f"{name}{ERROR}") for name in named}
+        figures = [f"{name} {value:.4g}" + ("" if errors[name] is None else f" ± {errors[name]:.2g}") for name, value in named.items()]
+        what = f"evaluation {seconds:.0f} s, {evaluated.made}"
+        self.log.text("  ".join((self.progress.place(images_seen), f"{what}:", *figures)))
 
     def refresh(self) -> None:
         """Writes the page anew. The time that it takes counts neither for images/s nor as time of training."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from triptych.core.errors import Stopped
+from triptych.core.errors import DataError, RunError, Stopped
 from triptych.engine.distributed import World
 
 T = TypeVar("T")
@@ -73,15 +73,18 @@ def _is_another(number: int, seconds: float) -> bool:
 
 
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
-    """The results of `make` in all processes, in every process. Raises Stopped in all of them where it did in any."""
+    """The results of `make` in all processes, in every process. Raises Stopped, RunError or DataError in all where it did in any."""
     try:
-        result = [make()]
-    except Stopped:
-        result = []  # said to the others, who wait for it
-    results = world.gather(result)
-    if not all(results):
+        outcome: T | Exception | Stopped = make()
+    except (Stopped, RunError, DataError) as error:
+        outcome = error  # said to the others, who wait for it
+    outcomes = world.gather(outcome)
+    if any(isinstance(each, Stopped) for each in outcomes):
         raise Stopped("another process")
-    return [made for (made,) in results]
+    for each in outcomes:
+        if isinstance(each, RunError | DataError):
+            raise each
+    return outcomes
 
 
 @contextmanager

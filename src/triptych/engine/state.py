@@ -1,10 +1,10 @@
 """state.json of a checkpoint: what has to be in it, and whether it is what was written.
 
     {"format": 1, "images_seen": 512000, "files": {name: SHA-256}, "log2_loss_scale": {networks: number},
-     "best": null or {"score": number, "images": number}, "window": {measurement: [sum, number]}, "imported": {...},
+     "best": null or {"score": number, "images": number, "by": what chose it}, "window": {measurement: [sum, number]}, "imported": {...},
      "digest": SHA-256 of all the rest}
 
-"window" and "imported" may be missing; so may "digest", which the first versions did not write.
+"window" and "imported" may be missing; so may "digest" and "by", which the first versions did not write.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_best(value: Any) -> bool:
-    return value is None or (isinstance(value, dict) and _is_number(value.get("score")) and _is_count(value.get("images")))
+    if not isinstance(value, dict):
+        return value is None
+    return _is_number(value.get("score")) and _is_count(value.get("images")) and isinstance(value.get("by", ""), str)
 
 
 def _is_origin(value: Any) -> bool:

@@ -30,6 +30,9 @@ from triptych.nn.precision import without_tf32
 from triptych.nn.small_networks import lenet, random_network, random_weights, resnet20
 from triptych.nn.vision_transformer import dinov2
 
+OR_NAMED = ", or name it with --features-weights"
+"""The end of what is said of weights that are missing."""
+
 
 @dataclass(frozen=True)
 class Space:
@@ -284,6 +287,5 @@ def weights_file(name: str) -> Path:
             return path
     raise ConfigError(
         "features",
-        f"{name} needs the file {space.file}, which is not in {_networks()}: get it from {space.source} and put it there, "
-        "or name it with --features-weights",
+        f"{name} needs the file {space.file}, which is not in {_networks()}: get it from {space.source} and put it there{OR_NAMED}",
     )

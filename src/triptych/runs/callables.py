@@ -15,8 +15,8 @@ from triptych.core.batch import RawBatch
 from triptych.core.model import Model, Sampler, Translator, Upsampler
 from triptych.data.images import Data
 from triptych.data.loader import Loader, evaluation_batches
+from triptych.engine.callables import Callables, Grid
 from triptych.engine.distributed import World
-from triptych.engine.loop import Callables, Grid
 from triptych.engine.progress import Watch
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig

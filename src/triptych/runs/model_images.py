@@ -22,7 +22,7 @@ from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Example, Sampler, Translator, Upsampler
+from triptych.core.model import Example, Report, Sampler, Translator, Upsampler
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
@@ -137,8 +137,8 @@ class Maker(ABC):
         return {"kind": "run", "path": str(self.run.directory), "count": count} | asked | self._further()
 
     @abstractmethod
-    def made(self, opened: Opened, count: int) -> ModelImages:
-        """So many images by the model with its weights."""
+    def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
+        """So many images by the model with its weights; a sampler calls `report` after each of its steps."""
 
     def _further(self) -> dict[str, Any]:
         return {}
@@ -197,7 +197,7 @@ class SampleMaker(Maker):
         hashes = {name: StoredRun(RunDirectory(Path(directory))).origin()["hash"] for name, directory in guides.items()}
         return {"labels": None if self.request.labels is None else list(self.request.labels)} | hashes
 
-    def made(self, opened: Opened, count: int) -> ModelImages:
+    def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         request, chunk = self.request, self._chunk(opened.world.device)
         sampler = guided(
             opened.model, self.run, guide=request.guide, guide_with=request.guide_with, settings=self.settings, world=opened.world
@@ -206,7 +206,7 @@ class SampleMaker(Maker):
         labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
         wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision)
         return ModelImages(
-            lambda part: draw(sampler.model, wanted, part, opened.world.device),
+            lambda part: draw(sampler.model, wanted, part, opened.world.device, report),
             count=count,
             size=self.size,
             channels=self.channels,
@@ -233,7 +233,7 @@ class UpsamplingMaker(Maker):
     def _further(self) -> dict[str, Any]:
         return {"inputs": self._split}
 
-    def made(self, opened: Opened, count: int) -> ModelImages:
+    def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         images, upsampler = Spread(self._images, count), require_upsampler(opened.model)
 
         def originals(items: Sequence[int]) -> np.ndarray:
@@ -247,7 +247,7 @@ class UpsamplingMaker(Maker):
         labels = None if images.labels is None else np.pad(images.labels, (0, -count % chunk), mode="edge")
         wanted = Upsampling(count, self.request.seed, labels, self.settings, opened.loading.precision, load=small)
         return ModelImages(
-            lambda part: draw(opened.model, wanted, part, opened.world.device),
+            lambda part: draw(opened.model, wanted, part, opened.world.device, report),
             count=count,
             size=self.size,
             channels=self.channels,
@@ -280,7 +280,7 @@ class TranslationMaker(Maker):
         origin = None if self._styles is None else self._styles.origin
         return {"inputs": self._split, "styles": origin, "answers": self.request.style_count}
 
-    def made(self, opened: Opened, count: int) -> ModelImages:
+    def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         answers, request, device = self.request.style_count, self.request, opened.world.device
         inputs = -(-count // answers)
         images = Spread(self._images, inputs, available=self._inputs)

@@ -133,9 +133,9 @@ def score(
     _decide(subject, other, count)
     world = open_world(chosen.device)
     embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
-    _drop_impossible(wanted, embedder, other)
+    drop_impossible(wanted, embedder, other)
     looks = prepared(wanted.of_images(), subject, other, single, world=world, drop=wanted.drop)
-    task = _Task(subject, other, embedder, wanted, looks, settings, world, progress)
+    task = Task(subject, other, embedder, wanted, looks, settings, world, progress)
     asked = task.asked()
     if place is None and isinstance(subject, RunSide):
         place = _place(subject, wanted.names, asked)
@@ -144,7 +144,7 @@ def score(
         keep(subject.pictures, kept, world=world, progress=progress)
     if place is not None and (found := world.on_main(lambda: _read(place, digest_of(asked)))) is not None:
         return found
-    return _measured(task, place)
+    return measured(task, place)
 
 
 # Before the weights are read --------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _embedder(wanted: Wanted, world: World, *, features: str | None, weights: st
         return None
 
 
-def _drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Reference | None) -> None:
+def drop_impossible(wanted: Wanted, embedder: Embedder | None, reference: Reference | None) -> None:
     """Takes out the metrics that the network or the reference has not enough for."""
     if embedder is None:
         return
@@ -254,7 +254,7 @@ def _figure(values: Mapping[str, Any]) -> Figure:
 
 
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """What is measured, and by whom."""
 
     subject: Subject
@@ -275,9 +275,10 @@ class _Task:
         return {"metrics": names, "settings": self.settings.to_dict(), **protocol}
 
 
-def _measured(task: _Task, place: Path | None) -> Scores:
+def measured(task: Task, place: Path | None = None) -> Scores:
+    """The figures, in every process; the main one writes them to a `place`. Raises ConfigError where none of the metrics can be measured."""
     started = time.monotonic()
-    references = _references(task)
+    references = reference_features(task)
     looks = [look.look(len(task.subject)) for look in task.looks]
     if task.embedder is not None and task.wanted.of_sets():
         outputs = {output for name in task.wanted.of_sets() for output in SET_METRICS[metric_name(name)].outputs}
@@ -302,7 +303,7 @@ def _measured(task: _Task, place: Path | None) -> Scores:
     return scores
 
 
-def _show_copies(task: _Task, copies: Figure | None, place: Path) -> None:
+def _show_copies(task: Task, copies: Figure | None, place: Path) -> None:
     """A picture of the nearest pairs beside the figures, where copies were counted."""
     if copies is None or not isinstance(task.reference, PictureSide | RunSide) or not isinstance(task.subject, PictureSide | RunSide):
         return
@@ -312,7 +313,7 @@ def _show_copies(task: _Task, copies: Figure | None, place: Path) -> None:
             write_pairs(place.with_name(f"{place.stem}-copies.png"), made, reference, copies.details["pairs"])
 
 
-def _references(task: _Task) -> dict[str, FeatureSet]:
+def reference_features(task: Task) -> dict[str, FeatureSet]:
     """What is known of the reference, by output. Takes out the metrics of which it lacks something."""
     known: dict[str, FeatureSet] = {}
     for name in task.wanted.of_sets():
@@ -330,7 +331,7 @@ def _references(task: _Task) -> dict[str, FeatureSet]:
     return known
 
 
-def _figures(task: _Task, found: Mapping[str, np.ndarray], references: Mapping[str, FeatureSet]) -> Iterator[tuple[str, Figure | str]]:
+def _figures(task: Task, found: Mapping[str, np.ndarray], references: Mapping[str, FeatureSet]) -> Iterator[tuple[str, Figure | str]]:
     """The figures, or why there is none."""
     made, looks = FeatureSet(found), {look.name: look for look in task.looks}
     for name in task.wanted.names:

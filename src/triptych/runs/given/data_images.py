@@ -39,6 +39,9 @@ class Spread(ImageSet):
     def key(self, item: int) -> str:
         return self._images.key(int(self._items[item]))
 
+    def content(self, item: int) -> bytes | np.ndarray:
+        return self._images.content(int(self._items[item]))
+
     def default_workers(self) -> int:
         return self._images.default_workers()
 
@@ -46,11 +49,13 @@ class Spread(ImageSet):
         return self._images.batch(self._items[items])
 
 
-def model_reference(run: StoredRun, *, split: Split | None = None, settings: Config | None = None) -> SplitPictures:
+def model_reference(
+    run: StoredRun, *, split: Split | None = None, settings: Config | None = None, most: int | None = None
+) -> SplitPictures:
     """The real images that those of the run's model should be like: of a model between two domains those that it translates to.
 
     `split`: None for the images of the training; of a few-shot model the held-out ones, whose classes its images have. `settings`: of a
-    translation, which say its direction. Raises ConfigError or DataError where there are none.
+    translation, which say its direction. `most`: of so many images of a split, spread evenly over it. Raises ConfigError or DataError where there are none.
     """
     config = run.config.data
     data = reopened(config, run.spec)
@@ -59,7 +64,8 @@ def model_reference(run: StoredRun, *, split: Split | None = None, settings: Con
         raise ConfigError("split", "got validation, but the run's data has no held-out images; use train")
     wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
     name = f"{_SPLITS[split]} of {config.path or 'the built-in digits'}"
-    return SplitPictures(name, config, split, [_target(images, settings) for images in wanted if images is not None], data.spec)
+    sets = [_target(images, settings) for images in wanted if images is not None]
+    return SplitPictures(name, config, split, [images if most is None or len(images) <= most else Spread(images, most) for images in sets], data.spec)
 
 
 def _target(images: ImageSet, settings: Config | None) -> ImageSet:
