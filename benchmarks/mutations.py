@@ -407,8 +407,8 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     ): "the best match, which comes first, is all that is used",
     (
         "engine/progress.py",
-        'row.add_row(ProgressBar(self._total, self._images, width=30), Text(self.place(self._images)))',
-        'row.add_row(ProgressBar(self._total, self._images, width=31), Text(self.place(self._images)))',
+        "row.add_row(ProgressBar(self._total, self._images, width=30), Text(self.place(self._images)))",
+        "row.add_row(ProgressBar(self._total, self._images, width=31), Text(self.place(self._images)))",
     ): "looks alone",
     (
         "core/parent.py",

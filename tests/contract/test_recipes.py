@@ -28,7 +28,7 @@ from triptych.core.model import VERBS
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
 from triptych.engine.distributed import open_world
-from triptych.engine.loop import refuse_impossible
+from triptych.engine.schedule import refuse_impossible
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train

@@ -455,7 +455,7 @@ def test_best_checkpoint_is_kept(tmp_path):
         keep_last=1,
     )
     run(loop)
-    assert loop.best == {"score": 1.0, "images": 16}
+    assert loop.best == {"score": 1.0, "images": 16, "by": "validation"}
     assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 64]
 
 

@@ -17,6 +17,7 @@ from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded
 from tests.processes import run_torchrun
 from triptych.core.errors import Stopped
 from triptych.engine import signals
+from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 from triptych.engine.config import LogConfig
 from triptych.engine.distributed import World
@@ -26,7 +27,7 @@ from triptych.engine.signals import StopRequest, made_by_all, stop_on_signals
 
 
 class Work:
-    """Grids and validations in three steps; something happens before the second step of the `at`-th of one kind."""
+    """Grids, validations and evaluations in three steps; something happens before the second step of the `at`-th of one kind."""
 
     def __init__(self, model: Denoiser, *, what: str = "", at: int = 1, happens: Callable[[], None] = lambda: None) -> None:
         self.model, self.begun = model, []
@@ -47,11 +48,15 @@ class Work:
         self.steps("validation", watch)
         return {"denoise/loss": -self.model.network[0].weight.double().square().sum().item()}  # ever better
 
+    def evaluate(self, watch: Watch) -> Evaluated:
+        self.steps("evaluation", watch)
+        return Evaluated({"kid": self.model.network[0].weight.double().sum().item(), "kid_error": 0.5}, "3 samples")
+
     def loop(self, root: Path, make: Callable[..., Loop] = make_loop) -> Loop:
-        every = {"sample_every": 16, "validate_every": 16, "checkpoint_every": 24, "total_images": 48}
+        every = {"sample_every": 16, "validate_every": 16, "evaluate_every": 16, "checkpoint_every": 24, "total_images": 48}
         grids = {"": self.grid, "-cold": self.grid}
         model = (root, self.model) if make is resumed else (self.model, root)
-        return make(*model, log=LogConfig(every=24), grids=grids, validate=self.validate, **every)
+        return make(*model, log=LogConfig(every=24), grids=grids, validate=self.validate, evaluation=Evaluation(self.evaluate), **every)
 
 
 def going_on(root: Path) -> Work:
@@ -75,12 +80,14 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     found = ended(root)
     assert len(found[2]) == 6 and len(set(found[2].values())) == 3
     assert [line["images"] for line in found[3] if "validation/denoise/loss" in line] == [16, 32, 48]
+    assert len({line["evaluation/kid"] for line in found[3] if "evaluation/kid_error" in line}) == 3
     assert found[1]["best"]["images"] == 48
     return found
 
 
 MOMENTS = [("grid", 1, 16), ("grid", 2, 16), ("validation", 2, 32), ("validation", 3, 48), ("grid", 6, 48)]
-"""In the how manieth grid or validation something happens, and at how many images that is; there are two grids each time."""
+MOMENTS += [("evaluation", 1, 16), ("evaluation", 3, 48)]
+"""In the how manieth grid, validation or evaluation something happens, and at how many images that is; there are two grids each time."""
 
 
 @pytest.mark.parametrize(("what", "at", "images"), MOMENTS)
@@ -108,12 +115,12 @@ def test_what_a_kill_took_is_made_later(tmp_path, unbroken, what, at, images):
     assert ended(tmp_path)[:3] == unbroken[:3]
 
 
-def test_a_stop_in_a_step_leaves_the_grid_and_the_validation_to_the_next_start(tmp_path, unbroken):
+def test_a_stop_in_a_step_leaves_what_was_due_to_the_next_start(tmp_path, unbroken):
     work = Work(seeded(Denoiser))
     loop = work.loop(tmp_path)
     assert not loop.run(stop_after(loop, 32))
-    assert work.begun == ["validation", "grid", "grid"]  # those at 16
-    assert going_on(tmp_path).begun == ["validation", "grid", "grid"] * 2
+    assert work.begun == ["validation", "grid", "grid", "evaluation"]  # those at 16
+    assert going_on(tmp_path).begun == ["validation", "grid", "grid", "evaluation"] * 2
     assert ended(tmp_path) == unbroken
 
 
@@ -240,7 +247,7 @@ def test_a_process_that_did_not_hear_a_signal_hears_of_it():
             return True
 
         def gather(self, value: Any) -> list[Any]:
-            return [value, [7]]
+            return [value, 7]
 
     with pytest.raises(Stopped, match="another process"):
         StopRequest().look(Other(1, 2, torch.device("cpu")))

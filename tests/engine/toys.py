@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from triptych.core.batch import Batch, RawBatch, share
 from triptych.core.model import LossTerms, Model, Phase, TrainingProgress, Turn
 from triptych.core.rng import Rng, key_of, words
+from triptych.engine.callables import Callables, Evaluation
 from triptych.engine.checkpoint import load_newest
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import World
-from triptych.engine.callables import Callables
 from triptych.engine.loop import Loop
 from triptych.engine.metric_log import MetricLog, read_metrics
 from triptych.engine.progress import Progress
@@ -131,6 +131,7 @@ def make_loop(
     world: World | None = None,
     validate: Any = None,
     grids: Any = None,
+    evaluation: Evaluation | None = None,
     optim: OptimConfig | None = None,
     log: LogConfig | None = None,
     **train: Any,
@@ -152,7 +153,7 @@ def make_loop(
         log=log or LogConfig(),
         world=world,
         directory=directory,
-        callables=Callables(draw=draw(settings.batch_size, world=world), validate=validate, grids=grids or {}),
+        callables=Callables(draw(settings.batch_size, world=world), validate, grids or {}, evaluation=evaluation),
         reporting=reporting,
     )
 

@@ -17,11 +17,11 @@ from typing import Any
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
-from triptych.core.errors import CheckpointError, ConfigError, RunError, Stopped, UserError
+from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.rng import Rng
-from triptych.engine.callables import BY_VALIDATION, Callables, Criterion, Grid, chosen_by
+from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
@@ -34,7 +34,7 @@ from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Watch
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
-from triptych.engine.schedule import step_settings
+from triptych.engine.schedule import refuse_impossible, step_settings
 from triptych.engine.signals import StopRequest
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
@@ -275,14 +275,15 @@ class Loop:
         before = self.images_seen - self.drawn
         if self._due(self.train.validate_every, before):
             written = self.world.on_main(lambda: self._written(_VALIDATION))
-            if self._validate() if written is None else self._improved(BY_VALIDATION, written):
+            if self._validate() if written is None else self._improved(written):
                 self._save_best()
         if self._due(self.train.sample_every, before):
             missing = self.world.on_main(lambda: [ending for ending in self.callables.grids if not self._grid_path(ending).exists()])
             self._draw({ending: self.callables.grids[ending] for ending in missing})
         if self._evaluation_due(before):
             written = self.world.on_main(lambda: self._written(_EVALUATION))
-            if self._evaluate() if written is None else self._improved(self.criterion, written):
+            same = self.best is None or chosen_by(self.best) == self.criterion.by  # else what is written may be of other settings
+            if self._evaluate() if written is None else same and self._improved(written, evaluated=True):
                 self._save_best()
 
     def _evaluation_due(self, before: int) -> bool:
@@ -356,7 +357,7 @@ class Loop:
         with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
             values = self.callables.validate(watch)
         self._write({f"{_VALIDATION}{name}": value for name, value in values.items()})
-        return self._improved(BY_VALIDATION, values)
+        return self._improved(values)
 
     @patiently("evaluating samples")
     def _evaluate(self) -> bool:
@@ -377,14 +378,17 @@ class Loop:
             self.reporting.evaluated(self.images_seen, found, prefix=_EVALUATION, seconds=time.monotonic() - began)
         for note in found.notes:
             self._say(note)
-        return self._improved(self.criterion, found.values)
+        return self._improved(found.values, evaluated=True)
 
-    def _improved(self, criterion: Criterion, values: Mapping[str, float]) -> bool:
-        """Whether the figures of a validation or an evaluation are the best so far by what decides; then that is noted."""
-        score = values.get(criterion.figure) if criterion.figure else next(iter(values.values()))
-        if criterion != self.criterion or not criterion.improved(score, self.best):
+    def _improved(self, values: Mapping[str, float], *, evaluated: bool = False) -> bool:
+        """Whether the figures of a validation, or of an evaluation, are the best so far by what decides; then that is noted."""
+        figure = self.criterion.figure
+        if evaluated != bool(figure):
             return False
-        self.best = {"score": score, "images": self.images_seen, "by": criterion.by}
+        score = values.get(figure) if figure else next(iter(values.values()))
+        if not self.criterion.improved(score, self.best):
+            return False
+        self.best = {"score": score, "images": self.images_seen, "by": self.criterion.by}
         return True
 
     def _write(self, values: dict[str, float]) -> None:
@@ -401,14 +405,3 @@ class Loop:
     def _say(self, message: str) -> None:
         if self.reporting is not None:
             self.reporting.log.text(message)
-
-
-def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
-    """Raises ConfigError for settings that this model or this number of processes cannot train with."""
-    if model.couples_samples and train.microbatch is not None:
-        name = type(model).__name__
-        raise ConfigError(
-            "train.microbatch", f"got {train.microbatch}, but the samples of a batch affect each other in {name}; leave it out"
-        )
-    if train.batch_size < world.size:
-        raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")

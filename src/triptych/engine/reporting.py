@@ -28,13 +28,13 @@ class Reporting:
         self.log.text(self.progress.measured(images_seen, headlines(values, phases)))
 
     def evaluated(self, images_seen: int, evaluated: Evaluated, *, prefix: str, seconds: float) -> None:
-        """Writes the figures of an evaluation as a line of metrics, their names after `prefix`, and as one of text, with the time it took."""
+        """Writes an evaluation as a line of metrics, names after `prefix`, and as one of text, with the time that it took."""
         self.log.write(images_seen, {f"{prefix}{name}": value for name, value in evaluated.values.items()})
         named = {name: value for name, value in evaluated.values.items() if not name.endswith(ERROR)}
         errors = {name: evaluated.values.get(f"{name}{ERROR}") for name in named}
         figures = [f"{name} {value:.4g}" + ("" if errors[name] is None else f" ± {errors[name]:.2g}") for name, value in named.items()]
-        what = f"evaluation {seconds:.0f} s, {evaluated.made}"
-        self.log.text("  ".join((self.progress.place(images_seen), f"{what}:", *figures)))
+        took = f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"
+        self.log.text(f"{self.progress.place(images_seen)}  evaluation {took} s, {evaluated.made}: {', '.join(figures)}")
 
     def refresh(self) -> None:
         """Writes the page anew. The time that it takes counts neither for images/s nor as time of training."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from triptych.core.errors import ConfigError, nearest
-from triptych.core.model import Phase, TrainingProgress
+from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.ramp import value_at
-from triptych.engine.config import OptimConfig
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.distributed import World
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,14 @@ def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase]) -> None:
     for name in [change.phase for change in optim.phases]:
         if name is not None and name not in names:
             raise ConfigError("optim.phases", f"got the phase {name!r}, expected one of {', '.join(names)}{nearest(name, names)}")
+
+
+def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
+    """Raises ConfigError for settings that this model or this number of processes cannot train with."""
+    if model.couples_samples and train.microbatch is not None:
+        name = type(model).__name__
+        raise ConfigError(
+            "train.microbatch", f"got {train.microbatch}, but the samples of a batch affect each other in {name}; leave it out"
+        )
+    if train.batch_size < world.size:
+        raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")

@@ -15,7 +15,7 @@ from triptych.core.batch import RawBatch
 from triptych.core.model import Model, Sampler, Translator, Upsampler
 from triptych.data.images import Data
 from triptych.data.loader import Loader, evaluation_batches
-from triptych.engine.callables import Callables, Grid
+from triptych.engine.callables import Callables, Evaluation, Grid
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.engine.validation import validation_loss
@@ -26,13 +26,14 @@ from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.work import assembled, in_memory
 
 
-def callables(model: Model, data: Data, config: RunConfig, world: World, loader: Loader) -> Callables:
+def callables(model: Model, data: Data, config: RunConfig, world: World, loader: Loader, evaluation: Evaluation | None = None) -> Callables:
     """All that the loop calls, of which `loader` draws the training images."""
     return Callables(
         draw=loader.batches,
         validate=_validation(model, data, config, world),
         grids=_grids(model, data, config, world),
         calibrate=_calibration(data, config, world),
+        evaluation=evaluation,
     )
 
 

@@ -276,7 +276,7 @@ class Task:
 
 
 def measured(task: Task, place: Path | None = None) -> Scores:
-    """The figures, in every process; the main one writes them to a `place`. Raises ConfigError where none of the metrics can be measured."""
+    """The figures, in every process; the main one writes them to a `place`. Raises ConfigError where none can be measured."""
     started = time.monotonic()
     references = reference_features(task)
     looks = [look.look(len(task.subject)) for look in task.looks]

@@ -77,7 +77,7 @@ class StoredRun:
         return list_checkpoints(self._paths.checkpoints)
 
     def find_checkpoint(self, which: str = "latest") -> int:
-        """Images seen by the checkpoint "latest", "best" (by validation loss) or of a number of images.
+        """Images seen by the checkpoint "latest", "best" (by train.best_by) or of a number of images.
 
         Raises CheckpointError where there is none.
         """
@@ -90,7 +90,7 @@ class StoredRun:
             newest = load_newest(self._paths.checkpoints, warn=_warn, files=())
             best = None if newest is None else newest.info["best"]
             if best is None:
-                raise CheckpointError(f"{self.directory} has no best checkpoint: it was trained without validation; use latest")
+                raise CheckpointError(f"{self.directory} has no best checkpoint: nothing of it was validated or evaluated; use latest")
             which = str(best["images"])
         if not which.isdecimal() or int(which) not in there:
             raise CheckpointError(f'no checkpoint "{which}" in {self.directory}; there are latest, best, {", ".join(map(str, there))}')

@@ -21,12 +21,12 @@ from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest
 from triptych.engine.distributed import World, failing_together, open_world
-from triptych.engine.loop import Loop, refuse_impossible
+from triptych.engine.loop import Loop
 from triptych.engine.metric_log import MetricLog
-from triptych.engine.progress import Progress
+from triptych.engine.progress import Progress, unwatched
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
-from triptych.engine.schedule import refuse_unknown_phases
+from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
@@ -36,6 +36,7 @@ from triptych.runs.document import RunDocument
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
 from triptych.runs.stored import build, outline
+from triptych.runs.training_scores import TrainingScores
 from triptych.runs.weights import load_fitting_weights, load_weights
 
 
@@ -76,12 +77,14 @@ def train(
         refuse_impossible(model, start.config.train, world)
         refuse_unknown_phases(start.config.optim, model.phases)
         _load_frozen_networks(model)
+        evaluated = start.config.train.evaluate_every is not None
+        scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
         document = RunDocument(start.config, data.spec, start.recipe)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if checkpoint is None and init_from is None:
             _initialize(model, data, start.config, world)
-        _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop)
+        _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop, scores)
     return open_run(run_dir)
 
 
@@ -149,6 +152,7 @@ def _loop(
     checkpoint: Checkpoint | None,
     notes: list[str],
     stop: StopRequest,
+    scores: TrainingScores | None,
 ) -> None:
     config = document.config
     _prepare_backend(model, config, world)
@@ -166,10 +170,11 @@ def _loop(
         log=config.log,
         world=world,
         directory=directory,
-        callables=callables(model, data, config, world, loader),
+        callables=callables(model, data, config, world, loader, None if scores is None else scores.evaluation),
         reporting=reporting,
     )
-    for line in [*opening_lines(model, data, document, directory, world, checkpoint), *notes]:
+    measured = [] if scores is None else [scores.describe()]
+    for line in [*opening_lines(model, data, document, directory, world, checkpoint), *measured, *notes]:
         say(line)
     if checkpoint is not None:
         loop.restore(checkpoint)
@@ -178,8 +183,18 @@ def _loop(
     page = LivePage(directory.root, say) if reporting is not None and config.log.report else None
     if reporting is not None and page is not None:
         reporting.page = page.refresh
+    if scores is not None:
+        _prepare_scores(scores, reporting)
     _run(loop, stop, directory, say, page)
     world.barrier()
+
+
+def _prepare_scores(scores: TrainingScores, reporting: Reporting | None) -> None:
+    if reporting is None:
+        scores.prepare(unwatched)
+        return
+    with reporting.log.paused(), reporting.progress.task("looking at real images, for evaluations", reporting.log.text) as task:
+        scores.prepare(task.update)
 
 
 def _prepare_backend(model: Model, config: RunConfig, world: World) -> None:

@@ -1,10 +1,10 @@
-"""Scores of what a model makes while it is trained: those of `triptych evaluate`, of fewer images and with nothing kept but figures."""
+"""Scores of what a model makes while it is trained: those of `triptych evaluate`, of fewer images, of which nothing is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import cast
 
 import numpy as np
 
@@ -19,90 +19,211 @@ from triptych.engine.progress import Watch
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import OR_NAMED, Embedder, default_space, open_space
-from triptych.evaluation.near_equal import LARGEST, LEVELS, near_equal_share, reduced
+from triptych.evaluation.near_equal import LEVELS, near_equal_share, reduced
 from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.recipes.config import RunConfig
 from triptych.runs.embedding import Look, looked_at
 from triptych.runs.given.data_images import model_reference
-from triptych.runs.loading import Loading
+from triptych.runs.given.pictures import Pictures
+from triptych.runs.loading import Loading, Precision
+from triptych.runs.metric_names import FID, INCEPTION, Wanted, figure_name, metric_names, needs_reference
 from triptych.runs.model_images import ImageRequest, ModelImages
 from triptych.runs.protocol import FEW
-from triptych.runs.scoring import (
-    FID,
-    INCEPTION,
-    Scores,
-    Task,
-    Wanted,
-    drop_impossible,
-    figure_name,
-    measured,
-    metric_name,
-    metric_names,
-    needs_reference,
-)
+from triptych.runs.scoring import Scores, Task, drop_impossible, measured, reference_features
 from triptych.runs.sides import PictureSide, RunSide, check_sizes
-from triptych.runs.single_images import SingleRequest, prepared
+from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import Opened, StoredRun
 
 NEAR_EQUAL = "near_equal"
 """The figure that tells of a collapse: the share of pairs of samples that are all but equal."""
 COLLAPSING = 0.01
-"""Above this share the log warns. Trainings that went well had 0 all the time, those that collapsed 0.018 to 0.37."""
-SETTINGS = SetMetricConfig(kid_subsets=10)  # a hundred subsets take longer than the images
+"""Above this share the log warns. In trainings that went well it was 0 at all times, in those that collapsed 0.018 to 0.37."""
+SETTINGS = SetMetricConfig(kid_subsets=10)  # a hundred would take longer than the samples
 LOWER_IS_BETTER = frozenset(("frechet", "fid", "sfid", "kid", "copies", "lpips"))
-_SMALL = "small"
+_SMALL = Look(("small",), "small", lambda items, images: {"small": reduced(images)})
 
 
 class TrainingScores:
-    """Measures the images that a model makes, each time it is asked."""
+    """Measures the images that a model makes, whenever it is asked."""
 
     def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
-        """Raises ConfigError, DataError or CheckpointError for what cannot be measured; no image is looked at yet."""
-        train = config.train
+        """Raises ConfigError, DataError or CheckpointError, naming the setting, for what can never be measured; no image is read yet."""
         self._world, self._directory = world, directory
-        with _as_settings_of_training():
-            self._names = metric_names(train.evaluate_metrics)
-            for name in self._names:
-                if name in PAIR_METRICS and PAIR_METRICS[name].needs != "truth":
-                    raise ConfigError("metrics", f"got {name}, which needs {PAIR_METRICS[name].needs}; triptych evaluate measures it")
-            self._made = _Made(_Trained(model, spec, config, directory, world), train.precision)
-            self._reference = self._embedder = None
-            if any(needs_reference(name, self._made) for name in self._names):
-                settings = self._made.maker.settings
-                images = model_reference(
-                    self._made.run, split=train.evaluate_split, settings=settings, most=train.evaluate_reference
-                )
-                self._reference = _Remembered(images, images.name)
-                check_sizes(self._made, self._reference)
-            most = self._made.maker.most
-            self._made.decide(min(train.evaluate_count, most or train.evaluate_count), reference=0)
+        with _named_as_in_training():
+            self._names = _checked(config.train)
+            self._made = _Made(_Trained(model, spec, config, directory, world), config.train)
+            self._reference = _reference(self._made, self._names, config.train)
             wanted = Wanted(list(self._names))
-            if wanted.of_sets():
-                self._embedder = open_space(_space(train), device=world.device)
-            drop_impossible(wanted, self._embedder, self._reference)
-            self._looks = prepared(wanted.of_images(), self._made, None, SingleRequest(), world=world, drop=wanted.drop)
-            for name, reason in wanted.missing.items():
-                raise ConfigError("metrics", f"{name} cannot be measured: {reason}")
-        self._best_by = train.best_by
+            self._embedder = open_space(_space(config.train), device=world.device) if wanted.of_sets() else None
+            self._looks = self._prepared(wanted)
+        self.evaluation = Evaluation(self.measure, self._criterion(config.train))
 
-    @property
-    def evaluation(self) -> Evaluation:
-        """For the loop."""
-        return Evaluation(self.measure, self._criterion())
+    def _prepared(self, wanted: Wanted) -> list[Prepared]:
+        if wanted.names:
+            drop_impossible(wanted, self._embedder, self._reference)
+        looks = prepared(wanted.of_images(), self._made, None, SingleRequest(), world=self._world, drop=wanted.drop)
+        for name, reason in wanted.missing.items():
+            raise ConfigError("metrics", f"{name} cannot be measured: {reason}")
+        return looks
+
+    def _criterion(self, train: TrainConfig) -> Criterion | None:
+        if train.best_by not in self._names:
+            return None
+        figure = figure_name(train.best_by, self._embedder)
+        return Criterion(f"{figure} ({self._how()})", figure, 1 if train.best_by in LOWER_IS_BETTER else -1)
+
+    def _how(self) -> str:
+        """What a figure depends on besides the weights."""
+        space = [] if self._embedder is None else [f"seen by {self._embedder.name}"]
+        return ", ".join([f"{len(self._made)} samples", *space, *self._against()])
+
+    def _against(self) -> list[str]:
+        return [] if self._reference is None else [f"against {len(self._reference)} {self._reference.name.partition(' of ')[0]}"]
 
     def describe(self) -> str:
         """What is measured, for the log."""
-        against = "" if self._reference is None else f", against {len(self._reference)} {self._reference.name}"
-        space = "" if self._embedder is None else f", seen by {self._embedder.name}"
-        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL])} of {self._said()}{against}{space}"
+        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL])}; {self._how()}"
 
     def prepare(self, progress: Watch) -> None:
-        """Looks at the reference, or reads what an earlier look found; `progress` is told of images."""
-        task = self._task(progress)
-        for name in task.wanted.of_sets():
-            ...
+        """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images."""
+        if self._names:
+            reference_features(self._task(progress))
 
     def measure(self, progress: Watch) -> Evaluated:
-        """The figures with the model's present weights, in every process; the same for any number of them."""
-        scores = measured(self._task(progress)) if self._names else Scores({}, {}, {})
-        ...
+        """The figures with the present weights of the model, in every process, and the same at any number of them."""
+        scores = Scores({}, {}, {})
+        if self._names:
+            scores = measured(self._task(progress))
+        else:
+            self._made.looked_at([], world=self._world, progress=progress)
+        values: dict[str, float] = {}
+        for name, figure in scores.figures.items():
+            values[name] = figure.value
+            if figure.error is not None:
+                values[f"{name}{ERROR}"] = figure.error
+        values[NEAR_EQUAL] = share = self._world.from_main(near_equal_share(self._made.small) if self._world.is_main else None)
+        notes = [f"warning: {name} was not measured: {reason}" for name, reason in scores.missing.items()]
+        if self._world.is_main and share > COLLAPSING >= self._share_before():
+            notes.append(_collapse(share, values.get("recall")))
+        few = f" (few: below {FEW})" if len(self._made) < FEW else ""
+        return Evaluated(values, f"{len(self._made)} samples{few}", tuple(notes))
+
+    def _task(self, progress: Watch) -> Task:
+        wanted = Wanted(list(self._names))
+        return Task(self._made, self._reference, self._embedder, wanted, self._looks, SETTINGS, self._world, progress)
+
+    def _share_before(self) -> float:
+        """The share of near-equal pairs at the evaluation before this one."""
+        found = [line[key] for line in read_metrics(self._directory.metrics_path) if (key := f"evaluation/{NEAR_EQUAL}") in line]
+        return found[-1] if found else 0.0
+
+
+def _collapse(share: float, recall: float | None) -> str:
+    seen = "" if recall is None else f", recall {recall:.3g}"
+    return (
+        f"warning: the samples are becoming the same image: {100 * share:.3g} % of their pairs differ by less than {LEVELS} of 255 levels"
+        f"{seen}; look at the grids, and begin anew from an earlier checkpoint (--init-from RUN/checkpoints/N) with a lower "
+        "--optim.learning-rate or, for a GAN, a stronger penalty of its discriminator"
+    )
+
+
+# Before the training ----------------------------------------------------------------------------------------------------
+
+
+def _checked(train: TrainConfig) -> list[str]:
+    """The metrics that are asked for, where they need nothing but what a training has."""
+    names = metric_names(train.evaluate_metrics)
+    for name in names:
+        needs = PAIR_METRICS[name].needs if name in PAIR_METRICS else "truth"
+        if needs != "truth":
+            raise ConfigError("metrics", f"got {name}, but a training has no {needs} to measure it by; triptych evaluate measures it")
+    return names
+
+
+def _space(train: TrainConfig) -> str:
+    return train.evaluate_features or (INCEPTION if FID in train.evaluate_metrics else default_space())
+
+
+def _reference(made: _Made, names: Sequence[str], train: TrainConfig) -> _Remembered | None:
+    """The real images, where one of the metrics asks for them."""
+    if not any(needs_reference(name, made) for name in names):
+        return None
+    images = model_reference(made.run, split=train.evaluate_split, settings=made.maker.settings, most=train.evaluate_reference)
+    reference = _Remembered(images, images.name)
+    check_sizes(made, reference)
+    return reference
+
+
+_SETTINGS = {"metrics": "evaluate_metrics", "features": "evaluate_features", "split": "evaluate_split", "count": "evaluate_count"}
+
+
+@contextmanager
+def _named_as_in_training() -> Iterator[None]:
+    """Within it a ConfigError names the settings of the training."""
+    try:
+        yield
+    except ConfigError as error:
+        setting = f"train.{_SETTINGS[error.setting]}" if error.setting in _SETTINGS else "train.evaluate_every"
+        raise ConfigError(setting, error.reason.removesuffix(OR_NAMED)) from None
+
+
+# The two sides ----------------------------------------------------------------------------------------------------------
+
+
+class _Trained(StoredRun):
+    """The run that is trained: its model is at hand, and no checkpoint need be there."""
+
+    def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
+        self._paths, self.config, self.spec, self.recipe = directory, config, spec, None
+        self.outline, self._world = model, world
+
+    def origin(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, str | int]:
+        return {"images": 0, "weights": "", "hash": ""}  # they change
+
+    def open(self, loading: Loading) -> Opened:
+        return Opened(self.outline, self.spec, self._world, self.origin(), loading, self.config.train.batch_size)
+
+
+class _Made(RunSide):
+    """What the model makes with its weights of now."""
+
+    def __init__(self, run: _Trained, train: TrainConfig) -> None:
+        super().__init__(run, ImageRequest(), Loading(precision=cast(Precision, train.precision)))
+        self.small = np.zeros((0, 1, 1, 1), np.uint8)
+        "The images that were looked at last, at most 32 pixels wide and high."
+        self._pause: Callable[[], None] = lambda: None
+        most = self.maker.most or train.evaluate_count
+        self.decide(min(train.evaluate_count, most), reference=0)
+
+    @property
+    def pictures(self) -> ModelImages:
+        if self._images is None:
+            self._images = self.maker.made(self.run.open(self._loading), len(self), lambda step, steps: self._pause())
+        return self._images
+
+    def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
+        self._images = None  # of the weights before
+        done: tuple[float, float] = (0, len(self))
+
+        def told(*now: float) -> None:
+            nonlocal done
+            done = now[0], now[1]
+            progress(*done)
+
+        self._pause = lambda: progress(*done)  # between the steps of a sampler, which may be many
+        found = looked_at(self.pictures, [*looks, _SMALL], world=world, progress=told)
+        self.small = found.pop("small")
+        return found
+
+
+class _Remembered(PictureSide):
+    """The real images; what a network says of them stays in memory, and so does what metrics make of that."""
+
+    def __init__(self, pictures: Pictures, name: str) -> None:
+        super().__init__(pictures, name)
+        self._known: dict[str, FeatureSet] = {}
+
+    def features(self, embedder: Embedder, output: str, *, each: bool, world: World, progress: Watch) -> FeatureSet:
+        if output not in self._known:
+            self._known[output] = super().features(embedder, output, each=each, world=world, progress=progress)
+        return self._known[output]

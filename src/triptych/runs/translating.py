@@ -24,8 +24,8 @@ from triptych.core.model import Example, Sampler, Translator, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.images import Data
-from triptych.engine.distributed import World
 from triptych.engine.callables import Grid
+from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_kept, check_place, save_npz, writing

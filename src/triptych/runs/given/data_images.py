@@ -55,7 +55,8 @@ def model_reference(
     """The real images that those of the run's model should be like: of a model between two domains those that it translates to.
 
     `split`: None for the images of the training; of a few-shot model the held-out ones, whose classes its images have. `settings`: of a
-    translation, which say its direction. `most`: of so many images of a split, spread evenly over it. Raises ConfigError or DataError where there are none.
+    translation, which say its direction. `most`: of so many images at most, spread evenly over all. Raises ConfigError or DataError where
+    there are none.
     """
     config = run.config.data
     data = reopened(config, run.spec)
@@ -65,7 +66,9 @@ def model_reference(
     wanted = {"train": [data.train], "validation": [data.validation], "all": [data.train, data.validation]}[split]
     name = f"{_SPLITS[split]} of {config.path or 'the built-in digits'}"
     sets = [_target(images, settings) for images in wanted if images is not None]
-    return SplitPictures(name, config, split, [images if most is None or len(images) <= most else Spread(images, most) for images in sets], data.spec)
+    return SplitPictures(
+        name, config, split, [images if most is None or len(images) <= most else Spread(images, most) for images in sets], data.spec
+    )
 
 
 def _target(images: ImageSet, settings: Config | None) -> ImageSet:
