@@ -260,7 +260,7 @@ def test_a_process_that_did_not_hear_a_signal_hears_of_it():
 
         class Both(Other):
             def gather(self, value: Any) -> list[Any]:
-                return [value, []]
+                return [value, Stopped()]
 
         with pytest.raises(Stopped):
             made_by_all(Both(0, 2, torch.device("cpu")), make)
