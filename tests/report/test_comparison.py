@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.report.html_pages import read_page
-from tests.report.made_runs import evaluated, made_run
+from tests.report.made_runs import LINES, evaluated, made_run
 from triptych.cli.main import main
 from triptych.report.comparison import comparison_page, short_names
 from triptych.report.intervals import interval_chart
 from triptych.report.measured import Figure
+from triptych.report.run_report import RunReader, report_page
 
 FLOW = (
     {"images": 500, "time": 7_000.0, "likelihood/loss": 4.0, "learning_rate": 1e-3, "images_per_second": 400.0},
@@ -99,6 +102,27 @@ def test_what_comes_from_files_is_text(tmp_path: Path) -> None:
     page = comparison_page(roots)
     assert "\x1b" not in page and "<script>alert" not in page and "<i>x" not in page
     assert read_page(page).text.count("alert(1)</script>\\x1b[2J") > 6
+
+
+DEEP: dict[str, Any] = {}
+for _ in range(300):
+    DEEP = {"x": DEEP}
+STRANGE = (None, True, -1, 1e308, -1e308, 5e-324, 10**30, "", "nan", "-inf", [], [1, [2]], {}, DEEP, "x" * 5_000)
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: str(value)[:12])
+def test_no_value_is_too_strange_for_a_page(value: Any, tmp_path: Path) -> None:
+    lines = [{"images": 100, "time": value, "a/loss": 1.0}, {"images": value, "a/loss": 2.0}, {"images": 150, "a/loss": value}]
+    roots = [made_run(tmp_path / "a", lines=[*LINES, *lines, {"resumed_at": value}]), made_run(tmp_path / "b")]
+    document = json.loads((roots[0] / "config.json").read_text())
+    for k, section in enumerate(("recipe", "model", "data", "train", "spec")):
+        other = dict.fromkeys(document[section], value) if isinstance(document[section], dict) else value
+        (roots[0] / "config.json").write_text(json.dumps(document | {section: value if k % 2 else other}))
+        evaluated(roots[0], "a", {"kid": {"value": value, "error": 1.0}, "fid": {"value": 1.0, "error": value}}, steps=value)
+        evaluated(roots[0], "b", {"kid": {"value": 1.0, "details": value}}, seconds=value, weights={"images": value}, x=value)
+        evaluated(roots[1], "c", {"kid": {"value": 2.0, "error": 0.5}}, steps=3)
+        read_page(report_page(RunReader(roots[0])))
+    read_page(comparison_page(roots))
 
 
 def test_the_command(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

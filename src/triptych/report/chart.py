@@ -15,6 +15,8 @@ COLOURS = 8
 """Colours of the style, c0 to c7; further lines begin again, dashed."""
 _LOGARITHMIC = 30.0
 """Positive values whose largest is so many times the smallest are drawn on a logarithmic axis."""
+_NOTHING = 1e-100
+"""Differences below are none."""
 _SPIKE = 3.0
 """Values so many times as far out as 96 % of all are cut off, so that the rest can be seen."""
 
@@ -116,7 +118,7 @@ def drawing(
 ) -> Drawing:
     """The lines on axes that hold them. `x_ticks`: "number", "count" (12k, 3M); `marks`: x and what happened there."""
     xs = [x for line in lines for x, _ in line.points]
-    x_scale = Scale(*_widened(min(xs), max(xs)), LEFT, WIDTH - RIGHT)
+    x_scale = Scale(*widened(min(xs), max(xs)), LEFT, WIDTH - RIGHT)
     y_scale = _y_scale(lines, from_zero=from_zero)
     shapes = [_shape(line, place, x_scale, y_scale) for place, line in enumerate(lines)]
     label = counted if x_ticks == "count" else plain
@@ -131,11 +133,12 @@ def drawing(
     )
 
 
-def _widened(low: float, high: float) -> tuple[float, float]:
-    """Two ends that differ."""
-    if high > low:
+def widened(low: float, high: float) -> tuple[float, float]:
+    """Two ends that differ by as much as an axis can show."""
+    largest = max(abs(low), abs(high))
+    if high - low > max(1e-9 * largest, _NOTHING):
         return low, high
-    margin = abs(low) * 0.1 or 1.0
+    margin = 0.1 * largest if largest > _NOTHING else 1.0
     return low - margin, high + margin
 
 
@@ -144,13 +147,13 @@ def _y_scale(lines: Sequence[Line], *, from_zero: bool) -> Scale:
     ends = [y + side * error for line in lines if line.errors for (_, y), error in zip(line.points, line.errors, strict=True)
             for side in (-1, 1) if error is not None]  # fmt: skip
     low, high = values[0], values[-1]
-    if low > 0 and high / low > _LOGARITHMIC and not from_zero:
+    if low > _NOTHING and high / low > _LOGARITHMIC and not from_zero:
         return Scale(low * 0.9, high * 1.1, HEIGHT - BOTTOM, TOP, logarithmic=True)
     inner_low, inner_high = values[int(0.02 * (len(values) - 1))], values[math.ceil(0.98 * (len(values) - 1))]
     reach = _SPIKE * (inner_high - inner_low)
     if reach > 0:
         low, high = max(low, inner_low - reach), min(high, inner_high + reach)
-    low, high = _widened(min([low, *ends]), max([high, *ends]))
+    low, high = widened(min([low, *ends]), max([high, *ends]))
     if from_zero:
         low = min(low, 0.0)
     margin = 0.05 * (high - low)

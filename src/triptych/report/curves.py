@@ -15,6 +15,9 @@ from triptych.report.growing import GrowingFile
 MOST_POINTS = 400
 """Of a curve; one that reaches it is thinned to half as many."""
 _MOST_CURVES = 300
+_MOST_COUNTED = 10**15  # images, and seconds
+LARGEST = 1e100
+"""A number from here on counts as infinite: axes could not hold it."""
 
 
 class Point(NamedTuple):
@@ -40,7 +43,7 @@ class Curve:
     def add(self, point: Point) -> None:
         """Takes the value of one more line."""
         self.newest = point.value
-        if not math.isfinite(point.value):
+        if not abs(point.value) < LARGEST:
             self.not_finite += 1
             return
         self._waiting.append(point)
@@ -95,14 +98,16 @@ class Curves:
     def _take(self, line: str) -> None:
         try:
             values = measured(parsed_json(line))
+            images, seconds = values.get("images", 0), float(values.get("time", self.seconds))
+            if not (0 <= images < _MOST_COUNTED and 0 <= seconds < _MOST_COUNTED):
+                raise ValueError
         except ValueError:
             self._damaged += bool(line.strip("\0 "))
             return
         if "resumed_at" in values:
             self._resumed(values["resumed_at"])
             return
-        self.images_seen = images = values["images"]
-        self.seconds = seconds = float(values.get("time", self.seconds))
+        self.images_seen, self.seconds = images, seconds
         for name, value in values.items():
             if name in ("images", "time"):
                 continue

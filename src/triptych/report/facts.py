@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.core.config import spelled
-from triptych.core.errors import CheckpointError, UserError
+from triptych.core.errors import CheckpointError
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -18,6 +18,7 @@ from triptych.recipes.config import RunConfig
 _SECTIONS = ("model", "data", "train", "optim", "log")
 _MOST_SETTINGS = 2_000
 _MOST_CLASSES = 12
+_DEEPEST = 16
 _ABSENT = "(not there)"
 
 
@@ -112,17 +113,17 @@ def _settings_of_recipe(name: str) -> dict[str, Any]:
 def _verbs(document: Mapping[str, Any]) -> frozenset[str]:
     try:
         return RunConfig.from_dict({name: document[name] for name in _SECTIONS if name in document}).model.verbs()
-    except (UserError, TypeError, RecursionError):  # of another version, or damaged
+    except Exception:  # of another version, or damaged: its commands are those of every run
         return frozenset()
 
 
-def flattened(document: Any, prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by their dotted names; lists stay whole."""
-    if not isinstance(document, dict):
+def flattened(document: Any, prefix: str = "", depth: int = _DEEPEST) -> dict[str, Any]:
+    """The values of nested tables by their dotted names; lists, and what lies deeper than a run's settings do, stay whole."""
+    if not isinstance(document, dict) or depth == 0:
         return {prefix.rstrip("."): document}
     found: dict[str, Any] = {}
     for name, value in document.items():
-        found |= flattened(value, f"{prefix}{name}.")
+        found |= flattened(value, f"{prefix}{name}.", depth - 1)
     return found
 
 
@@ -159,7 +160,8 @@ def _images(spec: Any) -> Iterator[str]:
         return
     height, width = spec.get("image_size"), spec.get("width")
     yield f"{height} x {width or height} pixels"
-    yield {1: "grey", 3: "RGB"}.get(spec.get("channels"), f"{spec.get('channels')} channels")  # type: ignore[arg-type]
+    channels = spec.get("channels")
+    yield "grey" if channels == 1 else "RGB" if channels == 3 else f"{channels} channels"
     classes, names = spec.get("num_classes"), spec.get("class_names")
     if classes is None:
         yield "no classes"

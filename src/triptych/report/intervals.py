@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from triptych.report.chart import COLOURS, RIGHT, WIDTH, Scale, Tick, plain, round_values
+from triptych.report.chart import COLOURS, RIGHT, WIDTH, Scale, Tick, plain, round_values, widened
 from triptych.report.measured import Figure
 
 _ROW = 44
@@ -39,7 +39,8 @@ def interval_chart(title: str, sentence: str, figures: Sequence[tuple[int, str, 
     """The chart of (number of the run, its name, its figure), one row each, on one axis; the values are finite."""
     ends = [end for _, _, figure in figures for end in (figure.interval or (figure.value, figure.value))]
     low, high = min(ends), max(ends)
-    margin = 0.08 * (high - low) or abs(low) * 0.1 or 1.0
+    low, high = widened(low, high)
+    margin = 0.08 * (high - low)
     scale = Scale(low - margin, high + margin, 14, WIDTH - RIGHT - 2)
     rows = []
     for row, (place, name, figure) in enumerate(figures):

@@ -10,6 +10,7 @@ from typing import Any
 
 from triptych.core.errors import one_line
 from triptych.core.reading import parsed_json, read_regular
+from triptych.report.curves import LARGEST
 from triptych.report.facts import flattened, spelled_value
 
 NORMAL_95 = 1.96
@@ -64,7 +65,7 @@ class Evaluation:
 def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
     """The evaluations in a folder, by images seen and then by age, and a line for each file that cannot be read."""
     try:
-        files = sorted((path for path in folder.glob("*.json") if not path.name.startswith(".")), key=lambda path: path.stat().st_mtime)
+        files = sorted((path for path in folder.glob("*.json") if not path.name.startswith(".")), key=_age)
     except OSError as error:
         return [], [f"evaluations cannot be read: {error.strerror or error}"]
     found: list[Evaluation] = []
@@ -75,6 +76,13 @@ def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             notes.append(f"evaluations/{path.name} cannot be read: {one_line(error)}")
     return sorted(found, key=lambda each: -1 if each.images_seen is None else each.images_seen), notes
+
+
+def _age(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:  # a link that leads nowhere: to read it says so
+        return 0.0
 
 
 def _read(path: Path) -> Iterator[Evaluation]:
@@ -132,7 +140,10 @@ def _tables(values: Any) -> list[tuple[str, dict[str, Any]]]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is no number")
-    return float(value)  # also "nan", as other files of a run have it
+    number = float(value)  # also "nan", as other files of a run have it
+    if math.isfinite(number) and abs(number) >= LARGEST:
+        raise ValueError(f"{number} is too large")
+    return number
 
 
 def _error(value: Any) -> float | None:
@@ -150,7 +161,8 @@ def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
     """The first number whose dotted name ends with one of `names`."""
     for name in names:
         for key, value in protocol.items():
-            if key.rpartition(".")[2] == name and isinstance(value, int | float) and not isinstance(value, bool):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if number and key.rpartition(".")[2] == name and abs(value) < LARGEST:
                 return float(value)
     return None
 
