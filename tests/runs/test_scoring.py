@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.processes import run_together
 from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import open_space
 from triptych.evaluation.set_metric import SET_METRICS
-from triptych.runs import Run, score
+from triptych.runs import Run, open_run, score
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
@@ -261,3 +264,44 @@ def test_where_samples_cannot_be_kept(tiny: Any, tmp_path: Path) -> None:
             score(subject, reference, metrics=["frechet"], features="random", keep_samples=place, **given)
         assert line in str(error.value)
     assert (tmp_path / "photos" / "000001.png").read_bytes() == b"mine"
+
+
+def score_together(run: Path, out: Path, cache: Path, ends_after: int | None) -> int:
+    os.environ["TRIPTYCH_CACHE"] = str(cache)
+    torch.set_num_threads(1)
+    from triptych.runs import model_images
+
+    draw, drawn = model_images.draw, list[range]()
+
+    def dying(model: Any, request: Any, part: range, *more: Any) -> np.ndarray:
+        drawn.append(part)
+        if ends_after is not None and len(drawn) > ends_after:
+            os._exit(0)  # as by kill -9
+        return draw(model, request, part, *more)
+
+    model_images.draw = dying
+    opened = open_run(run)
+    score(opened, metrics=NAMES, features="random", count=80, batch_size=7, out=out, settings=SETTINGS, **asked(opened, seed=3))
+    return 0
+
+
+NAMES = ["frechet", "psnr"]
+
+
+@pytest.mark.slow
+def test_processes_batches_and_a_kill_change_no_figure(tiny: Any, tmp_path: Path) -> None:
+    """To the last bit: every image is made, and seen, in the same batches."""
+    runs = [tmp_path / name for name in ("alone", "together", "killed")]
+    for copy in runs:
+        shutil.copytree(tiny("upsample-digits").directory, copy, ignore=shutil.ignore_patterns("evaluations"))
+    first = open_run(runs[0])
+    alone = score(first, metrics=NAMES, features="random", settings=SETTINGS, count=80, **asked(first, seed=3))
+    for path, processes, ends_after in ((runs[1], 2, None), (runs[2], 1, 2)):
+        out = tmp_path / f"{path.name}.json"
+        run_together(processes, score_together, path, out, tmp_path / "cache", ends_after)
+        if ends_after is not None:
+            assert not out.exists() and list((path / "evaluations" / "features").glob(".*.partial-*"))
+            run_together(1, score_together, path, out, tmp_path / "cache", 1)  # one group was missing
+        figures = json.loads(out.read_text())["figures"]
+        assert figures["fd-random"]["value"] == pytest.approx(alone.figures["fd-random"].value, rel=1e-12)
+        assert figures["psnr"]["value"] == alone.figures["psnr"].value
