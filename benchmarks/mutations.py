@@ -373,8 +373,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/model_images.py", "first = part.start // answers", "first = part.start"),
     ("runs/model_images.py", "[item // answers for item in items]", "list(items)"),
     ("runs/given/data_images.py", 'return 1 if getattr(settings, "direction", "a-to-b") == "a-to-b" else 0', "return 0", "tests/runs/test_model_images.py"),
-    ("runs/single_images.py", "item % self.step == 0 and", "", "tests/runs/test_single_images.py"),
-    ("runs/single_images.py", "and item + self.step <= count", "", "tests/runs/test_single_images.py"),
     ("runs/single_images.py", "found[: whole : self.step]", "found[: self.step]", "tests/runs/test_single_images.py"),
     ("runs/scoring.py", 'if document["digest"] != digest:', "if False:"),
     ("runs/scoring.py", "elif metric.reference == \"features\" and", "elif False and"),

@@ -86,6 +86,9 @@ def test_several_answers_to_each_input_follow_one_another(styled: Run) -> None:
     assert close(images[:4], np.asarray(answers[0]))
     assert np.abs(images[4].astype(int) - halved(inputs[1])).max() < 40
     assert maker_of(styled, ImageRequest(style_count=4)).most == 4 * len(held)
+    further = made(styled, 44, style_count=4).images(range(32, 44))  # in the second chunk
+    answers = styled.translate({"images": Spread(held, 11).batch(np.arange(11)).images}, style_count=4, device="cpu").images
+    assert close(further, np.concatenate(answers[8:]))
 
 
 def test_between_two_domains_each_image_counts_once(tiny: Any) -> None:

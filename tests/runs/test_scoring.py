@@ -219,8 +219,14 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["samples", "samples.npz"])
 def test_kept_samples_are_those_that_are_measured(tiny: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, place = tiny("adm-digits"), tmp_path / name
+    drawn: list[range] = []
+    from triptych.runs import model_images
+
+    draw = model_images.draw
+    monkeypatch.setattr(model_images, "draw", lambda model, request, part, *more: drawn.append(part) or draw(model, request, part, *more))
     given = {"metrics": ["frechet", "copies"], "features": "random", "count": 35, **asked(run, seed=7)}
     scores = run.score(**given, keep_samples=place, out=tmp_path / "a.json")
+    assert drawn == [range(32), range(32, 64)]  # not once more to be measured
     images = maker_of(run, given["request"]).made(run.open(Loading(device="cpu")), 35).images(range(35))
     if place.suffix:
         kept = np.load(place)
@@ -236,17 +242,13 @@ def test_kept_samples_are_those_that_are_measured(tiny: Any, tmp_path: Path, nam
     made, real = (shown[gap * factor :, left * factor :][: 8 * factor, : 8 * factor][::factor, ::factor] for left in (2 * gap + 8, gap))
     assert np.array_equal(made, images[first["made"], :, :, 0])
     assert np.array_equal(real, model_reference(run).images([first["reference"]])[0, :, :, 0])
-    drawn: list[range] = []
-    from triptych.runs import model_images
-
-    draw = model_images.draw
-    monkeypatch.setattr(model_images, "draw", lambda model, request, part, *more: drawn.append(part) or draw(model, request, part, *more))
+    drawn.clear()
     again = run.score(**given, keep_samples=place, out=tmp_path / "a.json")
     assert again.already and again.figures["fd-random"].value == scores.figures["fd-random"].value
     assert drawn == ([] if place.suffix else [range(32)])  # the one that was missing
     assert not place.is_dir() or (place / "000004.png").is_file()
-    without = run.score(**given | {"count": 36}, out=tmp_path / "b.json")
-    assert without.figures["fd-random"].value != scores.figures["fd-random"].value
+    without = run.score(**given | {"count": 36}, out=tmp_path / "a.json")  # another request of that name
+    assert not without.already and without.figures["fd-random"].value != scores.figures["fd-random"].value
 
 
 def test_where_samples_cannot_be_kept(tiny: Any, tmp_path: Path) -> None:
