@@ -201,6 +201,30 @@ def test_evaluations_that_can_be_compared_share_a_table(tmp_path: Path) -> None:
     assert "kid by network calls" in page.text and "kid by seconds" in page.text and "not all were measured alike" in page.text
 
 
+def test_a_sweep_is_shown_once(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    parts = []
+    for scale in (1.0, 2.0, 4.0):
+        figures = {"kid": {"value": scale / 100, "error": 0.001, "pairs": [1, 2], "details": {"count": 5}}}
+        protocol = {"sampler": {"steps": 10, "guidance_scale": scale}, "weights": {"images": 100}, "seed": 0}
+        parts.append(
+            {"setting": "guidance-scale", "value": scale, "figures": figures, "missing": {"fid": "no network"}, "protocol": protocol}
+        )
+    for k, part in enumerate(parts[:2]):
+        evaluated(run, f"one{k}", part["figures"], **part["protocol"])
+    (run / "evaluations/sweep.json").write_text(json.dumps({"format": 1, "sweep": parts}))
+    page = read_page(write_report(run))
+    assert sorted(page.values) == [0.001, 0.001, 0.001, 0.01, 0.02, 0.04], "of two there are files of their own"
+    assert "kid by guidance_scale" in page.text and "kid by network calls" not in page.text
+    assert "fid is missing: no network" in page.text and "count 5" in page.text and "pairs" not in page.text
+
+
+def test_figures_measured_in_training_have_curves(tmp_path: Path) -> None:
+    lines = [*LINES, {"images": 260, "time": 6.0, "evaluation/kid": 0.1, "evaluation/kid_error": 0.01, "evaluation/near-equal": 0.0}]
+    page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))
+    assert "Evaluation: kid" in page.text and "Evaluation: near-equal" in page.text and "kid_error" not in page.text
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = made_run(tmp_path / "a")
     assert main(["report", str(run)]) == 0

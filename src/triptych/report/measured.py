@@ -18,7 +18,7 @@ NORMAL_95 = 1.96
 _MOST_BYTES = 2**24
 _MOST_FILES = 200
 _MOST_FIGURES = 100
-_ASIDE = ("figures", "metrics", "protocol", "arrays", "format", "sweep", "missing")
+_ASIDE = ("figures", "metrics", "protocol", "arrays", "format", "sweep", "missing", "digest", "setting", "value")
 _IMAGES = ("images_seen", "checkpoint.images", "weights.images", "weights.images_seen", "made.images_seen")
 
 
@@ -54,8 +54,14 @@ class Evaluation:
     seconds: float | None
     pictures: tuple[Path, ...] = ()
     "Pictures that were written beside it."
+    sampler: Mapping[str, float] = field(default_factory=dict)
+    "The numbers among the sampler's settings."
     missing: Mapping[str, str] = field(default_factory=dict)
     "Why figures that were asked for are not there."
+
+    def repeats(self, other: Evaluation) -> bool:
+        """Whether the other has the same figures of the same weights, by the same calls."""
+        return (self.figures, self.images_seen, self.calls) == (other.figures, other.images_seen, other.calls)
 
     def same_protocol(self, other: Evaluation) -> bool:
         """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
@@ -69,12 +75,15 @@ def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
     except OSError as error:
         return [], [f"evaluations cannot be read: {error.strerror or error}"]
     found: list[Evaluation] = []
+    swept: list[Evaluation] = []
     notes = [f"{len(files) - _MOST_FILES} older files of evaluations are left out"] if len(files) > _MOST_FILES else []
     for path in files[-_MOST_FILES:]:
         try:
-            found += _read(path)
+            for evaluation, of_a_sweep in _read(path):
+                (swept if of_a_sweep else found).append(evaluation)
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             notes.append(f"evaluations/{path.name} cannot be read: {one_line(error)}")
+    found += [each for each in swept if not any(each.repeats(other) for other in found)]
     return sorted(found, key=lambda each: -1 if each.images_seen is None else each.images_seen), notes
 
 
@@ -85,7 +94,8 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _read(path: Path) -> Iterator[Evaluation]:
+def _read(path: Path) -> Iterator[tuple[Evaluation, bool]]:
+    """The evaluations of a file, and whether they are of a sweep: these may have files of their own too."""
     document = parsed_json(read_regular(path, most=_MOST_BYTES))
     if not isinstance(document, dict):
         raise ValueError("no table of figures")
@@ -93,7 +103,7 @@ def _read(path: Path) -> Iterator[Evaluation]:
     swept = document.get("sweep")
     parts = [part for part in swept if isinstance(part, dict)] if isinstance(swept, list) else []
     for part in parts or [document]:
-        yield _evaluation(path, {**document, **part}, pictures)
+        yield _evaluation(path, {**document, **part}, pictures), bool(parts)
 
 
 def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]) -> Evaluation:
@@ -116,6 +126,11 @@ def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]
         calls=calls,
         seconds=_last_number(protocol, "sampling_seconds", "seconds"),
         pictures=pictures,
+        sampler={
+            name.removeprefix("sampler."): float(value)
+            for name, value in protocol.items()
+            if name.startswith("sampler.") and _is_number(value) and abs(value) < LARGEST
+        },
         missing={name: spelled_value(reason) for name, reason in flattened(document.get("missing") or {}).items() if name},
     )
 
@@ -137,8 +152,12 @@ def _tables(values: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(name, table) for name, table in values.items() if isinstance(table, dict)] if isinstance(values, dict) else []
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if not _is_number(value) and not isinstance(value, str):
         raise ValueError(f"{value!r} is no number")
     number = float(value)  # also "nan", as other files of a run have it
     if math.isfinite(number) and abs(number) >= LARGEST:
@@ -152,17 +171,17 @@ def _error(value: Any) -> float | None:
 
 
 def _details(values: Mapping[str, Any], *without: str) -> dict[str, str]:
-    rest = {name: value for name, value in values.items() if name not in without and value is not None}
-    rest |= rest.pop("details", None) or {}
-    return {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in flattened(rest).items()}
+    further = values.get("details")
+    rest = dict(values) | (further if isinstance(further, dict) else {})
+    told = {name: value for name, value in rest.items() if name not in without and isinstance(value, int | float | str)}
+    return {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in told.items()}
 
 
 def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
     """The first number whose dotted name ends with one of `names`."""
     for name in names:
         for key, value in protocol.items():
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number and key.rpartition(".")[2] == name and abs(value) < LARGEST:
+            if key.rpartition(".")[2] == name and _is_number(value) and abs(value) < LARGEST:
                 return float(value)
     return None
 

@@ -9,8 +9,9 @@ from triptych.report.chart import Chart, Line, counted, drawing, legend, plain
 from triptych.report.curves import Curve, Point
 from triptych.report.measured import NORMAL_95
 
-VALIDATION = "validation/"
-STANDARD_ERROR = "_standard_error"
+VALIDATION, EVALUATION = "validation/", "evaluation/"
+STANDARD_ERROR, ERROR = "_standard_error", "_error"
+"""What the names of the standard errors of validations and of evaluations end with."""
 _QUARTERS = tuple(f"_q{k}" for k in range(4))
 _MOST_LINES = 8
 _MOST_CHARTS = 24
@@ -54,9 +55,10 @@ class Other:
 
 def panels(curves: Mapping[str, Curve], label: Callable[[str], str] = lambda name: name) -> Iterator[Panel]:
     """The panels of a run's curves, the most telling first; `label` turns a name of metrics.jsonl into one of the legend."""
-    training = {name: curve for name, curve in curves.items() if not name.startswith(VALIDATION) and curve.points + curve.drawn()}
+    training = {name: curve for name, curve in curves.items() if not name.startswith((VALIDATION, EVALUATION)) and curve.drawn()}
     yield from _losses(training, curves)
     yield from _validations(curves)
+    yield from _evaluations(curves)
     yield from _terms(training)
     yield from _quarters(training)
     for ending, other in OTHERS.items():
@@ -101,6 +103,15 @@ def _validations(curves: Mapping[str, Curve]) -> Iterator[Panel]:
         if name.startswith(VALIDATION) and not short.endswith((STANDARD_ERROR, *_QUARTERS)) and not _repeats(curves, name, curve):
             found.append(Drawn(short, curve, curves.get(f"{name}{STANDARD_ERROR}")))
     yield Panel("Validation", "The terms of the loss on images that are not trained on; bands are 95 % intervals.", found)
+
+
+def _evaluations(curves: Mapping[str, Curve]) -> Iterator[Panel]:
+    """A panel for each figure that is measured while the run is trained."""
+    for name, curve in curves.items():
+        if name.startswith(EVALUATION) and not name.endswith(ERROR):
+            figure = name.removeprefix(EVALUATION)
+            drawn = Drawn(figure, curve, curves.get(f"{name}{ERROR}"))
+            yield Panel(f"Evaluation: {figure}", "Measured on samples while the run was trained; the band is a 95 % interval.", [drawn])
 
 
 def _terms(training: Mapping[str, Curve]) -> Iterator[Panel]:

@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from triptych.report.chart import Chart, Line, drawing, legend
 from triptych.report.measured import NORMAL_95, Evaluation, Figure
 
 _MOST_CHARTS = 18
-_AGAINST: tuple[tuple[str, str, str, Callable[[Evaluation], float | None]], ...] = (
-    ("network calls", "network calls for a sample", "More calls cost more time.", lambda each: each.calls),
-    ("seconds", "seconds", "The time that the evaluation took.", lambda each: each.seconds),
-    ("images seen", "images seen by the weights", "How the figure changed while the run was trained.", lambda each: each.images_seen),
+Along = Callable[[Evaluation], float | None]
+
+
+@dataclass(frozen=True)
+class Against:
+    """What a figure is drawn against."""
+
+    title: str
+    label: str
+    sentence: str
+    along: Along
+    ticks: Literal["number", "count"] = "number"
+
+
+_AGAINST = (
+    Against("network calls", "network calls for a sample", "More calls cost more time.", lambda each: each.calls),
+    Against("seconds", "seconds", "The time that the evaluation took.", lambda each: each.seconds),
+    Against(
+        "images seen", "images seen by the weights", "How the figure changed in training.", lambda each: each.images_seen, ticks="count"
+    ),
 )
 
 
@@ -23,17 +42,23 @@ def sweeps(runs: Mapping[str, Sequence[Evaluation]]) -> list[Chart]:
 
 def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
     names = dict.fromkeys(figure.name for found in runs.values() for each in found for figure in each.figures)
+    settings = dict.fromkeys(name for found in runs.values() for each in found for name in each.sampler if name != "steps")
+    sampler = [Against(name, name, "A setting of the sampler.", partial(_setting, name=name)) for name in settings]
     for name in names:
-        for title, label, sentence, along in _AGAINST:
-            lines = list(_lines(runs, name, along))
+        for against in (*_AGAINST, *sampler):
+            lines = list(_lines(runs, name, against.along))
             if len({x for line in lines for x, _ in line.points}) < 2:
                 continue
-            drawn = drawing(lines, x_label=label, x_ticks="count" if along is _AGAINST[-1][-1] else "number")
-            several = len(runs) > 1
-            yield Chart(f"{name} by {title}", sentence, "", {"always": drawn}, legend(lines) if several else [], _notes(runs, name, along))
+            drawn = drawing(lines, x_label=against.label, x_ticks=against.ticks)
+            shown = legend(lines) if len(runs) > 1 else []
+            yield Chart(f"{name} by {against.title}", against.sentence, "", {"always": drawn}, shown, _notes(runs, name, against.along))
 
 
-def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Callable[[Evaluation], float | None]) -> Iterator[Line]:
+def _setting(evaluation: Evaluation, *, name: str) -> float | None:
+    return evaluation.sampler.get(name)
+
+
+def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Along) -> Iterator[Line]:
     for place, (run, found) in enumerate(runs.items()):
         known = [(along(each), figure) for each in found for figure in _named(each, name)]
         places = sorted(((x, figure) for x, figure in known if x is not None), key=lambda place: place[0])
@@ -47,7 +72,7 @@ def _named(evaluation: Evaluation, name: str) -> Iterator[Figure]:
     yield from (figure for figure in evaluation.figures if figure.name == name and math.isfinite(figure.value))
 
 
-def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Callable[[Evaluation], float | None]) -> list[str]:
+def _notes(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Along) -> list[str]:
     measured = [each for found in runs.values() for each in found if along(each) is not None and any(_named(each, name))]
     alike = all(each.same_protocol(measured[0]) for each in measured)
     return [] if alike else ["not all were measured alike: see the protocols"]
