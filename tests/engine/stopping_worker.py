@@ -1,14 +1,13 @@
-"""Run by torchrun: a toy is stopped within a grid by a signal that one process hears, goes on, and ends. Argument: folder."""
+"""Several processes: a toy is stopped within a grid by a signal that one process hears, goes on, and ends."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 from tests.engine.toys import Denoiser, make_loop, resumed, run, seeded, stop_after
 from triptych.engine.config import LogConfig
-from triptych.engine.distributed import World, close_world, open_world
+from triptych.engine.distributed import World, open_world
 from triptych.engine.progress import Watch
 from triptych.engine.signals import StopRequest, made_by_all
 
@@ -41,6 +40,5 @@ def stop_one_of(world: World, folder: Path) -> None:
     run(resumed(folder / "broken", Denoiser(), world=world, grids={"": lambda path, watch: path.touch()}, **SETTINGS))
 
 
-if __name__ == "__main__":
-    stop_one_of(open_world("cpu"), Path(sys.argv[1]))
-    close_world()
+def main(folder: Path) -> None:
+    stop_one_of(open_world("cpu"), folder)

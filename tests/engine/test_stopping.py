@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine import stopping_worker
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
-from tests.processes import run_torchrun
+from tests.processes import run_together
 from triptych.core.errors import Stopped
 from triptych.engine import signals
 from triptych.engine.callables import Evaluated, Evaluation
@@ -269,8 +270,7 @@ def test_a_process_that_did_not_hear_a_signal_hears_of_it():
 @pytest.mark.slow
 @pytest.mark.xdist_group("torchrun")
 def test_two_processes_stop_where_one_hears_a_signal_and_go_on_as_if_it_had_not_been(tmp_path):
-    done = run_torchrun(2, "tests/engine/stopping_worker.py", str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_together(2, stopping_worker.main, tmp_path)
     lines = metrics(tmp_path / "unbroken")
     assert [line["images"] for line in lines] == [24, 48, 64] and metrics(tmp_path / "broken") == lines
     ends = [load_checkpoint(checkpoint_path(tmp_path / name / "checkpoints", 64)) for name in ("unbroken", "broken")]

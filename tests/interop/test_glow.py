@@ -85,8 +85,9 @@ def test_every_kind_of_model_comes_over(settings, flags) -> None:
     weights |= {"Variable_1": np.zeros(3), **{f"{name}/ExponentialMovingAverage": 0 * array for name, array in weights.items()}}
     found = from_variables(weights, flags)
     assert found.config == model.config
+    tensors = found.state_dict()
     for name, tensor in model.state_dict().items():
-        assert torch.equal(found.state_dict()[name], tensor), name
+        assert torch.equal(tensors[name], tensor), name
     labels = torch.tensor([4, 1]) if "num_classes" in settings else None
     assert torch.equal(found.bits_per_dim(images(2), labels=labels), model.bits_per_dim(images(2), labels=labels))
 

@@ -78,8 +78,9 @@ def test_weights_averages_and_translations(model: str) -> None:
     run = imported(model, checkpoint(live, average), report=lines.append)
     assert "the state of its optimizers is not taken: they begin anew" in lines
     raw = run.load(weights="raw", device="cpu")
+    found = raw.state_dict()
     for name, tensor in live.state_dict().items():
-        assert torch.equal(raw.state_dict()[name], tensor), name
+        assert torch.equal(found[name], tensor), name
     loaded = run.load(device="cpu")
     generators: Any = (loaded.generator, average.generator)
     for one, other in zip(*(spectral_layers(g) for g in generators), strict=True):

@@ -70,5 +70,6 @@ def test_tensors_of_earlier_versions_are_ignored_where_the_model_says_so() -> No
     assert "steps is not used" in load_fitting_weights(built(COARSE, seed=3), tensors)
     model.obsolete = ("steps",)
     load_weights(model, tensors)
-    assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in model.state_dict().items())
+    expected = source.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
     assert load_fitting_weights(model, tensors) == []

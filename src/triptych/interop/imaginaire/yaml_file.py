@@ -9,6 +9,8 @@ them were read; in the end `unread` names all others.
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -86,7 +88,7 @@ class YamlFile:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self.given = given
-        values = merged(parsed_yaml(DEFAULTS), given)
+        values = merged(copy.deepcopy(_defaults()), given)
         for section in ("gen", "dis"):
             if "common" in values and isinstance(values.get(section), Mapping):
                 values[section] = {"common": values["common"], **values[section]}
@@ -107,6 +109,11 @@ class YamlFile:
             else:
                 ignored.append(pattern if ".*." in pattern else name)
         return unknown, [f"settings without a meaning here: {', '.join(dict.fromkeys(ignored))}"] if ignored else []
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return parsed_yaml(DEFAULTS)
 
 
 def read_yaml(path: str | Path) -> YamlFile:
