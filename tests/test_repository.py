@@ -93,7 +93,7 @@ def imports(path: Path) -> set[str]:
         ("torch.utils.tensorboard", "engine/metric_log.py"),
         ("tensorboard", "engine/metric_log.py"),
         ("wandb", "engine/metric_log.py"),
-        ("matplotlib", "report/"),
+        ("matplotlib", "(nowhere)"),
         ("jinja2", "report/"),
         ("pickle", "(nowhere)"),
         ("torchvision", "(nowhere)"),
