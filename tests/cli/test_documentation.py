@@ -12,6 +12,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 
 from triptych.cli import compare, data, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, score, train, translate
+from triptych.cli.arguments import flag_words
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
@@ -22,6 +23,7 @@ from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.imaginaire.flags import read_flags
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.runs.document import accept_changes
+from triptych.runs.metric_names import metric_names
 
 from .conftest import FakeRuns
 
@@ -88,9 +90,15 @@ def sample_takes(rest: list[str]) -> None:
 
 
 def evaluate_takes(rest: list[str]) -> None:
-    if "--reference" in rest:
-        options, _ = score.configure(rest[0], rest[1:])
-        assert options.reference is not None
+    metrics = flag_words("--metrics", rest)
+    if "--reference" in rest or (metrics and metrics != ["bits-per-dim"]):
+        sampling = load_recipe("munit-mnist" if "munit" in rest[0] else "adm-digits").model
+        settings = getattr(sampling, "sampling", None) or sampling.translation  # type: ignore[attr-defined]
+        options, _ = score.configure(rest[0], rest[1:], sampling=settings if rest[0].startswith("runs/") else None)
+        if metrics:
+            metric_names(metrics)
+        if options.sweep is not None:
+            assert len(score.swept(options.sweep)[1]) > 1
         return
     measured, _ = evaluate.configure(rest[0], rest[1:], data=load_recipe("adm-digits").data)
     assert measured.metrics == ("bits-per-dim",)

@@ -174,14 +174,14 @@ def without_flags(flags: Sequence[str], arguments: Sequence[str]) -> list[str]:
     return kept
 
 
-def configure(images: str, arguments: Sequence[str]) -> tuple[ScoreOptions, Config]:
-    """The options, and the settings of the run's sampler, or translations; none for a set."""
+def configure(images: str, arguments: Sequence[str], *, sampling: Config | None = None) -> tuple[ScoreOptions, Config]:
+    """The options, and the settings of the run's sampler, or translations; none for a set. `sampling`: None for those of the run."""
     return parse(
         arguments,
         prog=f"triptych evaluate {images}",
         description="Measures images. The options after --device are settings of the run's sampler.",
         options=ScoreOptions(),
-        settings=settings_of(open_run(images)) if is_run(images) else Config(),
+        settings=sampling or (settings_of(open_run(images)) if is_run(images) else Config()),
     )
 
 
