@@ -240,7 +240,7 @@ def test_kept_samples_are_those_that_are_measured(tiny: Any, tmp_path: Path, nam
     first = scores.figures["copies"].details["pairs"][0]
     factor, gap = 12, 2  # cells of 96 pixels
     made, real = (shown[gap * factor :, left * factor :][: 8 * factor, : 8 * factor][::factor, ::factor] for left in (2 * gap + 8, gap))
-    assert np.array_equal(made, images[first["made"], :, :, 0])
+    assert np.abs(made.astype(int) - images[first["made"], :, :, 0]).max() <= 1
     assert np.array_equal(real, model_reference(run).images([first["reference"]])[0, :, :, 0])
     drawn.clear()
     again = run.score(**given, keep_samples=place, out=tmp_path / "a.json")

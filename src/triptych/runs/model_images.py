@@ -77,8 +77,9 @@ class ModelImages:
         truth: Callable[[Sequence[int]], np.ndarray] | None = None,
         maps: Callable[[Sequence[int]], np.ndarray] | None = None,
         answers: int = 1,
+        any_range: bool = False,
     ) -> None:
-        """`make`: a whole chunk, uint8 (b, h, w, c), from its numbers, of which the last may lie behind the end."""
+        """`make`: a whole chunk, uint8 (b, h, w, c), from its numbers, of which the last may lie behind the end; or of `any_range`."""
         self.size, self.channels, self.identity, self.labels = size, channels, identity, labels
         self.spec = spec
         "Whose classes the labels are; None: there are no labels."
@@ -88,7 +89,7 @@ class ModelImages:
         "From numbers of images to the class maps that they were made of, int64 (b, h, w); None: they were made of others."
         self.answers = answers
         "Images that follow one another and were made of one input."
-        self._count, self._chunk, self._make = count, chunk, make
+        self._count, self._chunk, self._make, self._any_range = count, chunk, make, any_range
         self._kept: tuple[int, np.ndarray] | None = None
         self._read: Callable[[Sequence[int]], np.ndarray] | None = None
 
@@ -106,6 +107,11 @@ class ModelImages:
                 self._kept = (first, self._make(range(first, first + self._chunk)))
             found[k] = self._kept[1][item - first]
         return found
+
+    def shown(self, item: int) -> np.ndarray:
+        """An image for a picture, uint8 (h, w, c): made alone where that can be, so that pixels may be off by a level."""
+        alone = self._any_range and self._read is None
+        return self._make(range(item, item + 1))[0] if alone else self.images([item])[0]
 
     def read_from(self, read: Callable[[Sequence[int]], np.ndarray]) -> None:
         """Has the images, which were written, read from now on."""
@@ -214,6 +220,7 @@ class SampleMaker(Maker):
             identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
             labels=None if labels is None else labels[:count],
             spec=sampler.spec,
+            any_range=True,
         )
 
 
@@ -256,6 +263,7 @@ class UpsamplingMaker(Maker):
             labels=images.labels,
             spec=self.run.spec,
             truth=originals,
+            any_range=True,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from triptych.core.images import enlarge, grid, save_picture
 from triptych.data.transforms import with_channels
 from triptych.runs.given.pictures import Pictures
+from triptych.runs.model_images import ModelImages
 
 _CELL = 96  # pixels that an image has at least, so that two can be compared
 
@@ -21,5 +22,6 @@ def write_pairs(path: Path, made: Pictures, reference: Pictures, pairs: Sequence
     channels = max(made.channels, reference.channels)
     for pair in pairs:
         for pictures, number in ((reference, pair["reference"]), (made, pair["made"])):
-            shown.append(with_channels(pictures.images([number]), channels)[0])
+            image = pictures.shown(number) if isinstance(pictures, ModelImages) else pictures.images([number])[0]
+            shown.append(with_channels(image, channels))
     save_picture(enlarge(grid(np.stack(shown), columns=2), max(1, round(_CELL / shown[0].shape[0]))), path)
