@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +30,7 @@ def able(verb: str) -> list[str]:
     return [name for name in KINDS if verb in shrunk(name).model.verbs()]
 
 
+@functools.cache
 def shrunk(name: str) -> RunConfig:
     """The recipe on 8x8 digits (a GAN on 32x32 noise), in batches of 6, with the small networks of `ModelConfig.shrunk`."""
     recipe = load_recipe(name)
