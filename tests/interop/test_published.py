@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -61,6 +62,7 @@ def build(published: Published) -> Model:
         return config.build(DataSpec(image_size=size, channels=3, num_classes=1000))
 
 
+@functools.cache
 def shapes_of(published: Published) -> dict[str, Tensor]:
     return build(published).get_submodule("network").state_dict()
 

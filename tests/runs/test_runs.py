@@ -27,7 +27,7 @@ from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run, files, open_run, train
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.stored import build
@@ -427,15 +427,15 @@ def test_two_trainings_do_not_share_a_directory(tmp_path):
 
 
 def test_a_full_disk_stops_the_sampling_and_keeps_what_was_drawn(trained, tmp_path, monkeypatch):
-    save, calls = np.savez, []
+    write, calls = files.write_npz, []
 
-    def full(*arguments, **arrays):
+    def full(*arguments):
         calls.append(arguments)
         if len(calls) == 2:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        save(*arguments, **arrays)
+        write(*arguments)
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(files, "write_npz", full)
     with pytest.raises(DataError, match=r"cannot write .*a.npz: .*(disk|space).*the same command goes on"):
         trained.sample(4, batch_size=2, device="cpu", out=tmp_path / "a.npz")
     again = []
