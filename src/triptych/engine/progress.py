@@ -83,7 +83,8 @@ class Task:
         if not self._done:
             return self._name
         left = spelled_seconds(self._seconds * (self._total - self._done) / self._done)
-        return f"{self._name}: {self._done:.3g} of {self._total:g} images, {left} left"
+        done = f"{self._done:.3g}" if self._done < 1000 else f"{self._done:.0f}"
+        return f"{self._name}: {done} of {self._total:g} images, {left} left"
 
 
 class Progress:

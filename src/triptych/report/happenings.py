@@ -14,9 +14,9 @@ from triptych.report.growing import GrowingFile
 Kind = Literal["start", "resume", "stop", "failure", "warning", "end", "note"]
 
 _DATED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
-_PASSED_OVER = re.compile(r"[\d,]+/[\d,]+ images( |$)|(samples/|validation at |evaluation at |report\.html).*\d:\d\d( left)?$")
+_PASSED_OVER = re.compile(r"[\d,]+/[\d,]+ images( |$)|(samples/|validation at |evaluation at |looking at |report\.html).*\d:\d\d( left)?$")
 _KINDS: tuple[tuple[Kind, str], ...] = (
-    ("failure", r"failed at |.*\bis not finite\b|process \d+ .*(failed|died|lost)"),
+    ("failure", r"failed at |(?!warning: ).*\bis not finite\b|process \d+ .*(failed|died|lost)"),
     ("start", r".* starts: run "),
     ("resume", r".* goes on at [\d,]+ images: run "),
     ("stop", r"stopped by |interrupted at "),
