@@ -162,6 +162,21 @@ def test_figures_are_the_same_at_any_number_of_processes(tmp_path):
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
+def test_the_steps_of_a_sampler_are_told_of(tmp_path):
+    scores = scores_of(config(evaluate_count=64, evaluate_metrics=()), tmp_path, World(0, 1, torch.device("cpu")))
+    told = []
+    scores.measure(lambda done, total: told.append((done, total)))
+    assert told == [(0, 64), (16, 64), (32, 64), (48, 64), (64, 64), (64, 64)]
+
+
+def test_each_evaluation_draws_anew(tmp_path):
+    scores = scores_of(config(evaluate_count=16), tmp_path, World(0, 1, torch.device("cpu")))
+    before, again = (scores.measure(unwatched).values["kid"] for _ in range(2))
+    for parameter in scores._made.run.outline.parameters():
+        parameter.data.mul_(0.5)
+    assert before == again != scores.measure(unwatched).values["kid"]
+
+
 # Models with a truth, and other families --------------------------------------------------------------------------------
 
 

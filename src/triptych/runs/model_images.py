@@ -89,7 +89,9 @@ class ModelImages:
         "From numbers of images to the class maps that they were made of, int64 (b, h, w); None: they were made of others."
         self.answers = answers
         "Images that follow one another and were made of one input."
-        self._count, self._chunk, self._make, self._any_range = count, chunk, make, any_range
+        self.chunk = chunk
+        "Images that are made at once."
+        self._count, self._make, self._any_range = count, make, any_range
         self._kept: tuple[int, np.ndarray] | None = None
         self._read: Callable[[Sequence[int]], np.ndarray] | None = None
 
@@ -102,9 +104,9 @@ class ModelImages:
             return self._read(items)
         found = np.empty((len(items), *self.size, self.channels), dtype=np.uint8)
         for k, item in enumerate(items):
-            first = item // self._chunk * self._chunk
+            first = item // self.chunk * self.chunk
             if self._kept is None or self._kept[0] != first:
-                self._kept = (first, self._make(range(first, first + self._chunk)))
+                self._kept = (first, self._make(range(first, first + self.chunk)))
             found[k] = self._kept[1][item - first]
         return found
 

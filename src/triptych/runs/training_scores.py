@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
-from triptych.core.model import Model
+from triptych.core.model import Model, Report
 from triptych.engine.callables import ERROR, Criterion, Evaluated, Evaluation
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
@@ -191,26 +191,32 @@ class _Made(RunSide):
         super().__init__(run, ImageRequest(), Loading(precision=cast(Precision, train.precision)))
         self.small = np.zeros((0, 1, 1, 1), np.uint8)
         "The images that were looked at last, at most 32 pixels wide and high."
-        self._pause: Callable[[], None] = lambda: None
+        self._within: Report = lambda step, steps: None
         most = self.maker.most or train.evaluate_count
         self.decide(min(train.evaluate_count, most), reference=0)
 
     @property
     def pictures(self) -> ModelImages:
         if self._images is None:
-            self._images = self.maker.made(self.run.open(self._loading), len(self), lambda step, steps: self._pause())
+            self._images = self.maker.made(self.run.open(self._loading), len(self), lambda step, steps: self._within(step, steps))
         return self._images
 
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         self._images = None  # of the weights before
-        done: tuple[float, float] = (0, len(self))
+        done, total, chunks, last = 0.0, float(len(self)), 0, 0
 
-        def told(*now: float) -> None:
-            nonlocal done
-            done = now[0], now[1]
-            progress(*done)
+        def told(now: float, of: float) -> None:
+            nonlocal done, total, chunks, last
+            done, total, chunks, last = now, of, 0, 0
+            progress(done, total)
 
-        self._pause = lambda: progress(*done)  # between the steps of a sampler, which may be many
+        def within(step: int, steps: int) -> None:
+            """Of a sampler, whose steps may be many; a group of images may be made in several chunks."""
+            nonlocal chunks, last
+            chunks, last = chunks + (step <= last), step
+            progress(min(done + (chunks + step / steps) * self.pictures.chunk, total), total)
+
+        self._within = within
         found = looked_at(self.pictures, [*looks, _SMALL], world=world, progress=told)
         self.small = found.pop("small")
         return found
