@@ -117,7 +117,7 @@ def test_a_process_without_a_share_makes_nothing() -> None:
 def test_a_stop_in_one_process_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Two(World):
         def gather(self, value: Any) -> list[Any]:
-            return [value, []]  # the other was stopped
+            return [value, Stopped()]  # the other was stopped
 
     with pytest.raises(Stopped, match="another process"):
         in_memory(Squares().work, Two(0, 2, ALONE.device), unwatched)
