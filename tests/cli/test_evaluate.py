@@ -172,7 +172,7 @@ def test_a_trained_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bits of a folder's images, the same in every batch; more draws of the noise leave the error over the images as it is."""
     run = str(moved_run(tmp_path / "run").directory)
-    images = str(folder(tmp_path / "images", pixels(6), [f"{k}.png" for k in range(6)]))
+    images = str(folder(tmp_path / "images", pixels(12), [f"{k:02}.png" for k in range(12)]))
     capsys.readouterr()
     found = {}
     for name, flags in (
@@ -186,8 +186,8 @@ def test_a_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["evaluate", run, *common, *flags]) == 0
         figures = json.loads(out.read_text())["metrics"]["bits-per-dim"]
         each = np.load(out.with_suffix(".npz"))["bits_per_dim"]
-        assert len(each) == 6 and figures["bits_per_dim"] == pytest.approx(each.mean())
-        assert figures["standard_error"] == pytest.approx(each.std(ddof=1) / 6**0.5)
+        assert len(each) == 12 and figures["bits_per_dim"] == pytest.approx(each.mean())
+        assert figures["standard_error"] == pytest.approx(each.std(ddof=1) / 12**0.5)
         assert figures["settings"] == {"likelihood": "exact", "draws": 100 if "--draws" in flags else 1}
         assert f"bits_per_dim    {each.mean():.4f} ± {figures['standard_error']:.4f}" in capsys.readouterr().out
         found[name] = each
