@@ -247,7 +247,7 @@ def test_a_file_of_settings_is_told_what_a_table_holds():
     with pytest.raises(ConfigError, match=r"^phases: got 5, expected a list of a table \(phase, learning_rate, beta1, .*\)$"):
         optim.updated({"phases": 5})
     with pytest.raises(
-        ConfigError, match=r"^phases.beta1: got 'x', expected a number or a table \(start, end, images, shape\) or nothing$"
+        ConfigError, match=r"^phases\[0\]\.beta1: got 'x', expected a number or a table \(start, end, images, shape\) or nothing$"
     ):
         optim.updated({"phases": [{"beta1": "x"}]})
 

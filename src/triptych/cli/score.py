@@ -44,7 +44,7 @@ class ScoreOptions(Loading):
     "The file of its weights; None: the one in the cache."
     features_resize: str | None = None
     "How images become as large as the network takes them; None: as is usual for it."
-    split: Literal["train", "validation", "all"] | None = None
+    split: Literal["validation", "train", "all"] | None = None
     "The run's own images as reference: those of the training, held-out ones, or both; None: train (few-shot models: validation)."
     count: int | None = None
     "Images that the run makes; None: as many as the reference has, at most 10000."

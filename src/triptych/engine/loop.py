@@ -396,9 +396,8 @@ class Loop:
             self.directory.require()
             self.reporting.write(self.images_seen, values, self.model.phases)
 
-    @patiently("writing the report")
     def _refresh(self) -> None:
-        """Writes the run's page anew, in the main process."""
+        """Writes the run's page anew, in the main process, for seconds: the others wait for it no longer than for a step."""
         if self.reporting is not None:
             self.reporting.refresh()
 

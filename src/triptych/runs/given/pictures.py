@@ -33,7 +33,7 @@ from triptych.data.transforms import Size
 
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
 
-Split = Literal["train", "validation", "all"]
+Split = Literal["validation", "train", "all"]
 
 
 class Pictures(Protocol):
