@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.shrink import BATCH, shrunk
 from triptych.cli.main import main
-from triptych.cli.score import spelled
+from triptych.cli.score import spelled, swept
 from triptych.runs import train
 
 
@@ -61,6 +61,10 @@ def test_a_run_with_flags_of_its_sampler(run: str, capsys: pytest.CaptureFixture
     (path,) = (Path(run) / "evaluations").glob("frechet-*.json")
     assert line.endswith(f"; written to {path}")
     assert json.loads(path.read_text())["protocol"]["made"]["labels"] == [3, 7]
+
+
+def test_a_sweep_of_averages_goes_by_their_rates() -> None:
+    assert swept("ema=0.99,0.999") == ("weights", ["ema-0.99", "ema-0.999"])
 
 
 def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

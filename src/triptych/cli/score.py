@@ -67,7 +67,7 @@ class ScoreOptions(Loading):
     keep_samples: str | None = None
     "A folder (a PNG each) or FILE.npz that keeps the images which the run makes; None: they are not kept."
     sweep: str | None = None
-    "A setting and its values (guidance-scale=1,2,4, steps=10,25, weights=raw,ema-0.999): one evaluation for each, in one table."
+    "A setting and its values (guidance-scale=1,2,4, weights=raw,ema-0.999, ema=0.99,0.999): one evaluation for each, in one table."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
     classifier: str | None = None
@@ -161,6 +161,8 @@ def swept(text: str) -> tuple[str, list[str]]:
         raise ConfigError("--sweep", f"got {text!r}, expected a setting with two or more values (guidance-scale=1,2,4)")
     if setting in _ONE_FOR_ALL:
         raise ConfigError("--sweep", f"got {text!r}, but --{setting} is one for all values")
+    if setting == "ema":  # rates of averages, which --weights calls ema-RATE
+        return "weights", [f"ema-{value}" for value in values]
     return setting, values
 
 
