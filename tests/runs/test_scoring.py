@@ -194,6 +194,7 @@ def test_refusals(tiny: Any, tmp_path: Path) -> None:
         (a, b, {"request": ImageRequest(labels=[1])}, f"labels: got [1], but {a} is no run, which makes its images so; leave it out"),
         (a, b, {"metrics": ["kidd"]}, 'metrics: unknown metric "kidd"; did you mean "kid"?'),
         (a, b, {"features": "inceptoin"}, 'features: unknown feature space "inceptoin"; did you mean "inception"?'),
+        (a, b, {"features_resize": "claen"}, "features_resize: got claen, expected one of tensorflow, clean, bicubic; did you mean"),
         (a, b, {"metrics": ["is"]}, f"reference: got {b}, but nothing that is measured (is) needs a reference; leave it out"),
         (a, b, {"split": "train"}, "split: got train, which is of a run's own images"),
         (a, b, {"out": "a.npz"}, "out: got 'a.npz', expected a name that ends with .json"),

@@ -198,6 +198,14 @@ SPACES: Mapping[str, Space] = {
 }
 
 
+def check_space(name: str | None, resize: str | None) -> None:
+    """Raises ConfigError for the name of a space, or a resize, that is not known; None: nobody named one."""
+    if name is not None and name not in SPACES:
+        raise ConfigError("features", f'unknown feature space "{name}"{nearest(name, SPACES)} (there is {", ".join(SPACES)})')
+    if resize is not None and resize not in RESIZES:
+        raise ConfigError("features_resize", f"got {resize}, expected one of {', '.join(RESIZES)}{nearest(resize, RESIZES)}")
+
+
 def open_space(name: str, *, weights: str | Path | None = None, resize: str | None = None, device: torch.device | str = "cpu") -> Embedder:
     """The network of a space, with its weights, on `device`.
 
@@ -205,11 +213,8 @@ def open_space(name: str, *, weights: str | Path | None = None, resize: str | No
     ends with the first eight digits of its sha256. Raises ConfigError for a name or resize that is not known, and where there are no
     weights, which names the file and where it is looked for; CheckpointError for a file that cannot be used.
     """
-    if name not in SPACES:
-        raise ConfigError("features", f'unknown feature space "{name}"{nearest(name, SPACES)} (there is {", ".join(SPACES)})')
+    check_space(name, resize)
     space = SPACES[name]
-    if resize is not None and resize not in RESIZES:
-        raise ConfigError("features_resize", f"got {resize}, expected one of {', '.join(RESIZES)}{nearest(resize, RESIZES)}")
     shapes = required_tensors(name)
     network = FrozenNetwork(space.run, space.outputs)
     digest = None

@@ -16,13 +16,13 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from triptych.core.errors import ConfigError, DataError, UserError, nearest
+from triptych.core.errors import ConfigError, DataError, UserError
 from triptych.core.files import write_text
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World, open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
-from triptych.evaluation.feature_space import SPACES, Embedder, default_space, open_space
+from triptych.evaluation.feature_space import SPACES, Embedder, check_space, default_space, open_space
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
 from triptych.runs.files import check_place, save_npz, writing
@@ -118,8 +118,7 @@ def score(
     single = single or SingleRequest()
     place, kept = _places(out, keep_samples, read=(images, reference))
     wanted = Wanted(metric_names(metrics))
-    if features is not None and features not in SPACES:
-        raise ConfigError("features", f'unknown feature space "{features}"{nearest(features, SPACES)} (there is {", ".join(SPACES)})')
+    check_space(features, features_resize)
     subject = _subject(images, image_size=image_size, count=count, kept=kept, request=request, loading=chosen)
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
