@@ -96,8 +96,12 @@ def _of_balls(which: Which, figure: Callable[[Balls, Ball], Figure]) -> Callable
 
 
 def _mean_of(values: np.ndarray) -> Figure:
-    values = values.astype(np.float64)
-    return Figure(float(values.mean()), standard_error(values))
+    mean, count = float(values.mean()), len(values)
+    if values.dtype == bool and mean in (0, 1) and count > 1:
+        # All or none of n says not that it is certain. Agresti and Coull 1998: as if two more had been found and two had not.
+        share = (values.sum() + 2) / (count + 4)
+        return Figure(mean, float((share * (1 - share) / count) ** 0.5))
+    return Figure(mean, standard_error(values.astype(np.float64)))
 
 
 def _share_of(cover: Cover, made: int) -> Figure:
