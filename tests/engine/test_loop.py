@@ -18,11 +18,11 @@ from triptych.core.model import LossTerms, Phase, TrainingProgress
 from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
-from triptych.engine.config import LogConfig, OptimConfig, PhaseOptimConfig
+from triptych.engine.config import LogConfig, OptimConfig, PhaseOptimConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.measurements import StepRecord, TermSums
 from triptych.engine.metric_log import read_metrics
-from triptych.engine.schedule import step_settings
+from triptych.engine.schedule import refuse_impossible, step_settings
 from triptych.engine.signals import StopRequest
 
 
@@ -478,6 +478,20 @@ def test_coupled_samples_refuse_microbatches(tmp_path):
     model.couples_samples = True
     with pytest.raises(ConfigError, match=r"train.microbatch: got 4.*Denoiser"):
         make_loop(model, tmp_path / "run", microbatch=4)
+
+
+def test_groups_of_samples_stay_together(tmp_path):
+    model = seeded(Denoiser)
+    model.group_size = 4
+    make_loop(model, tmp_path / "run", microbatch=4)
+    with pytest.raises(ConfigError, match=r"train.microbatch: got 6, expected a multiple of 4"):
+        make_loop(model, tmp_path / "run", microbatch=6)
+    with pytest.raises(ConfigError, match=r"train.batch_size: got 6, expected a multiple of 4: groups of 4 images are"):
+        make_loop(model, tmp_path / "run", batch_size=6)
+    world = World(0, 3, torch.device("cpu"))
+    refuse_impossible(model, TrainConfig(total_images=1, batch_size=24), world)
+    with pytest.raises(ConfigError, match=r"train.batch_size: got 16, expected a multiple of 12: groups of 4 images in each of 3"):
+        refuse_impossible(model, TrainConfig(total_images=1, batch_size=16), world)
 
 
 @pytest.mark.parametrize("stop_at", [16, 24, 40])

@@ -88,7 +88,7 @@ class Turn:
 
     phase: Phase
     slice: int = 0
-    "Which slice of the iteration's images it takes. There are as many as the largest `Phase.repeats`."
+    "Which slice of the iteration's images it takes, of `Model.slices`."
 
 
 class Model(nn.Module, ABC):
@@ -103,6 +103,8 @@ class Model(nn.Module, ABC):
     "Classes of the labels that it is told; None: it takes no labels."
     couples_samples: bool = False
     "Whether the samples of a batch affect each other (batch norm, top-k); such a model refuses microbatches."
+    group_size: int = 1
+    "So many consecutive samples affect each other (minibatch deviation); the parts of a batch are then multiples of it."
     grids: Mapping[str, Config] = MappingProxyType({})
     "Settings of a sampler for further grids of samples in training, by the ending of their file names."
     frozen_networks: Mapping[str, str | None] = MappingProxyType({})
@@ -111,6 +113,11 @@ class Model(nn.Module, ABC):
     "Names of tensors in the state of earlier versions. They are ignored in checkpoints."
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
+
+    @property
+    def slices(self) -> int:
+        """How many slices of images an iteration draws, each as large as the batch."""
+        return max(phase.repeats for phase in self.phases)
 
     def turns(self, progress: TrainingProgress) -> Iterable[Turn]:
         """The optimizer steps of an iteration, in order: the phases that are due, one after the other, each with its repeats.

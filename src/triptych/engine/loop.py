@@ -63,7 +63,7 @@ class Loop:
         networks = dict.fromkeys(phase.networks for phase in model.phases)
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world) for n in networks}
         self.averages = [Average(model, settings) for settings in train.all_averages]
-        self.slices = max(phase.repeats for phase in model.phases)
+        self.slices = model.slices
         self.drawn = train.batch_size * self.slices
         self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
         self.images_seen = 0

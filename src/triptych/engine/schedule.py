@@ -74,3 +74,12 @@ def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
         )
     if train.batch_size < world.size:
         raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")
+    group, microbatch = model.group_size, train.microbatch
+    if group > 1 and train.batch_size % (group * world.size):
+        processes = "" if world.size == 1 else f" in each of {world.size} processes"
+        advice = f"expected a multiple of {group * world.size}: groups of {group} images{processes} are compared with each other"
+        raise ConfigError("train.batch_size", f"got {train.batch_size}, {advice}")
+    if microbatch is not None and microbatch % group:
+        raise ConfigError(
+            "train.microbatch", f"got {microbatch}, expected a multiple of {group}, the images that are compared with each other"
+        )

@@ -20,12 +20,13 @@ from triptych.core.batch import Batch
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
+from triptych.core.ramp import value_at
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import Change, View
 from triptych.gans.discriminators import Scores
 from triptych.gans.init import InitConfig, initialize
-from triptych.gans.losses import AdversarialConfig, discriminator_losses, generator_loss, score_mean, top_k_weights
-from triptych.gans.penalties import PenaltyConfig, gradient_penalty
+from triptych.gans.losses import AdversarialConfig, Outputs, discriminator_losses, generator_loss, score_mean, top_k_weights
+from triptych.gans.penalties import PenaltyConfig, as_leaf, differentiable, gradient_penalty, squared_gradient
 from triptych.gans.weight_norms import effective_weights, power_iteration, rescale_average
 from triptych.nn.batch_norm import batch_norms, frozen_statistics
 from triptych.nn.collectives import gathered
@@ -145,13 +146,14 @@ class GAN(Model, Averaged):
     averaged = (GENERATOR,)
     obsolete = ("generator_steps",)
     _top_k_share = 1.0
+    _images_seen = 0
 
     def __init__(self, config: GANConfig, generator: nn.Module, discriminator: nn.Module, *, partial: bool = False) -> None:
         """Takes the networks and draws their initial weights. `partial`: some losses give some parameters no gradient."""
         super().__init__()
         self.config = config
         self.generator, self.discriminator = generator, discriminator
-        if self._penalised and batch_norms(discriminator):
+        if config.penalty.wanted and batch_norms(discriminator):
             raise ConfigError(
                 "penalty", "the discriminator has batch norm, which mixes its images' gradients; give it another norm, or none"
             )
@@ -159,7 +161,7 @@ class GAN(Model, Averaged):
             initialize(network, settings=config.initial)
         penalty, rate = config.penalty, config.discriminator_rate
         phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), repeats=config.discriminator_steps, rate=rate, partial=partial)]
-        if self._penalised and penalty.every > 1:
+        if config.penalty.wanted and penalty.every > 1:
             phases.append(Phase(PENALTY, (DISCRIMINATOR,), every=penalty.every, rate=rate, partial=True))
         phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
         self.phases = tuple(phases)
@@ -194,7 +196,8 @@ class GAN(Model, Averaged):
     # The game -----------------------------------------------------------------------------------------------------------
 
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
-        """Finds the share of the batch that top-k training keeps in this step."""
+        """Notes how far the training is, and finds the share of the batch that top-k training keeps in this step."""
+        self._images_seen = progress.images_seen
         if phase.name == GENERATOR:
             self._top_k_share = self.config.top_k.share(progress.iteration * phase.repeats + progress.step + 1)
 
@@ -220,30 +223,53 @@ class GAN(Model, Averaged):
         return _terms(self._discriminator_terms(contests) | self.discriminator_extras(contests, rng), self.weights)
 
     def _discriminator_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
-        terms = {}
+        terms, penalties = {}, {}
+        always = self.config.penalty.every == 1
         for contest in contests:
-            real, fake = contest.real.scores().outputs, contest.fake.scores().outputs
-            terms[contest.term("real")], terms[contest.term("fake")] = discriminator_losses(real, fake, settings=self.config.adversarial)
-        return terms | (self._penalty_terms(contests) if self._penalised and self.config.penalty.every == 1 else {})
+            scores: list[Outputs] = []
+            for kind, seen, gamma in self._sides(contest):
+                outputs, penalty = self._judged(seen, gamma=gamma if always else None)
+                scores.append(outputs)
+                if penalty is not None:
+                    penalties[contest.term(kind)] = penalty
+            losses = discriminator_losses(*scores, settings=self.config.adversarial)
+            terms |= {contest.term(name): loss for name, loss in zip(("real", "fake"), losses, strict=True)}
+        return terms | penalties
+
+    def _sides(self, contest: Contest) -> tuple[tuple[str, Seen, float | None], ...]:
+        """Both sides of a contest, with the names of their penalties and the weights that these have now; None: there is none."""
+        sides, settings = (("r1", contest.real), ("r2", contest.fake)), self.config.penalty
+        gammas = (settings.r1_gamma, settings.r2_gamma)
+        now = [value_at(gamma, self._images_seen) if gamma else None for gamma in gammas]
+        return tuple((kind, seen, gamma) for (kind, seen), gamma in zip(sides, now, strict=True))
+
+    def _judged(self, seen: Seen, *, gamma: float | None) -> tuple[Outputs, Tensor | None]:
+        """The discriminator's scores of one side, and the penalty where it has one: of one pass where precision allows it."""
+        if gamma is None:
+            return seen.scores().outputs, None
+        if torch.is_autocast_enabled(seen.images.device.type) and self.config.penalty.precision == "float32":
+            return seen.scores().outputs, self._penalty(seen, gamma=gamma, every=1)
+        images, discriminate = self._penalised(seen)
+        with differentiable():
+            x = as_leaf(images)
+            outputs = discriminate(x)
+        return outputs, squared_gradient(outputs, x, factor=gamma / 2)
 
     def _penalty_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
-        settings, terms = self.config.penalty, {}
-        # A lazy one is there once for all the steps that the discriminator takes in so many iterations.
-        every = settings.every * (self.config.discriminator_steps if settings.every > 1 else 1)
-        for contest in contests:
-            for kind, seen, gamma in (("r1", contest.real, settings.r1_gamma), ("r2", contest.fake, settings.r2_gamma)):
-                if gamma:
-                    terms[contest.term(kind)] = self._penalty(seen, gamma=gamma, every=every)
-        return terms
+        """Those of a lazy penalty, which is there once for all the steps that the discriminator takes in so many iterations."""
+        every = self.config.penalty.every * self.config.discriminator_steps
+        sides = [(contest.term(kind), seen, gamma) for contest in contests for kind, seen, gamma in self._sides(contest)]
+        return {name: self._penalty(seen, gamma=gamma, every=every) for name, seen, gamma in sides if gamma is not None}
 
     def _penalty(self, seen: Seen, *, gamma: float, every: int) -> Tensor:
-        if self.config.penalty.at == "original":
-            return gradient_penalty(lambda x: seen.discriminate(seen.view(x)).outputs, seen.images, gamma=gamma, every=every)
-        return gradient_penalty(lambda x: seen.discriminate(x).outputs, seen.view(seen.images), gamma=gamma, every=every)
+        images, discriminate = self._penalised(seen)
+        return gradient_penalty(discriminate, images, gamma=gamma, every=every)
 
-    @property
-    def _penalised(self) -> bool:
-        return self.config.penalty.r1_gamma > 0 or self.config.penalty.r2_gamma > 0
+    def _penalised(self, seen: Seen) -> tuple[Tensor, Callable[[Tensor], Outputs]]:
+        """The images at which the gradient of one side is taken, and their scores as a function of them."""
+        if self.config.penalty.at == "original":
+            return seen.images, lambda x: seen.discriminate(seen.view(x)).outputs
+        return seen.view(seen.images), lambda x: seen.discriminate(x).outputs
 
     def verdict(self, contest: Contest, *, compare: bool = False) -> Verdict:
         """What the discriminator says to the generator's images of a contest. `compare`: the real images' features are needed too."""

@@ -7,7 +7,9 @@ Image Quality of StyleGAN", Karras et al. 2020, https://arxiv.org/abs/1912.04958
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -15,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.core.config import Config, config
+from triptych.core.ramp import Ramp, ends
 from triptych.gans.losses import Outputs, score_mean
 from triptych.nn.precision import widened
 
@@ -23,19 +26,28 @@ from triptych.nn.precision import widened
 class PenaltyConfig(Config):
     """Penalties on the gradient of the discriminator."""
 
-    r1_gamma: float = 0.0
+    r1_gamma: float | Ramp = 0.0
     "Weight of the penalty on real images, gamma / 2 |gradient|^2; 0: none."
-    r2_gamma: float = 0.0
+    r2_gamma: float | Ramp = 0.0
     "Weight of the penalty on generated images, gamma / 2 |gradient|^2; 0: none."
     every: int = 1
     "Penalise in every so many iterations only, so many times as strongly."
     at: Literal["augmented", "original"] = "augmented"
     "The images at which the gradient is taken: as the discriminator sees them, or before `augment`."
+    precision: Literal["float32", "training"] = "float32"
+    "Arithmetic: float32 always, or that of the training, where the discriminator then runs once for its loss and its penalties."
 
     def validate(self) -> None:
         for setting in ("r1_gamma", "r2_gamma"):
-            self.require(0 <= getattr(self, setting) < float("inf"), setting, "0 or a positive number")
+            self.require(all(0 <= gamma < math.inf for gamma in ends(getattr(self, setting))), setting, "0 or a positive number")
         self.require(self.every >= 1, "every", "at least 1")
+        shared = self.precision == "float32" or self.every == 1
+        self.require(shared, "precision", "float32 where every is above 1: a lazy penalty has a pass of its own")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a penalty at any time."""
+        return max(*ends(self.r1_gamma), *ends(self.r2_gamma)) > 0
 
 
 def gradient_penalty(
@@ -51,7 +63,25 @@ def gradient_penalty(
     gradients for the discriminator's parameters and none for the images. The discriminator needs second derivatives (no fused attention on
     a CPU), and no batch norm: its samples' gradients would be mixed.
     """
-    with torch.autocast(images.device.type, enabled=False), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
-        x = widened(images.detach()).requires_grad_()
-        (gradient,) = torch.autograd.grad(score_mean(discriminate(x)).sum(), x, create_graph=True)
-        return (every * gamma / 2) * gradient.flatten(1).square().sum(1)
+    with torch.autocast(images.device.type, enabled=False), differentiable():
+        x = as_leaf(images)
+        return squared_gradient(discriminate(x), x, factor=every * gamma / 2)
+
+
+def as_leaf(images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """The images, in float32 where their precision is lower, as where a gradient ends."""
+    return widened(images.detach()).requires_grad_()
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Within it a network can be differentiated twice: it runs as if it were not compiled."""
+    with torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def squared_gradient(scores: Outputs, x: Float[Tensor, "b c h w"], *, factor: float) -> Float[Tensor, " b"]:
+    """factor * |d D / d x|^2 of each image of x, an `as_leaf` from which the scores were computed within `differentiable`."""
+    with torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+        (gradient,) = torch.autograd.grad(score_mean(scores).sum(), x, create_graph=True)
+        return factor * gradient.flatten(1).square().sum(1)
