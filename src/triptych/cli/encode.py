@@ -52,8 +52,8 @@ class EncodeOptions(Loading):
     "A table of attributes: a CSV (file name, then 1 or 0, or 1 or -1), or CelebA's list_attr_celeba.txt; None: the classes."
     directions_out: str | None = None
     "FILE.npz of the directions; None: RUN/directions.npz."
-    classes: Literal["auto", "folder", "prefix", "none"] = "auto"
-    "Classes of image files: by their folder, by what their name has before an underscore, or none; auto: by folder where all have one."
+    classes: Literal["auto", "folder", "prefix", "json", "none"] = "auto"
+    "Classes of image files: by folder, by what their name has before an underscore, by a dataset.json (json), or none; auto: json or folder."
     count: int | None = None
     "The first so many; None: all."
     labels: tuple[str, ...] | None = None

@@ -30,12 +30,16 @@ import numpy as np
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular, read_regular
 
+LABELS_FILE = "dataset.json"
+"""What the file of labels is called that may lie beside images, or above them."""
 KINDS = "AVIF, BMP, GIF, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP files"
 """What is looked for, in words."""
 _EXTENSIONS = frozenset(
     (".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpeg", ".jpg", ".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp")
 )
 _MOST_ENDINGS = 6
+_TABLE_BYTES = 2**20, 2**13
+"""Most bytes of a file of labels, and how many more for each image: what a stranger's unpacks to could fill the memory."""
 _COPY_BYTES = 2**20
 MOST_BYTES = 2**28
 """Of an encoded image: 256 MiB. A photograph has about 10 MB."""
@@ -68,10 +72,12 @@ class Names:
 class Files(ABC):
     """Files of one place, in the order of their names."""
 
-    def __init__(self, place: Path, names: list[str], *, passed_over: Counter[str] | None = None) -> None:
+    def __init__(self, place: Path, names: list[str], *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()) -> None:
         """`passed_over`: how many files of each ending lie there beside the images."""
         self.place = place
         self.names = Names(names)
+        self.tables = tuple(tables)
+        "The files of labels, by their names (see `LABELS_FILE`)."
         self._passed_over = passed_over or Counter()
 
     @property
@@ -93,12 +99,24 @@ class Files(ABC):
     def read(self, k: int) -> bytes:
         """The bytes of a file. Raises OSError or DataError."""
 
+    @abstractmethod
+    def table(self, name: str) -> bytes:
+        """The bytes of a file of labels. Raises OSError or DataError."""
+
+    @property
+    def _most_of_a_table(self) -> int:
+        least, each = _TABLE_BYTES
+        return min(MOST_BYTES, least + each * len(self.names))
+
 
 class Folder(Files):
     """The image files under a folder."""
 
     def read(self, k: int) -> bytes:
         return read_regular(self.place / self.names[k], most=MOST_BYTES)
+
+    def table(self, name: str) -> bytes:
+        return read_regular(self.place / name, most=self._most_of_a_table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +138,9 @@ class Archive(Files):
     def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str] | None = None) -> None:
         """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
         members = sorted(members, key=lambda member: member.name.split("/"))
-        super().__init__(place, [member.name for member in members], passed_over=passed_over)
+        self._tables = {member.name: member for member in members if is_table(member.name)}
+        images = [member for member in members if member.name not in self._tables]
+        super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=self._tables)
         self._file = file
         end = os.fstat(file.fileno()).st_size
         for member in members:
@@ -129,10 +149,18 @@ class Archive(Files):
             if member.offset + member.length > end:
                 raise DataError(f"{place}: the archive is cut short; copy or make it again")
         # An array, for it is read by every loader process: a list would be copied page by page.
-        self._places = np.array([(member.offset, member.length, member.size, member.deflated) for member in members], dtype=np.int64)
+        self._places = np.array([(member.offset, member.length, member.size, member.deflated) for member in images], dtype=np.int64)
 
     def read(self, k: int) -> bytes:
-        offset, length, size, deflated = self._places[k].tolist()
+        return self._unpacked(self.describe(k), *self._places[k].tolist())
+
+    def table(self, name: str) -> bytes:
+        member = self._tables[name]
+        if member.size > self._most_of_a_table:
+            raise DataError(f"{self.place}/{name}: larger than {self._most_of_a_table:,} bytes; leave it out of the archive")
+        return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated)
+
+    def _unpacked(self, name: str, offset: int, length: int, size: int, deflated: bool) -> bytes:
         data = os.pread(self._file.fileno(), length, offset)
         if deflated:
             try:
@@ -141,7 +169,7 @@ class Archive(Files):
             except zlib.error:
                 data = b""
         if len(data) != size:
-            raise DataError(f"{self.describe(k)}: damaged in the archive; make the archive again")
+            raise DataError(f"{name}: damaged in the archive; make the archive again")
         return data
 
 
@@ -151,9 +179,14 @@ def is_image(name: str) -> bool:
     return path.suffix.lower() in _EXTENSIONS and not path.name.startswith(".")
 
 
+def is_table(name: str) -> bool:
+    """Whether a file of this name is a file of labels."""
+    return name.rpartition("/")[2] == LABELS_FILE
+
+
 def _chosen(name: str, passed_over: Counter[str]) -> bool:
-    """Whether a file is taken for an image; one that is neither that nor hidden is counted by its ending."""
-    if is_image(name):
+    """Whether a file is taken for an image or for labels; one that is neither that nor hidden is counted by its ending."""
+    if is_image(name) or is_table(name):
         return True
     path = PurePosixPath(name)
     if not path.name.startswith("."):
@@ -200,17 +233,19 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
 
     Raises DataError for a pipe or device that is named like an image: reading it could wait or go on for ever.
     """
-    names, empty, passed_over = [], [], Counter[str]()
+    names, empty, tables, passed_over = [], [], [], Counter[str]()
     for relative, folders, others in walked(root):
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
-        images = [entry for entry in others if _chosen(entry.name, passed_over)]
-        for entry in images:
+        chosen = [entry for entry in others if _chosen(entry.name, passed_over)]
+        for entry in chosen:
             if not entry.is_file() and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
+        images = [entry for entry in chosen if not is_table(entry.name)]
         names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
+        tables += [f"{relative}/{LABELS_FILE}" if relative else LABELS_FILE] if len(images) < len(chosen) else []
         if not images and not folders and relative:
             empty.append(relative)
-    return Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over), empty
+    return Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over, tables=tables), empty
 
 
 class _TarStream(io.RawIOBase):

@@ -38,6 +38,8 @@ class Classes:
     labels: np.ndarray
     "int64 of shape (n,): places in `names`."
     names: tuple[str, ...]
+    numbered: bool = False
+    "Whether the names are no more than their numbers, which someone chose."
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall
 from triptych.data.database import is_database, open_database
-from triptych.data.files import KINDS, Files, open_folder, open_tar, open_zip
+from triptych.data.dataset_json import file_classes
+from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder, open_tar, open_zip
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
-from triptych.data.naming import classes_of, divided, held_out, pairs_warning, parsed
+from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 FILES = ("folder", "lmdb", "tar", "zip")
@@ -145,7 +146,7 @@ def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labell
 
 def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
     """Labels of an array's own are as good as those by folder that a recipe asks for."""
-    if config.labels == "prefix" or (config.labels == "folder" and not labelled):
+    if config.labels in ("prefix", "json") or (config.labels == "folder" and not labelled):
         hint = "it has labels of its own" if labelled else "it has no labels"
         raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
 
@@ -162,7 +163,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
     names = list(files.names)
     _check_count(len(names), place)
     paths = parsed(names)
-    classes = classes_of(paths, place, scheme=config.labels, empty=empty)
+    classes = file_classes(files, paths, scheme=config.labels, empty=empty)
     training, validation = divided(paths, validation_fraction=config.validation_fraction)
     _check_count(len(training), place)
     channels = config.channels or 3
@@ -173,7 +174,8 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
         return opened
 
     spec = _spec(config, channels, None if classes is None else classes.names)
-    notes = (*files.notes, *pairs_warning(names, place))
+    own = (f"{place}: {len(classes.names):,} classes by {LABELS_FILE}",) if classes is not None and classes.numbered else ()
+    notes = (*files.notes, *own, *pairs_warning(names, place))
     return Data(images(training), images(validation) if len(validation) else None, spec, notes)
 
 

@@ -18,8 +18,9 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import is_inside, user_path
 from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
+from triptych.data.dataset_json import file_classes
 from triptych.data.files import KINDS, Folder, is_image, walked
-from triptych.data.naming import LABELS, classes_of, divided, parsed
+from triptych.data.naming import LABELS, divided, parsed
 from triptych.data.pairs import stems
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
@@ -149,13 +150,13 @@ def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom |
         if not len(files.names):
             raise DataError(f"{path}: holds no images ({KINDS} are looked for, in sub-folders too)")
         paths = parsed(list(files.names))
-        found = classes_of(paths, str(path), scheme=classes or "none", empty=empty)
+        found = file_classes(files, paths, scheme=classes or "none", empty=empty)
         chosen = np.arange(len(files.names)) if classes is None else divided(paths, validation_fraction=0)[0]
-        labels, class_names = (None, None) if found is None else (found.labels[chosen], found.names)
+        labels, class_names = (None, None) if found is None else (found.labels[chosen], None if found.numbered else found.names)
         return Collection(str(path), Member(spec, files, chosen), spec, sizing, stamp(path), labels, class_names)
     if spec.kind != "image":
         raise DataError(f"{path}: maps are read from files of images, or given as arrays in Python; expected a file, folder, .zip or .tar")
-    if classes == "prefix" or (classes == "folder" and stored == "arrays"):
+    if classes in ("prefix", "json") or (classes == "folder" and stored == "arrays"):
         raise ConfigError("classes", f"got {classes!r}, but {path} is not made of files; leave it out")
     labelled = classes not in (None, "none")
     part, _ = open_pixels(path, stored, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=labelled)

@@ -22,10 +22,11 @@ from triptych.core.reading import user_path
 from triptych.data.arrays import Arrays, image_rows
 from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall, Value
+from triptych.data.dataset_json import file_classes
 from triptych.data.decode import header
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
-from triptych.data.naming import LABELS, classes_of, pairs_warning, parsed
+from triptych.data.naming import LABELS, pairs_warning, parsed
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
 from triptych.data.tfrecord import Records
@@ -279,12 +280,13 @@ def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, 
     if kind in ("file", *FILES):
         files = Folder(path.parent, [path.name]) if kind == "file" else open_files(path, kind)[0]
         names = list(files.names)
-        classes = classes_of(parsed(names), str(path), scheme="auto")
+        labels, unlabelled = _labels(files, names)
         notes = (
             *files.notes,
+            *unlabelled,
             *pairs_warning(names, str(path), consequence="be counted as images too: give the folder of the photos alone"),
         )
-        return kind, _FileItems(files), None if classes is None else classes.labels, notes
+        return kind, _FileItems(files), labels, notes
     if kind == "arrays":
         rows, labels = image_rows(path)
         return kind, _Rows(rows, str(path)), labels, ()
@@ -292,6 +294,15 @@ def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, 
     labelled = [part.labels for part in found if part.labels is not None]
     parts = _Parts([_Rows(part.pixels, f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
     return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None, ()
+
+
+def _labels(files: Files, names: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    """The classes of files, and why there are none where there should be some."""
+    try:
+        classes = file_classes(files, parsed(names), scheme="auto")
+    except DataError as error:
+        return None, (f"warning: {error.reason}; so the images have no labels",)
+    return None if classes is None else classes.labels, ()
 
 
 def _published(path: Path, kind: Source, *, side: int) -> tuple[Arrays | Records | None, ...]:
