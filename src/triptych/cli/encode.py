@@ -53,7 +53,7 @@ class EncodeOptions(Loading):
     directions_out: str | None = None
     "FILE.npz of the directions; None: RUN/directions.npz."
     classes: Literal["auto", "folder", "prefix", "json", "none"] = "auto"
-    "Classes of image files: by folder, by what their name has before an underscore, by a dataset.json (json), or none; auto: json or folder."
+    "Classes of files: by folder, by what their name has before an underscore, by dataset.json (json), or none; auto: json or folder."
     count: int | None = None
     "The first so many; None: all."
     labels: tuple[str, ...] | None = None

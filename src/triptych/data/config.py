@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
 Augment = Literal["none", "shift", "affine"]
 ClassesFrom = Literal["auto", "folder", "prefix", "json", "none"]
-"""Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: there, or in sub-folders that hold all."""
+"""Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: that, or sub-folders that hold all."""
 
 
 @config
@@ -35,7 +35,7 @@ class DataConfig(Config):
     channels: Literal[1, 3] | None = None
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: ClassesFrom = "auto"
-    "Class by sub-folder (or a label of the data's own), by name up to the first _, by dataset.json, or none; auto: own, or sub-folders of all."
+    "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None
