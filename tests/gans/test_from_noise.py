@@ -100,7 +100,7 @@ def test_a_weight_of_penalties_may_change_over_the_run() -> None:
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_the_generator_may_have_images_of_its_own(fresh: bool, tmp_path: Path) -> None:
-    model = noise_gan(fresh_images=fresh, discriminator_steps=2, penalty=PenaltyConfig(r1_gamma=1.0, every=2))
+    model = noise_gan(fresh_images=fresh, discriminator_steps=2, generator_steps=2, penalty=PenaltyConfig(r1_gamma=1.0, every=2))
     seen: dict[str, list[list[int]]] = {}
     loss = model.loss
 
@@ -109,7 +109,7 @@ def test_the_generator_may_have_images_of_its_own(fresh: bool, tmp_path: Path) -
         return loss(phase, batch, rng)
 
     model.loss = watched  # type: ignore[method-assign]
-    drawn = 6 if fresh else 4
+    drawn = 8 if fresh else 4
     loop = make_loop(model, tmp_path / "run", total_images=2 * drawn, batch_size=2, ema_rates=())
     run(loop)
     assert loop.images_seen == 2 * drawn
@@ -117,8 +117,16 @@ def test_the_generator_may_have_images_of_its_own(fresh: bool, tmp_path: Path) -
         "discriminator 0": [[0, 1], [drawn, drawn + 1]],
         "discriminator 1": [[2, 3], [drawn + 2, drawn + 3]],
         "penalty 0": [[0, 1]],
-        "generator 0": [[4, 5], [10, 11]] if fresh else [[0, 1], [4, 5]],
+        "generator 0": [[4, 5], [12, 13]] if fresh else [[0, 1], [4, 5]],
+        "generator 1": [[6, 7], [14, 15]] if fresh else [[2, 3], [6, 7]],
     }
+
+
+def test_real_and_generated_images_have_changes_of_their_own() -> None:
+    model = noise_gan(augment=("translation",))
+    (contest,) = model.contests(labelled(COUNT), Rng(0, ("discriminator", 0), torch.arange(COUNT)))
+    images = labelled(COUNT).images
+    assert not torch.equal(contest.real.view(images), contest.fake.view(images))
 
 
 def test_sampling_and_its_errors() -> None:
