@@ -22,7 +22,7 @@ from triptych.core.rng import Rng
 from triptych.gans.ada_operators import NUM_BANDS, changed, cut_out, filtered, recoloured, transformed
 from triptych.nn.precision import widened
 
-COLOUR_CHANGES = ("brightness", "contrast", "luma_flip", "hue_rotation", "saturation")
+_COLOUR_CHANGES = ("brightness", "contrast", "luma_flip", "hue_rotation", "saturation")
 
 
 @config
@@ -102,9 +102,8 @@ def adapted(
     Values are not clipped. Raises ConfigError for colours of images that are neither grey nor RGB.
     """
     images = widened(images)
-    if not maps and images.shape[1] not in (1, 3) and any(getattr(settings, change) for change in COLOUR_CHANGES):
-        names = ", ".join(f"ada.{change}" for change in COLOUR_CHANGES)
-        raise ConfigError(f"ada.{COLOUR_CHANGES[0]}", f"images of {images.shape[1]} channels have no colours; set {names} to 0")
+    if not maps:
+        require_colours(settings, images.shape[1])
     with torch.autocast(images.device.type, enabled=False):
         drawn = draw(rng, p=p, settings=settings, size=(images.shape[2], images.shape[3]), dtype=images.dtype)
         sources = drawn.sources()
@@ -115,6 +114,13 @@ def adapted(
             images = changed(images, (drawn.gains != 1).any(1), lambda x, i: filtered(x, drawn.gains[i]))
             images = changed(images, drawn.sigma > 0, lambda x, i: _noisy(x, drawn.sigma[i], Rng(rng.seed, rng.stream, rng.index[i])))
         return changed(images, drawn.cut, lambda x, i: cut_out(x, drawn.middle[i]))
+
+
+def require_colours(settings: ADAConfig, channels: int) -> None:
+    """Raises ConfigError for changes of colours in images of so many channels, unless these are grey or RGB."""
+    if channels not in (1, 3) and any(getattr(settings, change) for change in _COLOUR_CHANGES):
+        names = [f"ada.{change}" for change in _COLOUR_CHANGES]
+        raise ConfigError(names[0], f"images of {channels} channels have no colours; set {', '.join(['{}'] * len(names))} to 0", names)
 
 
 @dataclass(frozen=True)

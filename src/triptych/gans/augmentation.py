@@ -7,6 +7,7 @@ images the same changes, two streams give them their own. Each change stands alo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,9 +35,13 @@ class View:
 
     policy: tuple[Change, ...]
     rng: Rng
+    adapt: Callable[..., Tensor] | None = None
+    "The changes of ADA, which come first: (images, rng, maps=...) to images."
 
     def __call__(self, images: Float[Tensor, "b c h w"], *, maps: bool = False) -> Float[Tensor, "b c h w"]:
         """The augmented images; as they are where there is no policy. `maps`: label maps, which keep their values."""
+        if self.adapt is not None:
+            images = self.adapt(images, self.rng.child("ada"), maps=maps)
         policy: tuple[Change, ...] = tuple(change for change in self.policy if not (maps and change == "color"))
         return augmented(images, self.rng, policy=policy) if policy else images
 

@@ -20,6 +20,7 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Report, TrainingProgress, Turn
 from triptych.core.rng import Rng
+from triptych.gans.ada import require_colours
 from triptych.gans.augmentation import View
 from triptych.gans.init import InitConfig
 from triptych.gans.model import GAN, GENERATOR, Contest, Discriminate, GANConfig
@@ -56,8 +57,14 @@ class NoiseGAN(GAN):
     def __init__(
         self, config: NoiseGANConfig, spec: DataSpec, generator: nn.Module, discriminator: nn.Module, *, partial: bool = False
     ) -> None:
-        """Takes the networks. `partial`: some losses give some parameters no gradient. Raises ConfigError for labels that are not there."""
+        """Takes the networks. `partial`: some losses give some parameters no gradient.
+
+        Raises ConfigError for labels that are not there,
+        and for images that have no colours to change.
+        """
         super().__init__(config, generator, discriminator, partial=partial)
+        if self.ada is not None:
+            require_colours(config.ada, spec.channels)
         self.image_shape = (spec.channels, *spec.height_and_width)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
 

@@ -47,6 +47,11 @@ class AdversarialConfig(Config):
     relativistic: bool = False
     "Score every image relative to its partner in the batch: real - fake and fake - real."
 
+    @property
+    def decides_by_sign(self) -> bool:
+        """Whether a score above 0 means a real image, and one below 0 a generated one."""
+        return not self.relativistic and self.kind in ("hinge", "non_saturated")
+
 
 def discriminator_losses(real: Outputs, fake: Outputs, *, settings: AdversarialConfig) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
     """The discriminator's loss on real images and on generated ones, to be added.

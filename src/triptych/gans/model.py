@@ -22,6 +22,8 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
 from triptych.core.ramp import value_at
 from triptych.core.rng import Rng
+from triptych.gans.ada import ADAConfig
+from triptych.gans.adaptation import Adaptation, mean_signs
 from triptych.gans.augmentation import Change, View
 from triptych.gans.discriminators import Scores
 from triptych.gans.init import InitConfig, initialize
@@ -34,6 +36,7 @@ from triptych.nn.collectives import gathered
 Discriminate: TypeAlias = Callable[[Tensor], Scores]
 
 GENERATOR, DISCRIMINATOR, PENALTY = "generator", "discriminator", "penalty"
+_SIGN = "ada_sign"
 
 
 @config
@@ -78,6 +81,8 @@ class GANConfig(ModelConfig):
     "Gradient penalties of the discriminator."
     augment: tuple[Change, ...] = ()
     "Random changes through which the discriminator sees real and generated images."
+    ada: ADAConfig = ADAConfig()
+    "Random changes with a probability, which may be steered; they come before those of `augment`."
     augment_alike: bool = True
     "The same changes for a real image and its generated partner; else each has its own. A label map has those of its image."
     top_k: TopKConfig = TopKConfig()
@@ -92,6 +97,10 @@ class GANConfig(ModelConfig):
         self.require(self.generator_steps >= 1, "generator_steps", "at least 1")
         self.require(0 < self.discriminator_rate < float("inf"), "discriminator_rate", "a positive number")
         self.require(len(set(self.augment)) == len(self.augment), "augment", "names that differ")
+        if self.ada.target is not None and not self.adversarial.decides_by_sign:
+            names = ["adversarial.relativistic" if self.adversarial.relativistic else "adversarial.kind", "ada.p"]
+            reason = "p would be steered by the signs of scores, which mean nothing with this {}; leave it out and give {}"
+            raise ConfigError("ada.target", reason, names)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -159,6 +168,7 @@ class GAN(Model, Averaged):
             )
         for network in (generator, discriminator):
             initialize(network, settings=config.initial)
+        self.ada = Adaptation(config.ada) if config.ada.used else None
         penalty, rate = config.penalty, config.discriminator_rate
         phases = [Phase(DISCRIMINATOR, (DISCRIMINATOR,), repeats=config.discriminator_steps, rate=rate, partial=partial)]
         if config.penalty.wanted and penalty.every > 1:
@@ -198,6 +208,8 @@ class GAN(Model, Averaged):
     def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
         """Notes how far the training is, and finds the share of the batch that top-k training keeps in this step."""
         self._images_seen = progress.images_seen
+        if self.ada is not None and phase.name == DISCRIMINATOR and progress.step == 0:
+            self.ada.prepare(progress)
         if phase.name == GENERATOR:
             self._top_k_share = self.config.top_k.share(progress.iteration * phase.repeats + progress.step + 1)
 
@@ -220,10 +232,26 @@ class GAN(Model, Averaged):
             contests = self.contests(batch, rng)
         if phase.name == PENALTY:
             return _terms(self._penalty_terms(contests), {})
-        return _terms(self._discriminator_terms(contests) | self.discriminator_extras(contests, rng), self.weights)
+        terms, signs = self._discriminator_terms(contests)
+        losses = _terms(terms | self.discriminator_extras(contests, rng), self.weights)
+        return losses if self.ada is None else self._with_signs(losses, signs, self.ada)
 
-    def _discriminator_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
-        terms, penalties = {}, {}
+    def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
+        """Hands the signs of the discriminator's scores of real images to what steers the augmentation."""
+        if self.ada is not None and _SIGN in terms:
+            self.ada.observe(terms[_SIGN])
+
+    def _with_signs(self, losses: LossTerms, signs: list[Tensor], ada: Adaptation) -> LossTerms:
+        """The terms with p, and with the signs that real images got where these mean something."""
+        logged = {"ada_p": ada.p.expand(len(losses.loss)).clone()}
+        observed = {}
+        if self.config.adversarial.decides_by_sign:
+            observed = {_SIGN: torch.stack(signs).mean(0)}
+        return replace(losses, logged={**losses.logged, **logged, **observed}, observed={**losses.observed, **observed})
+
+    def _discriminator_terms(self, contests: list[Contest]) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The terms of the contests by name, and for each contest the `mean_signs` of its real images."""
+        terms, penalties, signs = {}, {}, []
         always = self.config.penalty.every == 1
         for contest in contests:
             scores: list[Outputs] = []
@@ -232,9 +260,10 @@ class GAN(Model, Averaged):
                 scores.append(outputs)
                 if penalty is not None:
                     penalties[contest.term(kind)] = penalty
+            signs.append(mean_signs(scores[0]))
             losses = discriminator_losses(*scores, settings=self.config.adversarial)
             terms |= {contest.term(name): loss for name, loss in zip(("real", "fake"), losses, strict=True)}
-        return terms | penalties
+        return terms | penalties, signs
 
     def _sides(self, contest: Contest) -> tuple[tuple[str, Seen, float | None], ...]:
         """Both sides of a contest, with the names of their penalties and the weights that these have now; None: there is none."""
@@ -297,11 +326,11 @@ class GAN(Model, Averaged):
 
         `discriminate`: for a view, the function from images seen through it to scores. A label map has to be seen through the view too.
         """
-        view = View(self.config.augment, rng.child("augment", name))
+        view = View(self.config.augment, rng.child("augment", name), self.ada)
         first = Seen(real, view, discriminate(view))
         if self.config.augment_alike:
             return Contest(name, first, replace(first, images=fake))
-        view = View(self.config.augment, rng.child("augment", name, "fake"))
+        view = View(self.config.augment, rng.child("augment", name, "fake"), self.ada)
         return Contest(name, first, Seen(fake, view, discriminate(view)))
 
     # Averages -----------------------------------------------------------------------------------------------------------
