@@ -23,3 +23,14 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         convolutions.fp32_precision = before
+
+
+@contextmanager
+def stage_precision(x: Tensor, *, half: bool) -> Iterator[Tensor]:
+    """x, of any shape, as a stage takes it that is `half` or not: in autocast's precision where that is on, else in float32 without it."""
+    device = x.device.type
+    if half and torch.is_autocast_enabled(device):
+        yield x.to(torch.get_autocast_dtype(device))
+    else:
+        with torch.autocast(device, enabled=False):
+            yield widened(x)
