@@ -50,6 +50,26 @@ def test_the_page_of_a_run_says_what_its_files_say(tmp_path: Path) -> None:
     assert f"triptych train {run} --train.total-images 80000" in page.text
 
 
+def test_the_page_says_what_chose_the_best_checkpoint(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    chosen: tuple[tuple[int, object], ...] = (
+        (100, {"best": {"score": 0.0625, "images": 100}}),
+        (200, {"best": {"score": 0.5, "images": 200, "by": "kid (40 samples, seen by x)"}}),
+    )
+    for number, state in chosen:
+        place = run / "checkpoints" / f"{number:09d}"
+        place.mkdir(parents=True)
+        (place / "state.json").write_text(json.dumps(state))
+        page = read_page(write_report(run))
+        by = "loss on held-out images" if number == 100 else "kid (40 samples, seen by x)"
+        assert re.search(rf"{re.escape(by)}: the best checkpoint, at {number}\s*{'0.0625' if number == 100 else '0.5'}", page.text)
+    for strange in ('{"best": null}', "[]", '{"best": {"score": NaN, "images": 200}}', '{"best": {"score": "0.5", "images": 200}}'):
+        (place / "state.json").write_text(strange)
+        assert "the best checkpoint" not in read_page(write_report(run)).text
+    (place / "state.json").write_text("{")
+    assert "loss on held-out images: the best checkpoint, at 100" in read_page(write_report(run)).text, "that before the damaged one"
+
+
 def test_a_run_without_anything_has_a_page_too(tmp_path: Path) -> None:
     page = read_page(write_report(made_run(tmp_path / "a", lines=(), log="", grids=())))
     for said in ("no grids of samples", "metrics.jsonl has no lines", "Nothing was measured yet", "has no log"):
@@ -140,7 +160,7 @@ def test_what_came_after_a_resume_counts(tmp_path: Path) -> None:
     reader.update()
     assert [point[:] for point in reader.curves.by_name["denoise/loss"].drawn()] == [(100, 2.0, 0.5), (250, 5.0, 0.25)]
     assert reader.images_per_second == 45.0 and reader.memory_bytes == 2**30 and reader.images_seen == 250
-    assert reader.best is not None and reader.best[:] == (100, 2.5, 0.6)
+    assert reader.best is None, "there is no checkpoint"
 
 
 def test_names_without_end_are_bounded(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_the_figures_are_those_of_evaluate(unbroken, tmp_path):
     said = [line for line in text(run).splitlines() if f"{5 * BATCH}/{5 * BATCH} images  evaluation" in line]
     assert len(said) == 1 and f"s, {COUNT} samples (few: below 2048): fd-random " in said[0] and " ± " in said[0]
     against = f"{COUNT} samples, seen by random, against"
-    assert f"evaluations: frechet, kid, recall, near_equal; {against} 1707 training images" in text(run)
+    assert f"evaluations: frechet, kid, recall, near_equal, spread; {against} 1707 training images" in text(run)
     best = load_checkpoint(checkpoint_path(run / "checkpoints", 5 * BATCH), files=()).info["best"]
     assert best == {"score": found[-1]["evaluation/kid"], "images": 5 * BATCH, "by": f"kid ({against} 1707 training images)"}
     assert f"was chosen by kid ({against} 100 training images); now kid ({against} 1707" in text(run)
@@ -194,7 +194,8 @@ def test_other_models_are_evaluated(tmp_path, recipe, metrics):
 
 def test_without_metrics_only_the_samples_are_compared(tmp_path):
     train(config(evaluate_metrics=(), total_images=2 * BATCH), tmp_path, device="cpu")
-    assert evaluations(tmp_path) == [{"images": 2 * BATCH, "evaluation/near_equal": 1.0}]
+    (line,) = evaluations(tmp_path)
+    assert set(line) == {"images", "evaluation/near_equal", "evaluation/spread"} and line["evaluation/near_equal"] == 1.0
 
 
 def test_a_metric_that_the_samples_are_too_few_for_is_named(tmp_path):
@@ -209,11 +210,13 @@ def test_a_metric_that_the_samples_are_too_few_for_is_named(tmp_path):
 def test_a_collapse_is_said_once_until_it_is_over(tmp_path):
     settings = config(evaluate_metrics=["recall"], evaluate_count=20)
     scores = scores_of(settings, tmp_path, World(0, 1, torch.device("cpu")))
+    scores.prepare(unwatched)
     log, made = tmp_path / "metrics.jsonl", scores._made
-    found = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 1)).astype(np.uint8)
+    real = settings.data.open().train
+    found = real.batch(np.arange(20)).images
 
-    def evaluated(alike: int) -> tuple[str, ...]:
-        images = found.copy()
+    def evaluated(alike: int, nearer: int = 1) -> tuple[str, ...]:
+        images = ((found.astype(int) - 128) // nearer + 128).astype(np.uint8)
         images[:alike] = images[0]
 
         def looked_at(looks: Any, **given: Any) -> dict[str, np.ndarray]:
@@ -224,15 +227,20 @@ def test_a_collapse_is_said_once_until_it_is_over(tmp_path):
         result = scores.measure(unwatched)
         assert result.values["near_equal"] == alike * (alike - 1) / 380
         with log.open("a") as file:
-            file.write(json.dumps({"images": 8, "evaluation/near_equal": result.values["near_equal"]}) + "\n")
+            figures = {f"evaluation/{name}": result.values[name] for name in ("near_equal", "spread")}
+            file.write(json.dumps({"images": 8, **figures}) + "\n")
         return result.notes
 
     assert evaluated(0) == () and evaluated(2) == ()  # one pair of 190
     (note,) = evaluated(4)
-    assert note.startswith("warning: the samples are becoming the same image: 3.16 % of their pairs differ by less than 2 of 255 levels, ")
-    assert ", recall 1;" in note and "--init-from" in note
-    assert evaluated(20) == ()  # said before
-    assert evaluated(2) == () and len(evaluated(20)) == 1
+    assert note.startswith("warning: samples have become alike: 3.16 % of their pairs differ by less than 2 of 255 levels, ")
+    assert ", recall 1;" in note
+    assert evaluated(0, nearer=4) == ()  # said before
+    assert evaluated(2) == ("samples differ from one another again",) and "as far from one another" in evaluated(0, nearer=4)[0]
+
+
+def test_a_training_that_has_hardly_begun_is_not_warned_of(unbroken):
+    assert "alike" not in text(unbroken) and all(line["evaluation/spread"] < 0.5 for line in evaluations(unbroken))
 
 
 # What is refused before anything is written -----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ _KINDS: tuple[tuple[Kind, str], ...] = (
     ("warning", r"warning: "),
     ("end", r"finished: "),
 )
+_ALIKE, _APART = re.compile(r"warning: (samples \S+ \S+ alike: .*)"), re.compile(r"samples differ from one another again")
 _FIRST, _LAST = 30, 170
 _MOST_SAID = 400
 
@@ -55,6 +56,8 @@ class Happenings:
         "What is to be said about the file, a line each."
         self.parameters: str | None = None
         "Of the model, as the log has it."
+        self.collapse: str | None = None
+        "What was said of samples that have become alike, unless they differ again."
 
     def update(self) -> None:
         """Reads the new lines."""
@@ -76,6 +79,10 @@ class Happenings:
         self.counts[kind] += 1
         if kind in ("start", "resume") and (found := re.search(r", ([\d,]+) parameters, ", text)):
             self.parameters = found[1]
+        if alike := _ALIKE.fullmatch(text):
+            self.collapse = alike[1]
+        elif _APART.fullmatch(text):
+            self.collapse = None
         happening = Happening(date, kind, text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]}...")
         if len(self._first) < _FIRST:
             self._first.append(happening)

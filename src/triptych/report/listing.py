@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from triptych.core.errors import CheckpointError
 from triptych.core.files import PICTURES
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.run_directory import RunDirectory, checkpoint_path, list_checkpoints
+from triptych.report.best import best_checkpoint
 
 _DEPTH = 3  # folders below the one that is given in which runs are looked for
 _TAIL_BYTES = 2**18
@@ -90,11 +89,11 @@ def checkpoints(root: Path) -> list[ListedCheckpoint]:
     """The checkpoints of a run, the oldest first."""
     folder = RunDirectory(root).checkpoints
     numbers = list_checkpoints(folder)
-    best = None
-    for number in numbers:  # the newest one that can be read has the last word
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            best = _inside(json.loads((checkpoint_path(folder, number) / "state.json").read_text("utf-8")), "best", "images")
-    return [ListedCheckpoint(number, *_measured(checkpoint_path(folder, number)), is_best=number == best) for number in numbers]
+    best = best_checkpoint(folder)
+    return [
+        ListedCheckpoint(number, *_measured(checkpoint_path(folder, number)), is_best=best is not None and number == best.images)
+        for number in numbers
+    ]
 
 
 def pictures(root: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from triptych.core.errors import DataError
 from triptych.core.files import explain
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.report.best import BY_VALIDATION, Best, best_checkpoint
 from triptych.report.chart import Chart, plain
 from triptych.report.curves import Curve, Curves, Point, values_of
 from triptych.report.facts import Facts, commands, facts_of
@@ -17,7 +18,7 @@ from triptych.report.grids import Pictures, picture
 from triptych.report.happenings import Happenings
 from triptych.report.measured import Evaluation, evaluations
 from triptych.report.page import render, write_page
-from triptych.report.panels import VALIDATION, charts, panels
+from triptych.report.panels import charts, panels
 from triptych.report.sweeps import sweeps
 
 _MOST_PICTURES = 8
@@ -80,10 +81,12 @@ class RunReader:
         return max(values_of(self.curves.by_name.get("memory_bytes")), default=None)
 
     @property
-    def best(self) -> Point | None:
-        """The lowest loss on held-out images, and where that was."""
-        names = [name for name in self.curves.by_name if name.startswith(VALIDATION) and name.endswith("/loss")]
-        return min(self.curves.by_name[names[0]].drawn(), key=lambda point: point.value, default=None) if names else None
+    def best(self) -> Best | None:
+        """The best checkpoint, and what chose it."""
+        try:
+            return best_checkpoint(self.root / "checkpoints")
+        except OSError:  # not to be looked at
+            return None
 
 
 def write_report(root: str | Path, out: str | Path | None = None) -> Path:
@@ -164,8 +167,9 @@ def _tiles(reader: RunReader, facts: Facts) -> Iterator[Tile]:
         yield Tile(f"{reader.memory_bytes / 2**30:.2f} GiB", "memory, the most noted")
     if reader.happenings.parameters:
         yield Tile(reader.happenings.parameters, "parameters")
-    if reader.best is not None:
-        yield Tile(plain(reader.best.value), f"best loss on held-out images, at {reader.best.images:,}")
+    if (best := reader.best) is not None:
+        by = "loss on held-out images" if best.by == BY_VALIDATION else best.by
+        yield Tile(plain(best.score), f"{by}: the best checkpoint, at {best.images:,}")
 
 
 def spelled_hours(seconds: float) -> str:

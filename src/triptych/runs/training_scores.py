@@ -19,12 +19,14 @@ from triptych.engine.progress import Watch
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import OR_NAMED, Embedder, default_space, open_space
-from triptych.evaluation.near_equal import LEVELS, near_equal_share, reduced
+from triptych.evaluation.near_equal import near_equal_share, reduced
 from triptych.evaluation.pair_metric import PAIR_METRICS
+from triptych.evaluation.spread import MOST
 from triptych.recipes.config import RunConfig
-from triptych.runs.embedding import Look, looked_at
+from triptych.runs.collapse import NEAR_EQUAL, SPREAD, collapse_figures, collapse_news
+from triptych.runs.embedding import GROUP, Look, looked_at
 from triptych.runs.given.data_images import model_reference
-from triptych.runs.given.pictures import Pictures
+from triptych.runs.given.pictures import Pictures, SplitPictures
 from triptych.runs.loading import Loading, Precision
 from triptych.runs.metric_names import FID, INCEPTION, Wanted, figure_name, metric_names, needs_reference
 from triptych.runs.model_images import ImageRequest, ModelImages
@@ -34,10 +36,6 @@ from triptych.runs.sides import PictureSide, RunSide, check_sizes
 from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import Opened, StoredRun
 
-NEAR_EQUAL = "near_equal"
-"""The figure that tells of a collapse: the share of pairs of samples that are all but equal."""
-COLLAPSING = 0.01
-"""Above this share the log warns. In trainings that went well it was 0 at all times, in those that collapsed 0.018 to 0.37."""
 SETTINGS = SetMetricConfig(kid_subsets=10)  # a hundred would take longer than the samples
 LOWER_IS_BETTER = frozenset(("frechet", "fid", "sfid", "kid", "copies", "lpips"))
 _SMALL = Look(("small",), "small", lambda items, images: {"small": reduced(images)})
@@ -52,10 +50,14 @@ class TrainingScores:
         with _named_as_in_training():
             self._names = _checked(config.train)
             self._made = _Made(_Trained(model, spec, config, directory, world), config.train)
-            self._reference = _reference(self._made, self._names, config.train)
+            self._real = model_reference(
+                self._made.run, split=config.train.evaluate_split, settings=self._made.maker.settings, most=config.train.evaluate_reference
+            )
+            self._reference = _reference(self._made, self._real, self._names)
             wanted = Wanted(list(self._names))
             self._embedder = open_space(_space(config.train), device=world.device) if wanted.of_sets() else None
             self._looks = self._prepared(wanted)
+        self._small: np.ndarray | None = None
         self.evaluation = Evaluation(self.measure, self._criterion(config.train))
 
     def _prepared(self, wanted: Wanted) -> list[Prepared]:
@@ -82,12 +84,25 @@ class TrainingScores:
 
     def describe(self) -> str:
         """What is measured, for the log."""
-        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL])}; {self._how()}"
+        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}"
 
     def prepare(self, progress: Watch) -> None:
         """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images."""
         if self._names:
             reference_features(self._task(progress))
+        with self._world.patience("looking at real images"):
+            self._world.on_main(lambda: self._look_at_real(progress))
+
+    def _look_at_real(self, progress: Watch) -> None:
+        """Reads as many real images as the samples are compared with, where they have one size."""
+        if self._real.size != self._made.size or self._real.channels != self._made.channels:
+            return
+        count = min(len(self._made), len(self._real), MOST)
+        numbers, small = np.arange(count) * len(self._real) // count, []
+        for start in range(0, count, GROUP):
+            small.append(reduced(self._real.images(numbers[start : start + GROUP].tolist())))
+            progress(min(start + GROUP, count), count)
+        self._small = np.concatenate(small)
 
     def measure(self, progress: Watch) -> Evaluated:
         """The figures with the present weights of the model, in every process, and the same at any number of them."""
@@ -101,10 +116,11 @@ class TrainingScores:
             values[name] = figure.value
             if figure.error is not None:
                 values[f"{name}{ERROR}"] = figure.error
-        values[NEAR_EQUAL] = share = self._world.from_main(near_equal_share(self._made.small) if self._world.is_main else None)
+        alike = self._world.from_main(collapse_figures(self._made.small, self._small) if self._world.is_main else None)
         notes = [f"warning: {name} was not measured: {reason}" for name, reason in scores.missing.items()]
-        if self._world.is_main and share > COLLAPSING >= self._share_before():
-            notes.append(_collapse(share, values.get("recall")))
+        values |= alike
+        if self._world.is_main and (news := self._collapse(values)) is not None:
+            notes.append(news)
         few = f" (few: below {FEW})" if len(self._made) < FEW else ""
         return Evaluated(values, f"{len(self._made)} samples{few}", tuple(notes))
 
@@ -112,19 +128,11 @@ class TrainingScores:
         wanted = Wanted(list(self._names))
         return Task(self._made, self._reference, self._embedder, wanted, self._looks, SETTINGS, self._world, progress)
 
-    def _share_before(self) -> float:
-        """The share of near-equal pairs at the evaluation before this one."""
-        found = [line[key] for line in read_metrics(self._directory.metrics_path) if (key := f"evaluation/{NEAR_EQUAL}") in line]
-        return found[-1] if found else 0.0
-
-
-def _collapse(share: float, recall: float | None) -> str:
-    seen = "" if recall is None else f", recall {recall:.3g}"
-    return (
-        f"warning: the samples are becoming the same image: {100 * share:.3g} % of their pairs differ by less than {LEVELS} of 255 levels"
-        f"{seen}; look at the grids, and begin anew from an earlier checkpoint (--init-from RUN/checkpoints/N) with a lower "
-        "--optim.learning-rate or, for a GAN, a stronger penalty of its discriminator"
-    )
+    def _collapse(self, now: Mapping[str, float]) -> str | None:
+        lines = read_metrics(self._directory.metrics_path)
+        before = [{name: line[key] for name in (NEAR_EQUAL, SPREAD) if (key := f"evaluation/{name}") in line} for line in lines]
+        usual = 0.0 if self._small is None else near_equal_share(self._small)
+        return collapse_news(now, [each for each in before if each], usual=usual)
 
 
 # Before the training ----------------------------------------------------------------------------------------------------
@@ -144,12 +152,11 @@ def _space(train: TrainConfig) -> str:
     return train.evaluate_features or (INCEPTION if FID in train.evaluate_metrics else default_space())
 
 
-def _reference(made: _Made, names: Sequence[str], train: TrainConfig) -> _Remembered | None:
+def _reference(made: _Made, real: SplitPictures, names: Sequence[str]) -> _Remembered | None:
     """The real images, where one of the metrics asks for them."""
     if not any(needs_reference(name, made) for name in names):
         return None
-    images = model_reference(made.run, split=train.evaluate_split, settings=made.maker.settings, most=train.evaluate_reference)
-    reference = _Remembered(images, images.name)
+    reference = _Remembered(real, real.name)
     check_sizes(made, reference)
     return reference
 
