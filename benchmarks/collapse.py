@@ -2,10 +2,10 @@
 
     python benchmarks/collapse.py --steps 600 --out FILE.md
 
-One GAN takes five steps of its generator, at a rate of 0.002, for each of the discriminator, and collapses; the other has R3GAN's loss
-with both penalties. Beside `near_equal` and `spread` stand how many of ten classes have 1 % of the samples or more, and the share of the most
-frequent one, by a small classifier of real digits. Then `spread` between two parts of a real set, of 8 divisions each. Target: the
-warning comes in the training that collapses (at most 2 classes in the end) and not in the other.
+One GAN takes five steps of its generator, at a rate of 0.002, for each of the discriminator, and collapses; the other has the loss of
+R3GAN with both penalties. Beside `near_equal` and `spread` stand how many of ten classes have 1 % of the samples or more, and the share
+of the most frequent one, by a small classifier of real digits. Then `spread` between two parts of a real set, of 8 divisions each.
+Target: the warning comes in the training that collapses (at most 2 classes in the end) and not in the other.
 """
 
 from __future__ import annotations

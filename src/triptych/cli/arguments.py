@@ -123,6 +123,15 @@ def finished(*lines: str) -> int:
     return 0
 
 
+def measured(images: str, *lines: str) -> int:
+    """The same of a verb that measures images: where these are a run, its page is made anew."""
+    from triptych.report.live import refresh_page
+
+    if is_first_process() and RunDirectory(Path(images)).exists():
+        refresh_page(Path(images), show)
+    return finished(*lines)
+
+
 def label_values(labels: Sequence[str] | None) -> list[int | str] | None:
     """The labels of `--labels`: numbers, and names of classes; None where there are none."""
     return None if labels is None else [int(label) if label.isdecimal() else label for label in labels]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 from triptych.cli.arguments import (
     asks_for_help,
     at_checkpoint,
-    finished,
     first_argument,
     flag_value,
     flag_words,
+    measured,
     named_as_flags,
     require_images,
     run_argument,
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
             **options.keywords(),
         )
-    return finished(*table(evaluation).split("\n"))
+    return measured(directory, *table(evaluation).split("\n"))
 
 
 def _scores(metrics: Sequence[str], reference: str | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from triptych.cli.arguments import finished, label_values, named_as_flags
+from triptych.cli.arguments import label_values, measured, named_as_flags
 from triptych.cli.progress_bar import progress_bar
 from triptych.cli.settings import parse
 from triptych.core.config import Config, config
@@ -98,7 +98,8 @@ def main(images: str, arguments: Sequence[str]) -> int:
     if options.sweep is not None:
         return sweep(images, arguments, options)
     with progress_bar("evaluating") as progress:
-        return finished(*table(measure(images, options, settings, progress)))
+        scores = measure(images, options, settings, progress)
+    return measured(images, *table(scores))
 
 
 def measure(images: str, options: ScoreOptions, settings: Config, progress: Watch) -> Scores:
@@ -150,7 +151,7 @@ def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:
         with progress_bar(f"{setting} {value}") as progress:
             found[value] = measure(images, one, settings, progress)
     place = write_sweep(setting, found, place, device=options.device)
-    return finished(*sweep_table(setting, found, place))
+    return measured(images, *sweep_table(setting, found, place))
 
 
 def swept(text: str) -> tuple[str, list[str]]:

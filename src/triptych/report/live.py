@@ -6,13 +6,26 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from triptych.core.errors import one_line
+from triptych.core.errors import CheckpointError, one_line
 from triptych.core.files import explain
+from triptych.engine.run_directory import RunDirectory
 
 LEAST_PAUSE = 10.0
 """Seconds between two pages."""
 SHARE = 0.01
 """Of the time that the pages may take."""
+
+
+def refresh_page(root: Path, say: Callable[[str], None]) -> None:
+    """Writes the page of a run anew after a command that is no training. Not where there is none, or a training writes it itself."""
+    page = LivePage(root, say)
+    if not page.path.is_file():
+        return
+    try:
+        RunDirectory(root).lock().release()
+    except CheckpointError:
+        return
+    page.write()
 
 
 class LivePage:

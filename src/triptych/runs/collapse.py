@@ -3,7 +3,7 @@
 Two figures of each evaluation tell it, and neither needs a network. The share of near-equal pairs (`near_equal`) is 0 where a training
 goes well; in trainings that collapsed onto single images it was 0.018 to 0.37. In others it stays 0, for the images keep a little
 variety, but their distances shrink: `spread`, in terms of those of real images, was 0.75 to 1 in trainings that went well, 0.6 or more
-between two parts of one real set, however small, and 0.15 to 0.25 in a GAN that drew one digit (benchmarks/results/collapse-2026-11-22.md).
+between two parts of one real set, however small, and 0.2 in a GAN that drew one digit (benchmarks/results/collapse-2026-11-22.md).
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 import numpy as np
 
@@ -50,6 +50,7 @@ from triptych.runs.sides import (
     PictureSide,
     Reference,
     RunSide,
+    Side,
     Subject,
     check_sizes,
     is_run,
@@ -58,6 +59,8 @@ from triptych.runs.sides import (
 )
 from triptych.runs.single_images import Prepared, SingleRequest, prepared
 from triptych.runs.stored import StoredRun
+
+Opened = TypeVar("Opened", bound=Side | None)
 
 FORMAT = 1
 _LONGEST_NAME = 60  # characters of the metrics in the name of a file
@@ -119,10 +122,19 @@ def score(
     place, kept = _places(out, keep_samples, read=(images, reference))
     wanted = Wanted(metric_names(metrics))
     check_space(features, features_resize)
-    subject = _subject(images, image_size=image_size, count=count, kept=kept, request=request, loading=chosen)
+    world = open_world(chosen.device)
+
+    def open_subject() -> Subject:
+        return _subject(images, image_size=image_size, count=count, kept=kept, request=request, loading=chosen)
+
+    subject = _main_first(open_subject, world)
     other = None
     if any(needs_reference(name, subject) for name in wanted.names):
-        other = reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen)
+
+        def open_reference() -> Reference | None:
+            return reference_side(reference, subject, split=split, image_size=image_size, request=request, loading=chosen)
+
+        other = _main_first(open_reference, world)
     elif reference is not None or split is not None:
         setting, given = ("reference", reference) if reference is not None else ("split", split)
         raise ConfigError(setting, f"got {given}, but nothing that is measured ({', '.join(wanted.names)}) needs a reference; leave it out")
@@ -130,7 +142,6 @@ def score(
     if metrics is None and other is not None and not other.each:
         wanted = Wanted([FRECHET])
     _decide(subject, other, count)
-    world = open_world(chosen.device)
     embedder = _embedder(wanted, world, features=features, weights=features_weights, resize=features_resize)
     drop_impossible(wanted, embedder, other)
     looks = prepared(wanted.of_images(), subject, other, single, world=world, drop=wanted.drop)
@@ -160,6 +171,23 @@ def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Se
     if kept is not None:
         check_target(kept, read)
     return place, kept
+
+
+def _main_first(opened: Callable[[], Opened], world: World) -> Opened:
+    """A side, opened by the main process before the others: what it finds in all images of a set, these take from the user's cache."""
+
+    def in_main() -> None:
+        nonlocal side
+        side = opened()
+        if isinstance(side, PictureSide):
+            side.identity()
+            for note in getattr(side.pictures, "notes", ()):
+                warnings.warn(note.removeprefix("warning: "), stacklevel=4)
+
+    side: Opened | None = None
+    with world.patience("reading images"):
+        world.on_main(in_main)
+    return cast(Opened, side) if world.is_main else opened()
 
 
 def _decide(subject: Subject, reference: Reference | None, count: int | None) -> None:

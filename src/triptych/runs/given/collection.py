@@ -190,7 +190,7 @@ def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizin
 def stamp(path: Path) -> str:
     """A hash of the names, sizes and times of the files at a path, links followed."""
     hashed = hashlib.sha256()
-    for file in sorted(_below(path)) if path.is_dir() else [path]:
+    for file in sorted(files_below(path)) if path.is_dir() else [path]:
         try:
             found = file.stat()
             hashed.update(os.fsencode(f"{file} {found.st_size} {found.st_mtime_ns}\n"))
@@ -199,7 +199,8 @@ def stamp(path: Path) -> str:
     return hashed.hexdigest()
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files in a folder and the folders below it, but for hidden folders."""
     for relative, folders, others in walked(folder):
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]  # nothing in them is read
         yield from (folder / relative / entry.name for entry in others)

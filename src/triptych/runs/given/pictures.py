@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -31,6 +32,7 @@ from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
+from triptych.runs.given.known import known
 
 _FULL_SIZE = 2**16  # more than the resolution of any TFRecord file, so that the largest is read
 
@@ -81,7 +83,8 @@ def open_pictures(
     """All images in a folder, .zip, .tar, .npz, .npy, LMDB or published data set, those for testing too, where there are at least `least`.
 
     They become `image_size` (a side, or height and width) by the centre crop, or what held-out images of a training on `like` are; else
-    they stay as they are. `channels`: 1 or 3; None: 1 where all are grey. Every one is read once, for its header and for the hash. Raises
+    they stay as they are. `channels`: 1 or 3; None: 1 where all are grey. Every one is read once, for its header and for the hash, and
+    not again while the files stay as they are. Raises
     DataError for what cannot be used, and where nothing says their size and they have several.
     """
     place = user_path(path)
@@ -93,7 +96,9 @@ def open_pictures(
         raise DataError(f"{place}: holds no images ({KINDS} are looked for, in sub-folders too)")
     if len(items) < least:
         raise DataError(f"{place}: holds {len(items)} image{'' if len(items) == 1 else 's'}, but a set has at least {least}")
-    found = _surveyed(items, cut, larger="lower --image-size" if like is None else "give larger ones, or another --image-size")
+    larger = "lower --image-size" if like is None else "give larger ones, or another --image-size"
+    asked = None if cut is None else dataclasses.asdict(cut)
+    found = _Survey.of(known(place, ["survey", kind, len(items), asked], lambda: dataclasses.asdict(_surveyed(items, cut, larger=larger))))
     width, height = found.size
     if cut is None and found.other is not None:
         number, (wide, high) = found.other
@@ -177,26 +182,39 @@ class SplitPictures:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """See `Pictures`; every image is read when it is first asked for."""
+        """See `Pictures`; every image is read when it is first asked for, and not again while the files stay as they are."""
         return self._identified
 
     @functools.cached_property
     def _identified(self) -> dict[str, Any]:
-        hashed = hashlib.sha256()
-        for k in range(len(self)):
-            images, number = self._place(k)
-            _add(hashed, images.content(number))
         settings = self._data.to_dict()
         return {
             "path": self.name,
             "kind": self._data.kind_name,
             "split": self._split,
             "count": len(self),
-            "sha256": hashed.hexdigest(),
+            "sha256": self._sha256(),
             "size": list(self.size),
             "channels": self.channels,
             "preparation": {name: settings[name] for name in ("pad", "resize", "enlarge", "decode")},
         }
+
+    def _sha256(self) -> str:
+        if type(self._data) is not DataConfig or self._data.path is None:  # other kinds of data may read files elsewhere
+            return self._hashed()
+        chosen = hashlib.sha256()
+        for k in range(len(self)):
+            images, number = self._place(k)
+            chosen.update(os.fsencode(images.key(number)) + b"\0")
+        question = ["split", self._data.to_dict(), self.channels, chosen.hexdigest()]
+        return known(user_path(self._data.path), question, lambda: {"sha256": self._hashed()})["sha256"]
+
+    def _hashed(self) -> str:
+        hashed = hashlib.sha256()
+        for k in range(len(self)):
+            images, number = self._place(k)
+            _add(hashed, images.content(number))
+        return hashed.hexdigest()
 
     def images(self, items: Sequence[int]) -> np.ndarray:
         """Some of them, uint8 (b, h, w, c). Raises DataError naming the file."""
@@ -325,6 +343,12 @@ class _Survey:
     "The first image of another size."
     coloured: bool
     sha256: str
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> _Survey:
+        """From the values by name, as JSON has them."""
+        (width, height), other = values["size"], values["other"]
+        return cls((width, height), None if other is None else (other[0], (other[1][0], other[1][1])), values["coloured"], values["sha256"])
 
 
 def _surveyed(items: _Stored, cut: Cut | None, *, larger: str) -> _Survey:
