@@ -1,0 +1,138 @@
+"""Convolutions whose second derivatives are as fast as their first, for networks under a gradient penalty.
+
+A convolution is bilinear, so that everything about its derivatives is in one number, <conv(x, w), g>: by g it is the convolution itself, by
+x the input's gradient, by w the weight's. Each of the three is linear in two of x, w and g, and its own derivatives are the other two.
+PyTorch takes the second derivative another way, by a convolution of feature maps with feature maps in which the batch stands for the
+channels and an image is the kernel; on a CPU that takes up to twice as long (benchmarks/gan_steps.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd import Function
+
+
+class _Geometry(NamedTuple):
+    stride: int
+    padding: int
+    groups: int
+
+
+def convolution(
+    x: Float[Tensor, "b i h w"],
+    weight: Float[Tensor, "d j kh kw"],
+    bias: Float[Tensor, " d"] | None = None,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    groups: int = 1,
+) -> Float[Tensor, "b d _ _"]:
+    """What `F.conv2d` gives, in the precision of autocast where that is on."""
+    geometry = _Geometry(stride, padding, groups)
+    if torch.compiler.is_compiling():  # which has no second derivatives
+        return F.conv2d(x, weight, bias, **geometry._asdict())
+    x, weight, bias = _cast(x), _cast(weight), None if bias is None else _cast(bias)
+    y = F.conv2d(x.detach(), weight.detach(), None if bias is None else bias.detach(), **geometry._asdict())
+    if not torch.is_grad_enabled():
+        return y
+    # The weight and the bias have nodes of their own, so that a gradient by x alone, which a penalty takes first, costs nothing for them.
+    by_weight = _Kernel.apply(weight, (x, y.shape, geometry))
+    by_bias = None if bias is None else bias.view(1, -1, 1, 1).expand(y.shape)
+    return _Output.apply(x, weight, by_weight, by_bias, y, geometry)
+
+
+def _cast(x: Tensor) -> Tensor:
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) and x.dtype != torch.float64 else x
+
+
+class Conv2d(nn.Conv2d):
+    """`nn.Conv2d` with one stride and one padding for both axes, zeros beyond the border and no dilation."""
+
+    def forward(self, input: Float[Tensor, "b i h w"]) -> Float[Tensor, "b d _ _"]:
+        assert isinstance(self.padding, tuple)
+        return convolution(input, self.weight, self.bias, stride=self.stride[0], padding=self.padding[0], groups=self.groups)
+
+
+class _Output(Function):
+    """y = conv(x, w) + bias, already computed, and its gradients; those by w and by the bias it hands on as they come."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, by_weight: Tensor, by_bias: Tensor | None, y: Tensor, geometry: _Geometry) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry = geometry
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        by_x = _Input.apply(gradient, weight, x.detach(), ctx.geometry) if ctx.needs_input_grad[0] else None
+        return by_x, None, gradient, gradient if ctx.needs_input_grad[3] else None, None, None
+
+
+class _Kernel(Function):
+    """Takes the gradient of y = conv(x, w) and makes that of w of it."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rest: tuple[Tensor, torch.Size, _Geometry]) -> Tensor:
+        ctx.x, shape, ctx.geometry = rest
+        ctx.save_for_backward(weight)
+        return weight.new_zeros(()).expand(shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (weight,) = ctx.saved_tensors
+        return _Weight.apply(ctx.x, gradient, weight.detach(), ctx.geometry), None
+
+
+class _Input(Function):
+    """The gradient of <conv(x, w), g> by x."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, weight: Tensor, x: Tensor, geometry: _Geometry) -> Tensor:
+        ctx.save_for_backward(gradient, weight)
+        ctx.geometry = geometry
+        return _derivatives(gradient, x, weight, geometry, (True, False, False))[0]
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gradient, weight = ctx.saved_tensors
+        by_gradient, by_weight, _, _ = ctx.needs_input_grad
+        return (
+            convolution(tangent, weight, **ctx.geometry._asdict()) if by_gradient else None,
+            _Weight.apply(tangent, gradient, weight.detach(), ctx.geometry) if by_weight else None,
+            None,
+            None,
+        )
+
+
+class _Weight(Function):
+    """The gradient of <conv(x, w), g> by w."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor, weight: Tensor, geometry: _Geometry) -> Tensor:
+        ctx.save_for_backward(x, gradient)
+        ctx.geometry = geometry
+        return _derivatives(gradient, x, weight, geometry, (False, True, False))[1]
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, gradient = ctx.saved_tensors
+        by_x, by_gradient, _, _ = ctx.needs_input_grad
+        return (
+            _Input.apply(gradient, tangent, x.detach(), ctx.geometry) if by_x else None,
+            convolution(x, tangent, **ctx.geometry._asdict()) if by_gradient else None,
+            None,
+            None,
+        )
+
+
+def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
+    """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
+    stride, padding = [geometry.stride] * 2, [geometry.padding] * 2
+    return torch.ops.aten.convolution_backward(gradient, x, weight, None, stride, padding, [1, 1], False, [0, 0], geometry.groups, wanted)
