@@ -113,6 +113,8 @@ FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "long": lambda x, weight: filters.downsampled(filters.upsampled(x, LONG), LONG),
     "upsampled_convolution": filters.upsampled_convolution,
     "downsampled_convolution": filters.downsampled_convolution,
+    "lopsided convolution": lambda x, weight: filters.upsampled_convolution(x, weight, (1.0, 2.0, 4.0, 1.0)),
+    "wide convolution": lambda x, weight: filters.downsampled_convolution(x, F.pad(weight, (2, 2, 2, 2))),
 }
 
 
@@ -126,6 +128,27 @@ def test_gradients_of_both_orders(form) -> None:
 
     assert torch.autograd.gradcheck(squared, inputs, fast_mode=True)
     assert torch.autograd.gradgradcheck(squared, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("form", ["upsampled", "downsampled", "upsampled_convolution", "downsampled_convolution"])
+def test_half_precision_and_its_gradients_within_rounding(form) -> None:
+    x, weight = numbers(2, 4, 8, 8).bfloat16().requires_grad_(), numbers(4, 4, 3, 3, seed=1).bfloat16().requires_grad_()
+    inputs = (x, weight) if "convolution" in form else (x,)
+    wide = [part.detach().double().requires_grad_() for part in (x, weight)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = FORMS[form](x, weight)
+    assert y.dtype == torch.bfloat16
+    expected = FORMS[form](*wide)
+    torch.testing.assert_close(y.double(), expected, rtol=0.05, atol=0.05 * expected.std().item())
+    gradients = torch.autograd.grad(y.float().square().sum(), inputs)
+    for ours, exact in zip(gradients, torch.autograd.grad(expected.square().sum(), wide[: len(inputs)]), strict=True):
+        assert ours.dtype == torch.bfloat16
+        torch.testing.assert_close(ours.double(), exact, rtol=0.05, atol=0.05 * exact.std().item())
+
+
+def test_a_filter_keeps_float32_within_autocast() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert filters.downsampled(filters.upsampled(numbers(1, 1, 4, 4).float())).dtype == torch.float32
 
 
 def test_a_filter_of_an_odd_length_is_refused() -> None:

@@ -34,6 +34,7 @@ from triptych.gans.discriminators import Scores
 from triptych.gans.from_noise import NoiseGAN, NoiseGANConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.penalties import PenaltyConfig
+from triptych.nn.convolution import Conv2d
 from triptych.nn.filters import BINOMIAL, downsampled, kernel_of, upsampled
 from triptych.nn.precision import stage_precision, widened
 
@@ -87,8 +88,8 @@ def _drawn(weight: Tensor, gain: float = 1.0) -> None:
     nn.init.normal_(weight, std=gain / math.sqrt(weight[0].numel()))
 
 
-def _pointwise(ins: int, outs: int, *, bias: bool = False, gain: float = 1.0) -> nn.Conv2d:
-    conv = nn.Conv2d(ins, outs, 1, bias=bias)
+def _pointwise(ins: int, outs: int, *, bias: bool = False, gain: float = 1.0) -> Conv2d:
+    conv = Conv2d(ins, outs, 1, bias=bias)
     _drawn(conv.weight, gain)
     return conv
 
@@ -115,7 +116,7 @@ class ResidualBlock(nn.Module):
         inner = settings.expansion * width
         gain = _BLOCK_GAIN * (len(settings.widths) * settings.num_blocks) ** -0.25
         self.conv1 = _pointwise(width, inner, bias=True, gain=gain)
-        self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, groups=inner // settings.group_channels)
+        self.conv2 = Conv2d(inner, inner, 3, padding=1, groups=inner // settings.group_channels)
         _drawn(self.conv2.weight, gain)
         self.conv3 = _pointwise(inner, width)
         for zero in (self.conv1.bias, self.conv2.bias, self.conv3.weight):
@@ -230,7 +231,7 @@ class R3GANDiscriminator(nn.Module):
         self.may_be_half = settings.half_stages > 0
         self.from_image = _pointwise(image_channels, settings.widths[-1])
         self.stages = nn.Sequential(*reversed(_stages(DownStage, settings)))
-        self.basis = nn.Conv2d(width, width, lowest, groups=width, bias=False)
+        self.basis = Conv2d(width, width, lowest, groups=width, bias=False)
         _drawn(self.basis.weight)
         self.linear = _linear(width, 1 if num_classes is None else width)
         self.embedding = None if num_classes is None else _linear(num_classes, width, gain=1 / math.sqrt(width))

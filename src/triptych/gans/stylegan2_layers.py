@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from triptych.core.config import Config, config
 from triptych.gans.layers import SLOPE
+from triptych.nn.convolution import convolution
 from triptych.nn.filters import upsampled_convolution
 from triptych.nn.precision import widened
 
@@ -195,7 +196,7 @@ def modulated_convolution(
 def _convolved(x: Tensor, weight: Tensor, kernel: Tensor | None, *, groups: int = 1) -> Tensor:
     if kernel is not None:
         return upsampled_convolution(x, weight, kernel, groups=groups)
-    return F.conv2d(x, weight, padding=weight.shape[2] // 2, groups=groups)
+    return convolution(x, weight, padding=weight.shape[2] // 2, groups=groups)
 
 
 def clipped(x: Float[Tensor, " b *d"], limit: float | None) -> Float[Tensor, " b *d"]:

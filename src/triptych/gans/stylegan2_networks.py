@@ -28,6 +28,7 @@ from triptych.gans.stylegan2_layers import (
     modulated_convolution,
     stage,
 )
+from triptych.nn.convolution import convolution
 from triptych.nn.filters import BINOMIAL, downsampled_convolution, kernel_of, upsampled
 from triptych.nn.precision import widened
 
@@ -216,7 +217,7 @@ class DiscriminatorLayer(nn.Module):
         if self.down:
             x = downsampled_convolution(x, weight, self.resample_filter)
         else:
-            x = F.conv2d(x, weight, padding=weight.shape[2] // 2)
+            x = convolution(x, weight, padding=weight.shape[2] // 2)
         if self.bias is None:
             return x
         x = F.leaky_relu(x + (self.bias * self.gain).to(x.dtype)[:, None, None], SLOPE)

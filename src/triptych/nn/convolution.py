@@ -21,6 +21,7 @@ class _Geometry(NamedTuple):
     stride: int
     padding: int
     groups: int
+    transposed: bool
 
 
 def convolution(
@@ -33,17 +34,32 @@ def convolution(
     groups: int = 1,
 ) -> Float[Tensor, "b d _ _"]:
     """What `F.conv2d` gives, in the precision of autocast where that is on."""
-    geometry = _Geometry(stride, padding, groups)
+    return _convolved(x, weight, bias, _Geometry(stride, padding, groups, transposed=False))
+
+
+def transposed_convolution(
+    x: Float[Tensor, "b i h w"], weight: Float[Tensor, "i j kh kw"], *, stride: int = 1, padding: int = 0, groups: int = 1
+) -> Float[Tensor, "b d _ _"]:
+    """What `F.conv_transpose2d` gives, in the precision of autocast where that is on."""
+    return _convolved(x, weight, None, _Geometry(stride, padding, groups, transposed=True))
+
+
+def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
     if torch.compiler.is_compiling():  # which has no second derivatives
-        return F.conv2d(x, weight, bias, **geometry._asdict())
+        return _plain(x, weight, bias, geometry)
     x, weight, bias = _cast(x), _cast(weight), None if bias is None else _cast(bias)
-    y = F.conv2d(x.detach(), weight.detach(), None if bias is None else bias.detach(), **geometry._asdict())
+    y = _plain(x.detach(), weight.detach(), None if bias is None else bias.detach(), geometry)
     if not torch.is_grad_enabled():
         return y
     # The weight and the bias have nodes of their own, so that a gradient by x alone, which a penalty takes first, costs nothing for them.
     by_weight = _Kernel.apply(weight, (x, y.shape, geometry))
     by_bias = None if bias is None else bias.view(1, -1, 1, 1).expand(y.shape)
     return _Output.apply(x, weight, by_weight, by_bias, y, geometry)
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
+    kind = F.conv_transpose2d if geometry.transposed else F.conv2d
+    return kind(x, weight, bias, stride=geometry.stride, padding=geometry.padding, groups=geometry.groups)
 
 
 def _cast(x: Tensor) -> Tensor:
@@ -104,7 +120,7 @@ class _Input(Function):
         gradient, weight = ctx.saved_tensors
         by_gradient, by_weight, _, _ = ctx.needs_input_grad
         return (
-            convolution(tangent, weight, **ctx.geometry._asdict()) if by_gradient else None,
+            _convolved(tangent, weight, None, ctx.geometry) if by_gradient else None,
             _Weight.apply(tangent, gradient, weight.detach(), ctx.geometry) if by_weight else None,
             None,
             None,
@@ -126,7 +142,7 @@ class _Weight(Function):
         by_x, by_gradient, _, _ = ctx.needs_input_grad
         return (
             _Input.apply(gradient, tangent, x.detach(), ctx.geometry) if by_x else None,
-            convolution(x, tangent, **ctx.geometry._asdict()) if by_gradient else None,
+            _convolved(x, tangent, None, ctx.geometry) if by_gradient else None,
             None,
             None,
         )
@@ -134,5 +150,5 @@ class _Weight(Function):
 
 def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
     """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
-    stride, padding = [geometry.stride] * 2, [geometry.padding] * 2
-    return torch.ops.aten.convolution_backward(gradient, x, weight, None, stride, padding, [1, 1], False, [0, 0], geometry.groups, wanted)
+    shape = [geometry.stride] * 2, [geometry.padding] * 2, [1, 1], geometry.transposed, [0, 0], geometry.groups
+    return torch.ops.aten.convolution_backward(gradient, x, weight, None, *shape, wanted)

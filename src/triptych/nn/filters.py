@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd import Function
+
+from triptych.nn.convolution import convolution, transposed_convolution
+from triptych.nn.precision import widened
 
 BINOMIAL: tuple[float, ...] = (1.0, 3.0, 3.0, 1.0)
 Taps: TypeAlias = Sequence[float] | Tensor
@@ -36,7 +40,8 @@ def upsampled(x: Float[Tensor, "b c h w"], taps: Taps = BINOMIAL) -> Float[Tenso
     for kernel in _kernels(taps, x, gain=4.0):
         where = [int(side > 1) for side in kernel.shape]  # a pass along one axis leaves the other one alone
         padding, stride = [a * (max(kernel.shape) // 2 - 1) for a in where], [1 + a for a in where]
-        x = F.conv_transpose2d(x, _for_each_channel(kernel, x), stride=stride, padding=padding, groups=x.shape[1])
+        sides = [side * step for side, step in zip(x.shape[2:], stride, strict=True)]
+        x = _Transposed.apply(x, kernel, sides, stride, padding)
     return x
 
 
@@ -54,7 +59,7 @@ def upsampled_convolution(
     """
     outs = weight.shape[0] // groups
     turned = weight.unflatten(0, (groups, outs)).transpose(1, 2).flatten(0, 1)
-    return _filtered(F.conv_transpose2d(x, turned, stride=2, groups=groups), taps, reach=-(weight.shape[2] // 2), gain=4.0)
+    return _filtered(transposed_convolution(x, turned, stride=2, groups=groups), taps, reach=-(weight.shape[2] // 2), gain=4.0)
 
 
 def downsampled_convolution(
@@ -62,7 +67,7 @@ def downsampled_convolution(
 ) -> Float[Tensor, "b d h//2 w//2"]:
     """The filter, then a convolution (k odd) of stride 2."""
     reach = weight.shape[2] // 2
-    return F.conv2d(downsampled(x, taps), weight) if not reach else F.conv2d(_filtered(x, taps, reach=reach - 1), weight, stride=2)
+    return convolution(downsampled(x, taps), weight) if not reach else convolution(_filtered(x, taps, reach=reach - 1), weight, stride=2)
 
 
 def _filtered(x: Tensor, taps: Taps, *, reach: int, stride: int = 1, gain: float = 1.0) -> Tensor:
@@ -70,8 +75,48 @@ def _filtered(x: Tensor, taps: Taps, *, reach: int, stride: int = 1, gain: float
     for kernel in _kernels(taps, x, gain=gain):
         where = [int(side > 1) for side in kernel.shape]
         padding, strides = [a * (max(kernel.shape) // 2 + reach) for a in where], [1 + a * (stride - 1) for a in where]
-        x = F.conv2d(x, _for_each_channel(kernel.flip(0, 1), x), stride=strides, padding=padding, groups=x.shape[1])
+        x = _Filter.apply(x, kernel.flip(0, 1), strides, padding)
     return x
+
+
+class _Filter(Function):
+    """Each channel convolved with the kernel (h, w), in the precision of x; its gradient is `_Transposed`, and the other way round.
+
+    PyTorch's own gradient in half precision takes some forty times as long on a CPU, for a transposed convolution of single channels has
+    no fast kernel there.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, stride: list[int], padding: list[int]) -> Tensor:
+        ctx.kernel, ctx.sides, ctx.geometry = kernel, x.shape[2:], (stride, padding)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.conv2d(x, _for_each_channel(kernel, x), stride=stride, padding=padding, groups=x.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Transposed.apply(gradient, ctx.kernel, ctx.sides, *ctx.geometry), None, None, None
+
+
+class _Transposed(Function):
+    """The transposed convolution of each channel with the kernel, of so many pixels (h, w); on a CPU computed in float32 at least."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, sides: Sequence[int], stride: list[int], padding: list[int]) -> Tensor:
+        ctx.kernel, ctx.geometry = kernel, (stride, padding)
+        around = [taps - 1 - beyond for taps, beyond in zip(kernel.shape, padding, strict=True)]
+        with torch.autocast(x.device.type, enabled=False):
+            if max(stride) == 1 and min(around) >= 0:  # then it is a convolution, which is faster
+                return F.conv2d(x, _for_each_channel(kernel.flip(0, 1), x), padding=around, groups=x.shape[1])
+            wide = widened(x) if x.device.type == "cpu" else x
+            reached = [(n - 1) * step + a - beyond + 1 for n, step, a, beyond in zip(x.shape[2:], stride, around, padding, strict=True)]
+            more = [side - n for side, n in zip(sides, reached, strict=True)]
+            weight = _for_each_channel(kernel, wide)
+            y = F.conv_transpose2d(wide, weight, stride=stride, padding=padding, output_padding=more, groups=x.shape[1])
+        return y.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return _Filter.apply(gradient, ctx.kernel, *ctx.geometry), None, None, None, None
 
 
 def _kernels(taps: Taps, x: Tensor, *, gain: float = 1.0) -> list[Tensor]:
