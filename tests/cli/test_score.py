@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from tests.contract.shrink import BATCH, shrunk
+from tests.data.pictures import write_folder
 from triptych.cli.main import main
 from triptych.cli.score import spelled, swept
+from triptych.engine.run_directory import RunDirectory
 from triptych.runs import train
 
 
@@ -88,6 +90,36 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]
+
+
+def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page, common = Path(run) / "report.html", ["evaluate", run, "--device", "cpu", "--steps", "2"]
+    images = [*common, "--features", "random", "--count", "8", "--sampler", "ddim", "--metrics"]
+    before = page.read_text()
+    with RunDirectory(Path(run)).lock():
+        assert main([*images, "density"]) == 0
+    assert page.read_text() == before and "density" not in before
+    assert main([*images, "coverage"]) == 0
+    assert "density" in page.read_text() and "coverage" in page.read_text()
+    page.unlink()
+    assert main([*images, "coverage"]) == 0 and not page.exists()
+    page.write_text("old")
+    bits = [*common, "--metrics", "bits-per-dim", "--count", "2"]
+    assert main(bits) == 0 and "bits-per-dim" in page.read_text()
+    page.unlink()
+    capsys.readouterr()
+
+
+def test_what_was_passed_over_and_looks_wrong_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As at the start of a training."""
+    made, reference = (write_folder(tmp_path / name, [f"{k}.png" for k in range(12)]) for name in ("made", "reference"))
+    (made / "notes.txt").write_text("x")
+    (made / "0.png").write_bytes((made / "1.png").read_bytes())
+    (reference / "dataset.json").write_text("{")
+    assert main(["evaluate", str(made), "--reference", str(reference), "--features", "random", "--metrics", "recall"]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"triptych: warning: {made}: passed over 1 files that are no images: 1 .txt"
+    assert second.startswith(f"triptych: warning: {reference}/dataset.json: cannot be read as JSON (") and second.endswith("have no labels")
 
 
 def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -315,6 +315,19 @@ def test_a_folder_with_other_pngs_is_not_mixed_with_samples(trained, tmp_path):
         trained.sample(2, device="cpu", out=tmp_path)
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_the_weights_are_read(trained, tmp_path, monkeypatch):
+    from triptych.runs.stored import StoredRun
+
+    def refused(*given: object) -> None:
+        raise AssertionError("the weights were read")
+
+    monkeypatch.setattr(StoredRun, "_read", refused)
+    (tmp_path / "file").write_bytes(b"")
+    for call in (trained.sample, trained.edit):
+        with pytest.raises(DataError, match=r"cannot write .*file is a file"):
+            call(*((2,) if call == trained.sample else ("latents.npz",)), out=tmp_path / "file" / "x.png", device="cpu")
+
+
 def test_unlabelled_models_take_no_labels(tmp_path):
     run = train(shrunk("adm-cifar10").updated({"train": {"total_images": BATCH}}), tmp_path / "run", device="cpu")
     with pytest.raises(ConfigError, match="trained without labels"):

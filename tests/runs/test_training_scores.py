@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -86,6 +88,56 @@ def test_the_figures_are_those_of_evaluate(unbroken, tmp_path):
     best = load_checkpoint(checkpoint_path(run / "checkpoints", 5 * BATCH), files=()).info["best"]
     assert best == {"score": found[-1]["evaluation/kid"], "images": 5 * BATCH, "by": f"kid ({against} 1707 training images)"}
     assert f"was chosen by kid ({against} 100 training images); now kid ({against} 1707" in text(run)
+
+
+class FakeWandb(ModuleType):
+    """What Weights & Biases is called with."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.lines: list[dict[str, Any]] = []
+        self.metrics: list[str] = []
+
+    def init(self, **settings: Any) -> FakeWandb:
+        return self
+
+    def Settings(self, **settings: Any) -> None:
+        return None
+
+    def define_metric(self, name: str, **settings: Any) -> None:
+        self.metrics.append(name)
+
+    def log(self, line: dict[str, Any]) -> None:
+        self.lines.append(line)
+
+    def finish(self) -> None:
+        pass
+
+
+def test_the_figures_arrive_where_else_is_logged(unbroken, tmp_path, monkeypatch):
+    wandb = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError:
+        plain = {"wandb": "offline"}
+    else:
+        plain = {"wandb": "offline", "tensorboard": True}
+    train(config(best_by="kid").updated({"log": plain}), tmp_path, device="cpu")
+    expected = evaluations(unbroken)
+    assert [line for line in wandb.lines if "evaluation/kid" in line] == expected and wandb.metrics == ["images", "*"]
+    assert {"evaluation/fd-random", "evaluation/recall_error", "evaluation/near_equal", "evaluation/spread"} <= set(expected[0])
+    if "tensorboard" in plain:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path / "tensorboard"))
+        events.Reload()
+        for name in set(expected[0]) - {"images"}:
+            found = [(event.step, event.value) for event in events.Scalars(name)]
+            assert found == [(line["images"], pytest.approx(line[name], rel=1e-6)) for line in expected], name
 
 
 def test_training_ends_with_the_same_bytes(unbroken, tmp_path):

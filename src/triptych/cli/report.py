@@ -12,7 +12,7 @@ from triptych.core.config import Config, config
 USAGE = """usage: triptych report RUN [--out FILE.html]
 
 Writes one page about a run: what it is, what it makes, its curves and figures, what it cost, what happened, how to go on. The page holds
-all that it shows, so it can be sent as it is. Training writes it too; this command makes it anew, after an evaluation for one.
+all that it shows, so it can be sent as it is. Training writes it too, and evaluate makes it anew; this command does at any time.
 
   --out FILE.html    another place than RUN/report.html
 

@@ -14,6 +14,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs import encoding, evaluation, sampling, scoring, translating, upsampling
 from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
+from triptych.runs.files import check_place
 from triptych.runs.latents import Latents, PathName
 from triptych.runs.loading import LoadingKeywords
 from triptych.runs.sampling import Samples
@@ -94,6 +95,8 @@ class Run(StoredRun):
         """
         edit = Edit(strengths or {}, pick, between, path, count)
         source = self.directory / DIRECTIONS if directions is None else directions
+        if out is not None:
+            check_place(Path(out))  # before the weights are read
         coder = self.coder(progress=progress, **loading)
         return coder.edit(latents, edit, directions=source, labels=labels, out=None if out is None else Path(out))
 

@@ -53,6 +53,8 @@ def sample(
     """
     if count < 1:
         raise ConfigError("count", f"got {count}, expected at least 1")
+    if out is not None:
+        check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
     chosen = settings or require_sampler(opened.model).sampling
     sampler = guided(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
@@ -156,16 +158,13 @@ def drawing(model: nn.Module, request: Request, *, batch_size: int, device: torc
 def drawn(
     opened: Opened, model: nn.Module, request: Request, *, origin: dict[str, Any], out: str | Path | None, progress: Watch
 ) -> Samples:
-    """The samples of `model`, which is the opened one or one that leads it, in every process; also written to `out`.
+    """The samples of `model`, which is the opened one or one that leads it, in every process; also written to `out`, which was checked.
 
     What was drawn before an interruption is taken up, where it is of the same request, weights and `origin`.
     """
-    place = None if out is None else Path(out)
-    if place is not None:
-        check_output(place, count=request.count)
     return done(
         drawing(model, request, batch_size=opened.batch_size(), device=opened.world.device, origin=opened.origin | origin),
-        place,
+        None if out is None else Path(out),
         world=opened.world,
         progress=progress,
         kept="drawn",

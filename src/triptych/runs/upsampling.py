@@ -26,7 +26,7 @@ from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import open_squares
 from triptych.runs.given.small_images import Load, SmallImages
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Request, Samples, drawn, require_sampler, write_grid
+from triptych.runs.sampling import Request, Samples, check_output, drawn, require_sampler, write_grid
 from triptych.runs.stored import StoredRun
 
 _COLUMNS = 16  # of the grids during training
@@ -54,6 +54,8 @@ def upsample(
     count = small.count if count is None else count
     if not 1 <= count <= small.most:
         raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
+    if out is not None:
+        check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
     chosen = settings or require_upsampler(opened.model).sampling
