@@ -59,8 +59,7 @@ class NoiseGAN(GAN):
     ) -> None:
         """Takes the networks. `partial`: some losses give some parameters no gradient.
 
-        Raises ConfigError for labels that are not there,
-        and for images that have no colours to change.
+        Raises ConfigError for labels that are not there, and for images that have no colours to change.
         """
         super().__init__(config, generator, discriminator, partial=partial)
         if self.ada is not None:
