@@ -41,6 +41,14 @@ def test_there_are_eighteen() -> None:
     assert len(CHANGES) + 3 == 18
 
 
+def test_multipliers_of_the_papers() -> None:
+    """ADA's "bgc": pixels, geometry and colours; R3GAN's: half the colours, and cutout."""
+    rest = {"image_filter": 0, "noise": 0, "cutout": 0}
+    assert {change: getattr(ADAConfig(), change) for change in CHANGES} == dict.fromkeys(CHANGES, 1) | rest
+    colours = dict.fromkeys(("brightness", "contrast", "luma_flip", "hue_rotation", "saturation"), 0.5)
+    assert {change: getattr(R3GAN_CHANGES, change) for change in CHANGES} == dict.fromkeys(CHANGES, 1) | rest | colours | {"cutout": 1}
+
+
 def test_at_p_0_images_come_back_to_the_bit() -> None:
     for channels in (1, 3):
         x = images(3, channels, 9, 6)

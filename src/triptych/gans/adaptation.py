@@ -34,7 +34,7 @@ class Adaptation(nn.Module):
         self.register_buffer("p", torch.tensor(value_at(settings.p, 0), device=device), persistent=self.steered)
         self.register_buffer("signs", torch.zeros(2, device=device), persistent=self.steered)
 
-    def forward(self, images: Float[Tensor, "b c h w"], rng: Rng, *, maps: bool = False) -> Float[Tensor, "b c h w"]:
+    def forward(self, images: Float[Tensor, "b c h w"], rng: Rng, *, maps: bool) -> Float[Tensor, "b c h w"]:
         """The images, or label maps, changed at random."""
         return adapted(images, rng, p=self.p, settings=self.settings, maps=maps)
 
