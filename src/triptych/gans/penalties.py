@@ -33,7 +33,7 @@ class PenaltyConfig(Config):
     every: int = 1
     "Penalise in every so many iterations only, so many times as strongly."
     at: Literal["augmented", "original"] = "augmented"
-    "The images at which the gradient is taken: as the discriminator sees them, or before `augment`."
+    "The images at which the gradient is taken: as the discriminator sees them, or before `ada` and `augment`."
     precision: Literal["float32", "training"] = "float32"
     "Arithmetic: float32 always, or that of the training, where the discriminator then runs once for its loss and its penalties."
 
