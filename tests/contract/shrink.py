@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tests.contract.small_data import FIRST_LAYER, feature_weights, small_data
 from triptych.core.model import ModelConfig
+from triptych.engine.config import LogConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
@@ -16,13 +18,21 @@ BATCH = 6
 
 
 def kinds() -> list[str]:
-    """A recipe of each kind: those that differ in size and data alone are the same when they are shrunk."""
-    found: list[tuple[str, RunConfig]] = []
+    """A recipe of each kind: those that differ in size, data and the ends of ramps alone are the same when they are shrunk."""
+    found: list[tuple[str, Any]] = []
     for name in RECIPES:
-        config = shrunk(name)
+        config = _with_ramps(shrunk(name).to_dict(), lambda ramp: ramp["shape"])
         if all(config != other for _, other in found):
             found.append((name, config))
     return [name for name, _ in found]
+
+
+def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """The document of a configuration with each of its ramps changed."""
+    if isinstance(document, dict):
+        ramp = document.keys() == {"start", "end", "images", "shape"}
+        return change(document) if ramp else {name: _with_ramps(value, change) for name, value in document.items()}
+    return [_with_ramps(value, change) for value in document] if isinstance(document, list) else document
 
 
 def able(verb: str) -> list[str]:
@@ -32,7 +42,10 @@ def able(verb: str) -> list[str]:
 
 @functools.cache
 def shrunk(name: str) -> RunConfig:
-    """The recipe on 8x8 digits (a GAN on 32x32 noise), in batches of 6, with the small networks of `ModelConfig.shrunk`."""
+    """The recipe on 8x8 digits (a translating GAN on 32x32 noise), in batches of 6, with the small networks of `ModelConfig.shrunk`.
+
+    What a ramp changes arrives after three batches.
+    """
     recipe = load_recipe(name)
     train = replace(
         recipe.train,
@@ -49,7 +62,9 @@ def shrunk(name: str) -> RunConfig:
     )
     # Tests compare runs of different lengths, so the length must not decide how the rate rises.
     optim = replace(recipe.optim, warmup_share=None)
-    return replace(recipe, model=_without_photos(recipe.model.shrunk()), data=small_data(recipe.data), train=train, optim=optim)
+    model, data = _without_photos(recipe.model.shrunk()), small_data(recipe.data)
+    config = replace(recipe, model=model, data=data, train=train, optim=optim, log=LogConfig())
+    return RunConfig.from_dict(_with_ramps(config.to_dict(), lambda ramp: ramp | {"images": 3 * BATCH}))
 
 
 def _without_photos(model: Any) -> ModelConfig:

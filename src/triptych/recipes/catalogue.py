@@ -23,6 +23,7 @@ HEADINGS = {
     "paired": "GANs, on pairs of images",
     "unpaired": "GANs, on two domains of images",
     "few_shot": "GANs, on few examples of many classes",
+    "from_noise": "GANs, from noise",
     "diffusion": "diffusion",
     "classifiers": "diffusion, classifiers",
     "upsamplers": "diffusion, super-resolution",
