@@ -81,6 +81,7 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert head.split() == ["steps", "fd-random", "kid"] and (first.split()[0], second.split()[0]) == ("2", "3")
     assert second.split()[1] == alone[0].split()[1] != first.split()[1]
     assert protocol.startswith("steps = 2, 3, else 6 images") and protocol.endswith(f"; written to {out}")
+    assert ", sampler ddim, guidance_scale 1.0, seed 0, " in protocol
     assert len(set((Path(run) / "evaluations").glob("*.json")) - before) == 1  # that of 3 steps was there
     parts = json.loads(out.read_text())["sweep"]
     assert [(part["setting"], part["value"], part["protocol"]["sampler"]["steps"]) for part in parts] == [
@@ -90,6 +91,7 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]
+    assert f"of {run} (sampler ddim, steps 2, guidance_scale 1.0, " in lines[-1]
 
 
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:

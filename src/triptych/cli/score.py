@@ -218,4 +218,4 @@ def sweep_table(setting: str, found: Mapping[str, Scores], place: Path | None) -
     first = next(iter(found.values()))
     lines += [f"{name} not measured: {reason}" for name, reason in first.missing.items()]
     where = "" if place is None else f"; written to {place}"
-    return [*lines, f"{setting} = {', '.join(found)}, else {protocol_line(first.protocol)}{where}"]
+    return [*lines, f"{setting} = {', '.join(found)}, else {protocol_line(first.protocol, swept=setting)}{where}"]

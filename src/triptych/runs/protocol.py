@@ -40,9 +40,9 @@ def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedde
     }
 
 
-def protocol_line(protocol: Mapping[str, Any]) -> str:
-    """The protocol in one line."""
-    return "; ".join(part for part in (_images(protocol), _reference(protocol), _network(protocol), _program(protocol)) if part)
+def protocol_line(protocol: Mapping[str, Any], *, swept: str | None = None) -> str:
+    """The protocol in one line. `swept`: a setting that had several values, and is left out."""
+    return "; ".join(part for part in (_images(protocol, swept), _reference(protocol), _network(protocol), _program(protocol)) if part)
 
 
 def commit() -> str | None:
@@ -58,15 +58,19 @@ def commit() -> str | None:
     return done.stdout.strip()
 
 
-def _images(protocol: Mapping[str, Any]) -> str:
+def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     images, weights, sampler = protocol["made"], protocol["weights"], protocol["sampler"] or {}
     few = f" (few: below {FEW})" if protocol["few"] else ""
     said = f"{protocol['count']} images{few} of {images['path']}"
     if weights is None:
         return f"{said} ({_short(images.get('sha256'))})"
-    how = [f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"]
-    how += [f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler]
-    return f"{said} ({', '.join([*how, 'seed ' + str(protocol['seed']), protocol['precision']])})"
+    how = {"checkpoint": f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"}
+    how |= {
+        name: f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler
+    }
+    how |= {"seed": f"seed {protocol['seed']}", "precision": protocol["precision"]}
+    how.pop("checkpoint" if swept == "weights" else (swept or "").replace("-", "_"), None)
+    return f"{said} ({', '.join(how.values())})"
 
 
 def _reference(protocol: Mapping[str, Any]) -> str:
