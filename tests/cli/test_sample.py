@@ -119,7 +119,11 @@ NOTHING = {
     "between": None,
     "path": None,
     "count": None,
+    "mix": None,
+    "mix_at": None,
     "labels": None,
+    "seed": 0,
+    "settings": None,
     "directions": None,
     "batch_size": None,
     "checkpoint": "latest",
@@ -160,6 +164,21 @@ def test_images_of_latents(arguments: str, asked: dict[str, Any], edited: FakeRu
 
 
 @pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ("--pick 0", {"pick": [0]}),
+        ("--direction a=1 --count 3 --directions d.npz", {"strengths": {"a": 1.0}, "count": 3, "directions": "d.npz"}),
+        ("--between 0,1 --seed 3 --labels 3,7", {"between": (0, 1), "seed": 3, "labels": [3, 7]}),
+        ("--mix 2,3 --mix-at 16 --steps 5", {"mix": (2, 3), "mix_at": 16, "settings": ToySampling(steps=5)}),
+    ],
+)
+def test_images_of_the_latents_of_samples(arguments: str, asked: dict[str, Any], edited: FakeRuns) -> None:
+    assert main(["sample", "runs/toy", *arguments.split()]) == 0
+    _, (name, (latents,), named) = edited.calls
+    assert (name, latents) == ("edit", None) and named == NOTHING | {"settings": ToySampling()} | asked
+
+
+@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ("--seed 3", "--seed: got 3, expected 0 with --from, which draws nothing; leave it out"),
@@ -190,9 +209,9 @@ def test_what_does_not_go_with_latents(arguments: str, line: str, edited: FakeRu
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("--pick 0", "--pick: got 0, expected nothing without --from, the latents that it is about"),
-        ("--direction a=1", "--direction: got a=1, expected nothing without --from, the latents that it is about"),
-        ("--between 0,1", "--between: got 0, 1, expected nothing without --from, the latents that it is about"),
+        ("--pick 0 --guide a", "--guide: got 'a' beside --pick; leave one of them out"),
+        ("--between 0,1 --base a", "--base: got 'a' beside --between; leave one of them out"),
+        ("--mix-at 8", "--mix-at: got 8, expected nothing without --mix"),
         ("--from", "--from: the value is missing, expected text"),
         ("--count 0", "--count: got 0, expected at least 1"),
         ("--count many", "--count: got 'many', expected a whole number"),

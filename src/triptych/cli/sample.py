@@ -24,10 +24,12 @@ _FROM, _LATENTS = "--from", "--latents"
 USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--guide CLASSIFIER_RUN] [--out FILE] [sampler settings]
        triptych sample RUN --from LATENTS.npz [--pick 0,5] [--direction smiling=0.8,young=-1:1] [--count N] [--out FILE]
        triptych sample RUN --from LATENTS.npz --between 3,7 [--count N] [--out FILE]
+       triptych sample RUN --from LATENTS.npz --mix 5,5 [--mix-at 16] [--out FILE]
 
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
 An upsampler makes large images of the small ones that --base names: files, or a run that draws them.
---from draws nothing: it shows latents of images (triptych encode writes them), moved along directions, or on the way between two.
+--from draws nothing: it shows latents of images (triptych encode writes them), moved along directions, on the way between two, or, of a
+model with a style for each layer, mixed. A model that draws by way of latents (flows, StyleGAN2) needs no --from: it takes its samples.
 
   triptych sample RUN --help    list all options, with the settings of that run's sampler
 
@@ -57,15 +59,20 @@ class SampleOptions(Loading):
     latents: str | None = None
     "Also written --from: an .npz of latents (triptych encode makes it), of which the images are made; None: they are drawn."
     pick: tuple[int, ...] | None = None
-    "Which of the latents, by number from 0 on (0,5); None: all."
+    "Which of the latents, or of the samples, by number from 0 on (0,5); None: all."
     direction: tuple[str, ...] | None = None
     "How far to move the latents along directions (smiling=0.8,young=-0.5); NAME=FROM:TO: --count images along one, a row for each latent."
     directions: str | None = None
     "An .npz of directions (triptych encode --directions makes it); None: RUN/directions.npz."
     between: tuple[int, int] | None = None
-    "Two latents (3,7): --count images on the way from one to the other."
+    "Two latents, or samples (3,7): --count images on the way from one to the other."
     path: Literal["linear", "sphere"] | None = None
     "The way of --between: a straight line, or on a sphere, which keeps the length; None: linear for flows, sphere for diffusion models."
+
+    mix: tuple[int, int] | None = None
+    "Rows and columns (5,5) of a grid: each row has the coarse styles of a latent, or sample, and each column the fine ones of another."
+    mix_at: int | None = None
+    "Pixels of a side of the layers at which the fine styles begin; None: the middle of the layers."
 
     def validate(self) -> None:
         self.require(self.count is None or self.count >= 1, "count", "at least 1")
@@ -79,19 +86,26 @@ class SampleOptions(Loading):
 
     def _check_latents(self) -> None:
         """Raises ConfigError for options that do not go with --from, or go with it alone."""
-        if self.latents is None:
-            for name in ("pick", "direction", "directions", "between"):
-                self.require(getattr(self, name) is None, name, "nothing without --from, the latents that it is about")
-        else:
+        if self.latents is not None:
             self.require(self.seed == 0, "seed", f"0 {_NOT_WITH_LATENTS}")
             for name in ("base", "guide", "guide_with"):
                 self.require(getattr(self, name) is None, name, f"nothing {_NOT_WITH_LATENTS}")
+        for name in self.edits:
+            for other in ("base", "guide", "guide_with"):
+                if (given := getattr(self, other)) is not None:
+                    raise ConfigError(other, f"got {spelled(given)} beside {{}}; leave one of them out", [name])
+        self.require(self.mix_at is None or self.mix is not None, "mix_at", "nothing without --mix")
         self.require(self.path is None or self.between is not None, "path", "nothing without --between")
         self.require(self.directions is None or self.direction is not None, "directions", "nothing without --direction")
         for name in ("pick", "between"):
             self.require(all(number >= 0 for number in getattr(self, name) or ()), name, "numbers of latents, from 0 on")
         if self.direction is not None:
             strengths(self.direction)
+
+    @property
+    def edits(self) -> list[str]:
+        """The names of those options that are about latents, of a file or of the samples."""
+        return [name for name in ("pick", "direction", "between", "mix") if getattr(self, name) is not None]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,7 +126,8 @@ def main(arguments: Sequence[str]) -> int:
     options, settings = configure(directory, arguments[1:], sampling=sampling)
     out = Path(options.out) if options.out is not None else Path(directory) / "samples.png"
     with _called_from(), named_as_flags(options, settings):
-        count = _draw(run, options, settings, out) if options.latents is None else _edit(run, options, out)
+        edits = options.latents is not None or bool(options.edits)
+        count = _edit(run, options, settings, out) if edits else _draw(run, options, settings, out)
     return finished(f"{count} images in {out}")
 
 
@@ -137,9 +152,9 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     return count
 
 
-def _edit(run: Run, options: SampleOptions, out: Path) -> int:
+def _edit(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     """Makes images of latents, and says how many."""
-    assert options.latents is not None
+    sampled = options.latents is None
     with progress_bar("decoding") as progress:
         samples = run.edit(
             options.latents,
@@ -148,7 +163,11 @@ def _edit(run: Run, options: SampleOptions, out: Path) -> int:
             between=options.between,
             path=options.path,
             count=options.count,
+            mix=options.mix,
+            mix_at=options.mix_at,
             labels=label_values(options.labels),
+            seed=options.seed,
+            settings=settings if sampled else None,
             directions=options.directions,
             out=out,
             progress=progress,

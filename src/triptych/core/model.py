@@ -350,16 +350,45 @@ class Encoder(Protocol):
     "The default settings of the two ways; `triptych encode` takes them as flags."
     interpolation: Literal["linear", "sphere"]
     "The path between the latents of two images: a line, or a sphere where latents are noise (on a line their norm would fall)."
+    latents_hold_class: bool
+    "Whether the class of an image is in its latents. Else the two ways of a conditional model are told the labels."
 
-    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config) -> list[Tensor]:
+    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config, report: Report | None = None) -> list[Tensor]:
         """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).
 
-        `labels`: (b,), exactly when the model is conditional. Without gradients; the model must be in evaluation mode.
+        `labels`: (b,), exactly when the model is conditional and its latents do not hold the class. `report` is told of the steps, where
+        there are several. Without gradients; the model must be in evaluation mode.
         """
         ...
 
     def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of latents; raises ConfigError for latents of other shapes than the model's."""
+        ...
+
+
+@runtime_checkable
+class LatentSampler(Protocol):
+    """An encoder that samples by way of its latents."""
+
+    def sampled_latents(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> list[Tensor]:
+        """The latents of the images that `Sampler.sample` makes of the same arguments: `decode` makes these of them."""
+        ...
+
+
+@runtime_checkable
+class Styled(Protocol):
+    """An encoder whose first latents are styles (n, styles, dims): one for each layer of its generator, from coarse to fine."""
+
+    style_sizes: tuple[int, ...]
+    "Pixels of a side of the layer of each style."
+
+
+@runtime_checkable
+class ComparesFeatures(Protocol):
+    """An encoder that compares images by frozen networks, whose weights are files that the user has."""
+
+    def encoding_networks(self, settings: Config) -> Mapping[str, str | None]:
+        """The file of their weights by attribute name, as `Model.frozen_networks`: of those that `encode` needs with these settings."""
         ...
 
 

@@ -50,6 +50,7 @@ class ADM(DiffusionModel):
 
     encoding = EncodingConfig()
     interpolation = "sphere"
+    latents_hold_class = False
 
     def conditions(self, batch: Batch) -> Conditions:
         """The labels, where the model is conditional."""
@@ -77,7 +78,9 @@ class ADM(DiffusionModel):
         return self.trajectory(rng, conditions, self.sampling if settings is None else settings, guide=guide, hook=hook)
 
     @torch.no_grad()
-    def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config | None = None) -> list[Tensor]:
+    def encode(
+        self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config | None = None, report: Report | None = None
+    ) -> list[Tensor]:
         """The noise (b, c, h, w), alone in a list, from which `decode` makes the images (b, c, h, w) in [-1, 1] again.
 
         DDIM in reverse (Song et al. 2021, section 4.3), from the images at the first timestep to the last one, without guidance and
@@ -88,6 +91,8 @@ class ADM(DiffusionModel):
         for step in range(process.steps - 1):
             c = process.at_step(step)
             x = ddim_reverse_step(process, predict(x, c), x, c)
+            if report is not None:
+                report(step + 1, process.steps - 1)
         return [x]
 
     @torch.no_grad()

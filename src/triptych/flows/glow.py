@@ -128,6 +128,7 @@ class Glow(Model):
     validated = ("likelihood",)
     encoding = GlowEncodingConfig()
     interpolation = "linear"
+    latents_hold_class = False
     likelihood = GlowLikelihoodConfig()
 
     def __init__(self, config: GlowConfig, spec: DataSpec) -> None:
@@ -219,12 +220,16 @@ class Glow(Model):
     @torch.no_grad()
     def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
         """Images in [-1, 1] (b, c, h, w), one for each index of `rng`, of the 8-bit values of `decode`. `settings`: GlowSamplingConfig."""
-        settings = settings_like(self.sampling, settings)
+        latents = self.sampled_latents(rng, labels=labels, settings=settings)
         labels = self._labels(labels, len(rng))
+        return self.dequantization.images(self.network.inverse(latents, labels), hint="a lower temperature may help")
+
+    def sampled_latents(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> list[Tensor]:
+        """The latents of the images that `sample` makes: noise, times the temperature."""
+        settings = settings_like(self.sampling, settings)
         temperatures = torch.tensor(settings.temperature, device=rng.index.device)[rng.index % len(settings.temperature)]
         noise = [rng.normal(f"latent/{level}", *shape) for level, shape in enumerate(self.network.latent_shapes)]
-        latents = [(temperatures[:, None, None, None] * part).to(self._dtype) for part in noise]
-        return self.dequantization.images(self.network.inverse(latents, labels), hint="a lower temperature may help")
+        return [(temperatures[:, None, None, None] * part).to(self._dtype) for part in noise]
 
     @torch.no_grad()
     def encode(
@@ -234,6 +239,7 @@ class Glow(Model):
         labels: Tensor | None = None,
         rng: Rng | None = None,
         settings: Config | None = None,
+        report: Report | None = None,
         noise: Tensor | None = None,
     ) -> list[Tensor]:
         """The latents of images (b, c, h, w), in [-1, 1] or uint8, of each level in turn; see `Encoded`. `settings`: GlowEncodingConfig.

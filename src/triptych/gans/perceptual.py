@@ -94,17 +94,23 @@ class PerceptualLoss(nn.Module):
 
         Layers and scales are summed. Raises ConfigError while there are no weights.
         """
+        return self.between(self.features(images), self.features(target.detach()))
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> list[Float[Tensor, "b _ _ _"]]:
+        """The features of the layers, at one scale after the other. Raises ConfigError while there are no weights."""
         if not self.network.loaded:
             raise ConfigError("weights", f"the perceptual loss has no weights; give a file of those of {self.network.name}")
-        distance = l1 if self.config.criterion == "l1" else _l2
-        x, y = self._resized(self.network.prepared(images)), self._resized(self.network.prepared(target.detach()))
-        terms = []
+        x, found = self._resized(self.network.prepared(images)), []
         for scale in range(self.config.num_scales):
-            if scale > 0:
-                x, y = _halved(x), _halved(y)
-            features = self.network(x), self.network(y)
-            terms += [w * distance(a, b) for w, a, b in zip(self.config.layer_weights, *features, strict=True)]
-        return torch.stack(terms).sum(0)
+            x = _halved(x) if scale > 0 else x
+            found += self.network(x)
+        return found
+
+    def between(self, features: list[Float[Tensor, "b _ _ _"]], target: list[Float[Tensor, "b _ _ _"]]) -> Float[Tensor, " b"]:
+        """The distance of images from their targets, by the features of both."""
+        distance = l1 if self.config.criterion == "l1" else _l2
+        weights = self.config.layer_weights * self.config.num_scales
+        return torch.stack([w * distance(a, b) for w, a, b in zip(weights, features, target, strict=True)]).sum(0)
 
     def _resized(self, x: Tensor) -> Tensor:
         size = self.config.resize

@@ -21,14 +21,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import LossTerms, Phase, Report
 from triptych.core.rng import Rng
-from triptych.gans.from_noise import NoiseGAN, NoiseGANConfig
+from triptych.gans.from_noise import NoiseGANConfig
+from triptych.gans.groups import in_groups
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import GENERATOR
 from triptych.gans.penalties import PenaltyConfig, differentiable
+from triptych.gans.style_space import StyleSpace
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.gans.stylegan2_networks import StyleGAN2Discriminator, StyleGAN2Generator
 
@@ -110,7 +112,7 @@ class StyleGAN2Config(NoiseGANConfig):
         return StyleGAN2(self, spec)
 
 
-class StyleGAN2(NoiseGAN):
+class StyleGAN2(StyleSpace):
     """StyleGAN2. Phases "discriminator", "penalty", "generator" and "path"."""
 
     config: StyleGAN2Config
@@ -205,10 +207,25 @@ class StyleGAN2(NoiseGAN):
     def sample(
         self, rng: Rng, *, labels: Int[Tensor, " b"] | None, settings: Config, report: Report | None = None
     ) -> Float[Tensor, "b c h w"]:
-        """One image in [-1, 1] for each index of `rng`. Raises ConfigError for labels that do not fit."""
-        assert isinstance(settings, StyleGAN2Sampling), "the sampler of another model"
-        w = self.generator.mapping(*self._latent(self.checked_labels(labels, len(rng)), rng))
-        return self.synthesised(self.truncated(w, settings=settings), rng, settings=settings)
+        """One image in [-1, 1] for each index of `rng`, on one device the same to the last bit in every batch.
+
+        Raises ConfigError for labels that do not fit.
+        """
+        return self.images_of(self.sampled_latents(rng, labels=labels, settings=settings), index=rng.index)
+
+    @torch.no_grad()
+    def sampled_latents(self, rng: Rng, *, labels: Int[Tensor, " b"] | None, settings: Config) -> list[Tensor]:
+        """The styles of the samples (b, n, w), and their noise (b, 1, h, h) for each layer unless that is the fixed one."""
+        settings = settings_like(self.config.sampling, settings)
+        synthesis = self.generator.synthesis
+        given = [part for part in self._latent(self.checked_labels(labels, len(rng)), rng) if part is not None]
+
+        def styles(z: Tensor, labels: Tensor | None = None) -> list[Tensor]:
+            return [self.truncated(self.generator.mapping(z, labels), settings=settings)]
+
+        (ws,) = in_groups(styles, *given, side=synthesis.sides[-1], index=rng.index)
+        noise = [] if settings.noise == "fixed" else synthesis.drawn_noise(rng)
+        return [ws, *(maps if settings.noise == "random" else maps * 0 for maps in noise)]
 
     def truncated(self, w: Float[Tensor, "b w"], *, settings: StyleGAN2Sampling) -> Float[Tensor, "b n w"]:
         """w for each layer, truncated in those that the settings name."""
@@ -216,14 +233,6 @@ class StyleGAN2(NoiseGAN):
         cut = layers if settings.truncation_layers is None else min(settings.truncation_layers, layers)
         near = self.generator.mapping.truncated(w, settings.truncation)
         return torch.cat((near[:, None].expand(-1, cut, -1), w[:, None].expand(-1, layers - cut, -1)), dim=1)
-
-    def synthesised(self, ws: Float[Tensor, "b n w"], rng: Rng, *, settings: StyleGAN2Sampling) -> Float[Tensor, "b c h w"]:
-        """Images in [-1, 1] of w for each layer, with the noise of the settings, which `rng` draws where it is random."""
-        synthesis = self.generator.synthesis
-        noise = None if settings.noise == "fixed" else synthesis.drawn_noise(rng)
-        if settings.noise == "none":
-            noise = [torch.zeros((), device=ws.device).expand(len(ws), 1, side, side) for side in synthesis.sides]
-        return synthesis(ws, noise).clamp(-1, 1)
 
 
 def _spread(values: Float[Tensor, " m"], count: int) -> Float[Tensor, " n"]:

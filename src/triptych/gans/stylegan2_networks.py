@@ -74,7 +74,7 @@ class ToRGB(nn.Module):
         self.bias = nn.Parameter(torch.zeros(image_channels))
         self.limit = settings.conv_clamp
 
-    def forward(self, x: Float[Tensor, "b i h w"], w: Float[Tensor, "b w"], *, by_weights: bool) -> Float[Tensor, "b c h w"]:
+    def forward(self, x: Float[Tensor, "b i h h"], w: Float[Tensor, "b w"], *, by_weights: bool) -> Float[Tensor, "b c h h"]:
         """The image, in float32."""
         with torch.autocast(x.device.type, enabled=False):
             styles = self.affine(w)

@@ -15,13 +15,14 @@ _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80
 
 
 def efficientnet_lite0(net: Operations, x: Tensor) -> Layers:
-    """The features, (b, 1280)."""
+    """What the seven stages give, "stage_1" to "stage_7", and the features, (b, 1280)."""
     x = F.relu6(_normed(net, net.conv(bordered(x, 3, stride=2), "_conv_stem", 32, 3, stride=2, bias=False), "_bn0"))
     index = 0
-    for blocks, kernel, stride, expansion, channels in _STAGES:
+    for stage, (blocks, kernel, stride, expansion, channels) in enumerate(_STAGES, start=1):
         for block in range(blocks):
             x = _block(net, x, f"_blocks.{index}", channels, kernel, stride=stride if block == 0 else 1, expansion=expansion)
             index += 1
+        yield f"stage_{stage}", x
     x = F.relu6(_normed(net, net.conv(x, "_conv_head", 1280, 1, bias=False), "_bn1"))
     yield "features", x.mean((2, 3))
 

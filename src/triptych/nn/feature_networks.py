@@ -1,6 +1,6 @@
 """Networks that classify photos, up to where they turn into classes: images are compared by the features of their layers.
 
-Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`).
+Their tensors have the names of torchvision's models (MobileNet: see `_mobilenet_v1`; EfficientNet-Lite0: see nn/efficientnet.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from triptych.nn.efficientnet import efficientnet_lite0
 from triptych.nn.frozen import FrozenNetwork, Layers, Operations, Run, bordered, traced
 from triptych.nn.inception import inception_v3
 from triptych.nn.precision import widened
 
-NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1"]
+NetworkName = Literal["vgg19", "vgg16", "alexnet", "resnet50", "inception_v3", "squeezenet1_0", "mobilenet_v1", "efficientnet_lite0"]
 Preprocessing = Literal["imagenet", "caffe", "symmetric"]
 
 
@@ -141,6 +142,8 @@ NETWORKS: Mapping[NetworkName, _Network] = {
     "inception_v3": _Network(inception_v3, ("pool_1", "pool_2", "mixed_5d", "mixed_6e", "mixed_7c"), "symmetric"),
     "squeezenet1_0": _Network(_squeezenet, ("relu_1", "fire_3", "fire_5", "fire_7", "fire_9")),
     "mobilenet_v1": _Network(_mobilenet_v1, ("pw_1", "pw_3", "pw_5", "pw_11", "pw_12"), "symmetric"),
+    # Its own scaling is (x - 127) / 128 of values in 0..255, half a level beside the symmetric one.
+    "efficientnet_lite0": _Network(efficientnet_lite0, ("stage_1", "stage_2", "stage_3", "stage_5", "stage_7"), "symmetric"),
 }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.runs.latents import Latents, PathName, between, check_name, read_arrays, read_levels, write_levels
+from triptych.runs.mixing import first_style, mixed
 
 LENGTH = 1.6
 """Length of a direction, in distances of the two means: the original's, so that its strengths, from -1 to 1, have the same effect."""
@@ -27,6 +28,9 @@ DIRECTIONS = "directions.npz"
 
 IMAGES_ALONG = 9
 """Images on a way where no number is given."""
+
+SAMPLES = 64
+"""Samples that are moved where no number is given."""
 
 _BLOCK_VALUES = 2**22  # of latents that are added up in float64 at a time: 32 MiB
 Range = tuple[float, float]
@@ -156,8 +160,13 @@ class Edit:
     "The way between two latents, see `triptych.runs.latents.between`; None: the model's own, straight for one that has none."
     count: int | None = None
     "Images on a way (None: 9); elsewhere the first so many of the latents (None: all)."
+    mix: tuple[int, int] | None = None
+    "Rows and columns of a grid of mixed styles; the first of the latents are those of the rows, the next ones those of the columns."
+    mix_at: int | None = None
+    "Pixels of a side of the first layer that has the style of the column; None: the middle of the styles."
 
     def __post_init__(self) -> None:
+        self._check_mix()
         ranges = self._ranges()
         if len(ranges) > 1:
             raise ConfigError("direction", f"got ranges for {' and '.join(ranges)}, expected one at most")
@@ -165,19 +174,41 @@ class Edit:
             raise ConfigError("between", f"got {spelled(self.between)} beside a range for {next(iter(ranges))}, expected one of the two")
         if self.pick is not None and self.between is not None:
             raise ConfigError("between", f"got {spelled(self.between)} beside {{}}, expected one of the two", ["pick"])
-        least = 2 if self.columns else 1
+        least = 2 if self.columns and not self.mix else 1
         if self.count is not None and self.count < least:
             raise ConfigError("count", f"got {self.count}, expected at least {least}")
 
+    def _check_mix(self) -> None:
+        if self.mix is None:
+            if self.mix_at is not None:
+                raise ConfigError("mix_at", f"got {self.mix_at}, expected nothing without {{}}", ["mix"])
+            return
+        if min(self.mix) < 1:
+            raise ConfigError("mix", f"got {spelled(self.mix)}, expected rows and columns, 1 or more of each")
+        for name in ("between", "count", "strengths"):
+            if getattr(self, name):
+                other = "direction" if name == "strengths" else name
+                raise ConfigError("mix", f"got {spelled(self.mix)} beside {{}}, expected one of the two", [other])
+        if self.pick is not None and len(self.pick) != sum(self.mix):
+            wanted = f"{sum(self.mix)}, one for each row and column of {{}}"
+            raise ConfigError("pick", f"got {len(self.pick)} latents, expected {wanted}", ["mix"])
+
     @property
     def columns(self) -> int | None:
-        """The images on a way, which are a row of the grid; None: there is no way."""
+        """The images on a way, or of a row of mixed styles, which are a row of the grid; None: there is no way."""
+        if self.mix is not None:
+            return self.mix[1] + 1
         return (self.count or IMAGES_ALONG) if self._ranges() or self.between is not None else None
 
     def picked(self, latents: Latents) -> Latents:
         """The latents that it begins with. Raises ConfigError for some that are not there."""
         if self.between is not None:
             return latents.chosen(self.between, setting="between")
+        if self.mix is not None and self.pick is None:
+            if len(latents) < sum(self.mix):
+                wanted = f"at least {sum(self.mix)} latents, one for each; there are {len(latents)}"
+                raise ConfigError("mix", f"got {spelled(self.mix)}, which needs {wanted}")
+            return latents.first(sum(self.mix))
         latents = latents if self.pick is None else latents.chosen(self.pick)
         if self.columns is not None or self.count is None:
             return latents
@@ -185,8 +216,26 @@ class Edit:
             raise ConfigError("count", f"got {self.count}, expected 1 to {len(latents)}, the latents that are there")
         return latents.first(self.count)
 
-    def made_of(self, picked: Latents, directions: Directions | None) -> Latents:
-        """The latents of the images, a row of them after the other. Raises ConfigError for directions that are not there."""
+    def numbers(self) -> list[int]:
+        """Which samples it begins with, of as many as one likes. Raises ConfigError where nobody said."""
+        if self.between is not None:
+            return list(self.between)
+        if self.pick is not None:
+            numbers = list(self.pick)
+            return numbers if self.columns is not None else numbers[: self.count]
+        if self.mix is not None:
+            return list(range(sum(self.mix)))
+        if self.columns is not None:
+            raise ConfigError("pick", "got None, expected the numbers of the samples that are moved")
+        return list(range(self.count or SAMPLES))
+
+    def made_of(self, picked: Latents, directions: Directions | None, *, styles: Sequence[int] = ()) -> Latents:
+        """The latents of the images, a row of them after the other. Raises ConfigError for directions that are not there.
+
+        `styles`: of a grid of mixed styles, the `style_sizes` of the model.
+        """
+        if self.mix is not None:
+            return mixed(picked, self.mix, first_fine=first_style(styles, self.mix_at))
         count = self.columns or 1
         if self.between is not None:
             made = between(picked, 0, 1, count, path=self.path or "linear")

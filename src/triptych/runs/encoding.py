@@ -15,23 +15,24 @@ from torch import Tensor, nn
 from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
-from triptych.core.images import nearest_uint8
-from triptych.core.model import Encoder, Translator
+from triptych.core.images import nearest_uint8, to_uint8
+from triptych.core.model import ComparesFeatures, Encoder, LatentSampler, Model, Sampler, Styled, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.config import ClassesFrom
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
+from triptych.runs.comparing import load_networks
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
 from triptych.runs.files import check_kept, writing
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, open_squares
-from triptych.runs.latents import Latents, check_name, read_latents, write_latents
+from triptych.runs.latents import Latents, Sampled, check_name, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Samples, check_output, label_list, write_samples
+from triptych.runs.sampling import Samples, check_output, label_list, require_sampler, write_samples
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.work import Part, Work, assembled, done, evaluating, in_memory, ranges
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, ranges, steps_within
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Coder:
 
     def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
         self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_encoder(opened.model).encoding
-        self._opened, self._progress = opened, progress
+        self._opened, self._progress, self._networks_loaded = opened, progress, False
 
     def encode(
         self,
@@ -71,10 +72,11 @@ class Coder:
         if out is not None:
             check_kept(out, pictures.name)
         count = _counted(count, pictures)
-        chosen = labels_of(pictures, self.model, self.spec, count=count, chosen=labels)
+        chosen = labels_of(pictures, self._num_classes(labels), self.spec, count=count, chosen=labels)
+        self._load_networks()
 
         identity = None if out is None else self._asked("encode", pictures.origin, chosen, count)
-        work = Work(count, identity, lambda items, within: self._encoded(items, pictures, chosen))
+        work = Work(count, identity, lambda items, within: self._encoded(items, within, pictures, chosen))
 
         def conclude(parts: Iterable[Part]) -> Latents:
             levels = assembled(parts, count)
@@ -118,14 +120,14 @@ class Coder:
 
     def edit(
         self,
-        latents: Latents | str | Path,
+        latents: Latents | Sampled | str | Path,
         edit: Edit,
         *,
         directions: Directions | str | Path | None = None,
         labels: Sequence[int | str] | None = None,
         out: Path | None = None,
     ) -> Samples:
-        """The images of latents, given or in a file, moved as `edit` says; also written to `out`, a row of a grid for each way.
+        """The images of latents, given, in a file, or those of samples, moved as `edit` says; also written to `out`, a row for each way.
 
         `labels` are taken in turn for the latents that are picked; None: those that their images had. Raises ConfigError for what does not
         fit, as between two classes where the model is told one, and DataError for a file that cannot be read or written.
@@ -134,16 +136,18 @@ class Coder:
             for source in (latents, directions):
                 if isinstance(source, str | Path):
                     check_kept(out, source)
-        picked = edit.picked(latents if isinstance(latents, Latents) else read_latents(Path(latents)))
+        kept = to_uint8 if isinstance(latents, Sampled) else nearest_uint8  # as samples are kept
+        picked = self._sampled(latents, edit) if isinstance(latents, Sampled) else edit.picked(_read(latents))
         picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
-        if edit.between is not None and self.model.num_classes is not None and picked.labels is not None and np.ptp(picked.labels):
+        if edit.between is not None and self._told_classes is not None and picked.labels is not None and np.ptp(picked.labels):
             classes = " and ".join(map(str, picked.labels.tolist()))
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
         edit = dataclasses.replace(edit, path=edit.path or require_encoder(self.model).interpolation)
-        made = edit.made_of(picked, directions if isinstance(directions, Directions) else None)
-        return self._images(made, self._labels(made, None), out, columns=edit.columns)
+        styles = self._styles(picked) if edit.mix is not None else ()
+        made = edit.made_of(picked, directions if isinstance(directions, Directions) else None, styles=styles)
+        return self._images(made, self._labels(made, None), out, columns=edit.columns, kept=kept, cornered=edit.mix is not None)
 
     def decode(
         self, latents: Latents | str | Path, *, count: int | None = None, labels: Sequence[int | str] | None = None, out: Path | None = None
@@ -155,7 +159,7 @@ class Coder:
         """
         if out is not None and not isinstance(latents, Latents):
             check_kept(out, latents)
-        latents = latents if isinstance(latents, Latents) else read_latents(Path(latents))
+        latents = _read(latents)
         count = len(latents) if count is None else count
         if not 1 <= count <= len(latents):
             raise ConfigError("count", f"got {count}, expected 1 to {len(latents)}, the latents that are there")
@@ -176,25 +180,87 @@ class Coder:
             return images
         return open_squares(images, side=self.spec.image_size, channels=self.spec.channels, classes=classes)
 
-    def _images(self, latents: Latents, labels: np.ndarray | None, out: Path | None, *, columns: int | None = None) -> Samples:
-        """The images of latents, in every process; also written to `out`."""
+    def _images(
+        self,
+        latents: Latents,
+        labels: np.ndarray | None,
+        out: Path | None,
+        *,
+        columns: int | None = None,
+        kept: Callable[[Tensor], Tensor] = nearest_uint8,
+        cornered: bool = False,
+    ) -> Samples:
+        """The images of latents, in every process; also written to `out`. `cornered`: the first one is left white."""
         if out is not None:
             check_output(out, count=len(latents))
+
+        def conclude(parts: Iterable[Part]) -> Samples:
+            images = assembled(parts, len(latents))["images"]
+            if cornered:
+                images[0] = 255
+            return Samples(images, labels)
+
         identity = None if out is None else self._asked("decode", latents.digest, labels, len(latents))
         return self._done(
-            Work(len(latents), identity, lambda items, within: self._decoded(items, latents, labels, kept=nearest_uint8)),
+            Work(len(latents), identity, lambda items, within: self._decoded(items, latents, labels, kept=kept)),
             out,
             kept="decoded",
-            conclude=lambda parts: Samples(assembled(parts, len(latents))["images"], labels),
+            conclude=conclude,
             write=lambda path, samples: write_samples(path, samples, columns=columns),
         )
 
-    def _encoded(self, items: Sequence[int], images: Collection, labels: np.ndarray | None) -> Iterator[Part]:
+    def _sampled(self, sampled: Sampled, edit: Edit) -> Latents:
+        """The latents of the samples that an edit begins with."""
+        model = self.model
+        if not isinstance(model, LatentSampler):
+            reason = f"missing: {type(model).__name__} does not tell the latents of its samples; triptych encode writes those of images"
+            raise ConfigError("latents", reason)
+        numbers = np.array(edit.numbers(), dtype=np.int64)
+        labels = label_list(self.model.num_classes, self.spec, count=_labels_in_turn(sampled, self.model), given=sampled.labels)
+        labels = None if labels is None else labels[numbers % len(labels)]
+        settings = sampled.settings or require_sampler(model).sampling
+        levels: list[list[np.ndarray]] = []
+        for part in ranges(range(len(numbers)), self._opened.batch_size()):
+            index = torch.from_numpy(numbers[part.start : part.stop]).to(self._opened.world.device)
+            told = None if labels is None else torch.from_numpy(labels[part.start : part.stop]).to(index.device)
+            with self._running():
+                made = model.sampled_latents(Rng(sampled.seed, ("sample",), index), labels=told, settings=settings)
+            levels.append([level.float().cpu().numpy() for level in made])
+        return Latents(tuple(np.concatenate(parts) for parts in zip(*levels, strict=True)), labels)
+
+    def _styles(self, latents: Latents) -> tuple[int, ...]:
+        """The pixels of the layer of each style. Raises ConfigError for a model without styles, and latents that have others."""
+        if not isinstance(self.model, Styled):
+            reason = f"{type(self.model).__name__} has no style for each layer, so there are none to mix; {{}} shows what lies between two"
+            raise ConfigError("mix", reason, ["between"])
+        sizes, shape = self.model.style_sizes, latents.arrays[0].shape[1:]
+        if len(shape) != 2 or shape[0] != len(sizes):
+            raise ConfigError("latents", f"got the shape {shape} of an image's styles, expected {len(sizes)} of them")
+        return sizes
+
+    @property
+    def _told_classes(self) -> int | None:
+        """Classes of the labels that the two ways are told; None: they are told none."""
+        return None if require_encoder(self.model).latents_hold_class else self.model.num_classes
+
+    def _num_classes(self, given: Sequence[int | str] | None) -> int | None:
+        if given is not None and self.model.num_classes is not None and self._told_classes is None:
+            raise ConfigError("labels", f"the latents of {type(self.model).__name__} hold the class of an image; leave them out")
+        return self._told_classes
+
+    def _load_networks(self) -> None:
+        """Loads the frozen networks by which the model compares images, once."""
+        if isinstance(self.model, ComparesFeatures) and not self._networks_loaded:
+            load_networks(self.model, self.settings, device=self._opened.world.device)
+            self._networks_loaded = True
+
+    def _encoded(self, items: Sequence[int], within: Within, images: Collection, labels: np.ndarray | None) -> Iterator[Part]:
         for part in ranges(items, self._opened.batch_size()):
             batch = RawBatch(torch.from_numpy(images.load(part)), None, torch.as_tensor(part)).to(self._opened.world.device)
             told, rng = self._told(part, labels), Rng(0, ("encode",), batch.index)
             with self._running() as encoder:
-                made = encoder.encode(batch.images, labels=told, rng=rng, settings=self.settings)
+                report = steps_within(within, len(part))
+                made = encoder.encode(batch.images, labels=told, rng=rng, settings=self.settings, report=report)
             yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
 
     def _decoded(
@@ -214,7 +280,7 @@ class Coder:
 
     def _told(self, part: range, labels: np.ndarray | None) -> Tensor | None:
         """The labels of some indices, where the model is conditional."""
-        if labels is None or self.model.num_classes is None:
+        if labels is None or self._told_classes is None:
             return None
         return torch.from_numpy(labels[part.start : part.stop]).to(self._opened.world.device)
 
@@ -229,10 +295,11 @@ class Coder:
         return done(work, out, world=self._opened.world, progress=self._progress, kept=kept, conclude=conclude, write=write)
 
     def _labels(self, latents: Latents, given: Sequence[int | str] | None) -> np.ndarray | None:
+        num_classes = self._num_classes(given)
         if given is not None:
-            return label_list(self.model.num_classes, self.spec, count=len(latents), given=given)
-        if self.model.num_classes is not None and latents.labels is None:
-            raise ConfigError("labels", f"the latents have none, but this model needs one for each, from 0 to {self.model.num_classes - 1}")
+            return label_list(num_classes, self.spec, count=len(latents), given=given)
+        if num_classes is not None and latents.labels is None:
+            raise ConfigError("labels", f"the latents have none, but this model needs one for each, from 0 to {num_classes - 1}")
         return latents.labels
 
 
@@ -240,8 +307,18 @@ def require_encoder(model: nn.Module) -> Encoder:
     """The model as an encoder; ConfigError where it is none."""
     if not isinstance(model, Encoder):
         instead = "; triptych translate makes images of images with it" if isinstance(model, Translator) else ""
+        instead = instead or ("; triptych sample draws images with it" if isinstance(model, Sampler) else "")
         raise ConfigError("model", f"{type(model).__name__} encodes no images{instead}")
     return model
+
+
+def _read(latents: Latents | str | Path) -> Latents:
+    return latents if isinstance(latents, Latents) else read_latents(Path(latents))
+
+
+def _labels_in_turn(sampled: Sampled, model: Model) -> int:
+    """After so many samples their labels begin again."""
+    return len(sampled.labels) if sampled.labels is not None else model.num_classes or 1
 
 
 def _counted(count: int | None, images: Collection) -> int:

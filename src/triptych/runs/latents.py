@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, read_npz
@@ -62,6 +63,17 @@ class Latents:
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of an image's latents."""
         return [array.shape[1:] for array in self.arrays]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Latents that no file holds: those of the samples of a seed, which `triptych sample` would draw."""
+
+    seed: int = 0
+    labels: Sequence[int | str] | None = None
+    "Taken in turn, by number or name; None: all classes in turn."
+    settings: Config | None = None
+    "Of the sampler; None: those of the run."
 
 
 def between(latents: Latents, first: int, last: int, count: int, *, path: PathName = "linear") -> Latents:

@@ -15,7 +15,7 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.runs import encoding, evaluation, sampling, scoring, translating, upsampling
 from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
 from triptych.runs.files import check_place
-from triptych.runs.latents import Latents, PathName
+from triptych.runs.latents import Latents, PathName, Sampled
 from triptych.runs.loading import LoadingKeywords
 from triptych.runs.sampling import Samples
 from triptych.runs.stored import StoredRun
@@ -75,14 +75,18 @@ class Run(StoredRun):
 
     def edit(
         self,
-        latents: Latents | str | Path,
+        latents: Latents | str | Path | None,
         *,
         strengths: Mapping[str, float | Range] | None = None,
         pick: Sequence[int] | None = None,
         between: tuple[int, int] | None = None,
         path: PathName | None = None,
         count: int | None = None,
+        mix: tuple[int, int] | None = None,
+        mix_at: int | None = None,
         labels: Sequence[int | str] | None = None,
+        seed: int = 0,
+        settings: Config | None = None,
         directions: Directions | str | Path | None = None,
         out: str | Path | None = None,
         progress: Watch = unwatched,
@@ -90,15 +94,19 @@ class Run(StoredRun):
     ) -> Samples:
         """The images of latents, given or in a file, moved along `directions` (None: those in the run's directions.npz).
 
-        `strengths`, `pick`, `between`, `path`, `count`: see `Edit`; `labels` and what is raised: see `Coder.edit`. Nothing is drawn, so
-        the same latents give the same images.
+        `latents` None: those of the samples of `seed`, with these `settings` of the sampler (None: the run's) and `labels`. `strengths`,
+        `pick`, `between`, `path`, `count`, `mix`, `mix_at`: see `Edit`; `labels` and what is raised: see `Coder.edit`. The same latents
+        give the same images.
         """
-        edit = Edit(strengths or {}, pick, between, path, count)
+        edit = Edit(strengths or {}, pick, between, path, count, mix, mix_at)
         source = self.directory / DIRECTIONS if directions is None else directions
-        if out is not None:
-            check_place(Path(out))  # before the weights are read
+        place = None if out is None else Path(out)
+        if place is not None:
+            check_place(place)  # before the weights are read
         coder = self.coder(progress=progress, **loading)
-        return coder.edit(latents, edit, directions=source, labels=labels, out=None if out is None else Path(out))
+        if latents is None:
+            return coder.edit(Sampled(seed, labels, settings), edit, directions=source, out=place)
+        return coder.edit(latents, edit, directions=source, labels=labels, out=place)
 
 
 def open_run(run_dir: str | Path) -> Run:

@@ -25,7 +25,7 @@ from triptych.runs.files import check_place, save_npz
 from triptych.runs.guidance import guided
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges
+from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges, steps_within
 
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
@@ -143,12 +143,7 @@ def drawing(model: nn.Module, request: Request, *, batch_size: int, device: torc
 
     def make(items: Sequence[int], within: Within) -> Iterator[Part]:
         for part in ranges(items, batch_size):
-
-            def report(step: int, steps: int, size: int = len(part)) -> None:
-                if step < steps:  # the whole batch is told of when it is kept
-                    within(size * step / steps)
-
-            yield part, {"images": draw(model, request, part, device, report)}
+            yield part, {"images": draw(model, request, part, device, steps_within(within, len(part)))}
 
     labels = None if request.labels is None else request.labels.tolist()
     identity = [request.count, request.seed, labels, request.settings.to_dict(), request.precision, origin]

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from triptych.core.batch import share
+from triptych.core.model import Report
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.engine.signals import made_by_all
@@ -120,6 +121,16 @@ def in_memory(work: Work, world: World, progress: Watch) -> list[Part]:
         return list(memory)
 
     return [part for parts in made_by_all(world, made) for part in parts]
+
+
+def steps_within(within: Within, size: int) -> Report:
+    """What tells `within` of the steps of a batch of `size` images; the whole batch is told of when it is kept."""
+
+    def report(step: int, steps: int) -> None:
+        if step < steps:
+            within(size * step / steps)
+
+    return report
 
 
 @contextmanager

@@ -8,19 +8,20 @@ import numpy as np
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.model import Model
 from triptych.runs.given.collection import Collection
 from triptych.runs.sampling import label_list
 
 
-def labels_of(collection: Collection, model: Model, spec: DataSpec, *, count: int, chosen: Sequence[int | str] | None) -> np.ndarray | None:
-    """A label for each of the first `count` images: `chosen` taken in turn, else their own as labels of the model of a run on `spec`.
+def labels_of(
+    collection: Collection, num_classes: int | None, spec: DataSpec, *, count: int, chosen: Sequence[int | str] | None
+) -> np.ndarray | None:
+    """A label for each of the first `count` images: `chosen` taken in turn, else their own as labels of a model of a run on `spec`.
 
-    Raises ConfigError or DataError where a conditional model gets none, or others than it knows.
+    `num_classes`: of the labels that the model is told; None: it is told none, and they may be any. Raises ConfigError or DataError where
+    a model that is told labels gets none, or others than it knows.
     """
     if chosen is not None:
-        return label_list(model.num_classes, spec, count=count, given=chosen)
-    num_classes = model.num_classes
+        return label_list(num_classes, spec, count=count, given=chosen)
     labels = None if collection.labels is None else collection.labels[:count]
     if num_classes is None:
         return labels

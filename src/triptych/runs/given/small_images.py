@@ -46,7 +46,7 @@ class SmallImages:
         """
         if isinstance(self.source, StoredRun):
             return _drawn(self.source, count, upsampler, seed=seed, labels=labels)
-        kept = labels_of(self.source, upsampler.model, upsampler.spec, count=count, chosen=labels)
+        kept = labels_of(self.source, upsampler.model.num_classes, upsampler.spec, count=count, chosen=labels)
         return self.source.load, kept, self.source.origin
 
 
