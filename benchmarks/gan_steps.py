@@ -11,8 +11,8 @@ weights modulated for each image, as in the paper ("plain features": the feature
 loading, checks, measurements and the average. Every measurement is a new process, and the variants take turns, each round
 beginning with another one. Targets: 1.2 times the plain images/s in float32, 1.7 times with bf16. Exit code 1 when one is missed.
 
-`--peer` is a checkout of https://github.com/lucidrains/stylegan2-pytorch, for one more row of StyleGAN2: its own Trainer.train, with its own
-defaults. Its networks are others, so that work is compared: FLOP/s of what a step needs at least (`work`), whatever else is computed.
+`--peer` is a checkout of https://github.com/lucidrains/stylegan2-pytorch, for one more row of StyleGAN2: its own Trainer.train with its
+own defaults. Its networks are others, so that work is compared: FLOP/s of what a step needs at least (`work`), whatever else is computed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def configuration(network: str, folder: Path, *, precision: str, steps: int, bat
     )
     data = DataConfig(source="arrays", path=str(folder / "images.npz"), image_size=size, validation_fraction=0.0, workers=0)
     optim = OptimConfig(name="adam", learning_rate=2e-4, betas=(0.0, 0.99))
-    return RunConfig(model=stylegan2_config(batch_size) if network == "stylegan2" else r3gan_config(), data=data, train=settings, optim=optim)
+    return RunConfig(
+        model=stylegan2_config(batch_size) if network == "stylegan2" else r3gan_config(), data=data, train=settings, optim=optim
+    )
 
 
 def stylegan2_config(batch_size: int) -> StyleGAN2Config:
@@ -141,6 +143,12 @@ def plain_downsampled_convolution(x: Tensor, weight: Tensor, kernel: Tensor) -> 
     return F.conv2d(dense(x, kernel, 2, 2), weight, stride=2)
 
 
+def plain_rectifier(x: Tensor, slope: float, limit: float | None = None) -> Tensor:
+    """`rectifier.leaky_rectifier`."""
+    x = F.leaky_relu(x, slope)
+    return x if limit is None else x.clamp(-limit, limit)
+
+
 def run_plainly() -> None:
     """From now on, in this process. Raises AssertionError where that would change results."""
     kernel = filters.kernel_of(filters.BINOMIAL)
@@ -156,6 +164,7 @@ def run_plainly() -> None:
     r3gan.downsampled = plain_downsampled
     stylegan2_layers.upsampled_convolution = plain_upsampled_convolution
     stylegan2_networks.downsampled_convolution = plain_downsampled_convolution
+    r3gan.leaky_rectifier = stylegan2_layers.leaky_rectifier = stylegan2_networks.leaky_rectifier = plain_rectifier
 
     def judged(self: game.GAN, seen: game.Seen, *, gamma: float | None) -> tuple[Any, Tensor | None]:
         return seen.scores().outputs, None if gamma is None else self._penalty(seen, gamma=gamma, every=1)
@@ -170,8 +179,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
     images = (torch.from_numpy(data.train.batch(np.arange(2 * batch_size)).images).permute(0, 3, 1, 2).float() / 127.5 - 1).contiguous()
     networks = {"discriminator": model.discriminator, "generator": model.generator}
     adam = {
-        name: torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.0, 0.99), foreach=False, fused=False)
-        for name, part in networks.items()
+        name: torch.optim.Adam(part.parameters(), lr=2e-4, betas=(0.0, 0.99), foreach=False, fused=False) for name, part in networks.items()
     }
     average = [parameter.detach().clone() for parameter in model.generator.parameters()]
     moments = []
@@ -294,16 +302,17 @@ def measure(options: argparse.Namespace, *, steps: int) -> Iterator[tuple[str, f
             if options.network == "stylegan2" and precision != "features":
                 model: Any = config.model
                 config = replace(config, model=replace(model, generator=replace(model.generator, modulation="weights")))
+            flops = work_of(config)
             run_plainly()
-            times, flops = measure_plain(config, **size), 0
+            times = measure_plain(config, **size)
         else:
-            times, flops = measure_triptych(config, Path(scratch)), 0
+            times, flops = measure_triptych(config, Path(scratch)), work_of(config)
         cpu = time.process_time() - started
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         yield "seconds", statistics.mean(times) if options.network == "stylegan2" else statistics.median(times)
         yield "bytes", peak
         yield "cpu", cpu / steps
-        yield "work", flops or work_of(config)
+        yield "work", flops
 
 
 def main() -> int:

@@ -37,6 +37,7 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.nn.convolution import Conv2d
 from triptych.nn.filters import BINOMIAL, downsampled, kernel_of, upsampled
 from triptych.nn.precision import stage_precision, widened
+from triptych.nn.rectifier import leaky_rectifier
 
 _SLOPE = 0.2  # of leaky ReLU below 0
 _BLOCK_GAIN = math.sqrt(2 / (1 + _SLOPE**2))  # keeps the variance through a leaky ReLU
@@ -124,8 +125,8 @@ class ResidualBlock(nn.Module):
             nn.init.zeros_(zero)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        y = F.leaky_relu(self.conv1(x), _SLOPE)
-        return x + self.conv3(F.leaky_relu(self.conv2(y), _SLOPE))
+        y = leaky_rectifier(self.conv1(x), _SLOPE)
+        return x + self.conv3(leaky_rectifier(self.conv2(y), _SLOPE))
 
 
 class UpStage(nn.Module):

@@ -26,6 +26,7 @@ from triptych.gans.layers import SLOPE
 from triptych.nn.convolution import convolution
 from triptych.nn.filters import upsampled_convolution
 from triptych.nn.precision import widened
+from triptych.nn.rectifier import leaky_rectifier
 
 Modulation = Literal["auto", "weights", "features"]
 RECTIFIER_GAIN = math.sqrt(2.0)  # of a leaky rectifier
@@ -116,7 +117,7 @@ class FullyConnected(nn.Module):
         """The output."""
         gain = self.rate * (RECTIFIER_GAIN if self.active else 1.0)
         x = F.linear(x, self.weight * (gain / math.sqrt(self.weight.shape[1])), self.bias * gain)
-        return F.leaky_relu(x, SLOPE) if self.active else x
+        return leaky_rectifier(x, SLOPE) if self.active else x
 
 
 class MappingNetwork(nn.Module):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -31,6 +30,7 @@ from triptych.gans.stylegan2_layers import (
 from triptych.nn.convolution import convolution
 from triptych.nn.filters import BINOMIAL, downsampled_convolution, kernel_of, upsampled
 from triptych.nn.precision import widened
+from triptych.nn.rectifier import leaky_rectifier
 
 # The generator ----------------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class SynthesisLayer(nn.Module):
         kernel = self.resample_filter if self.up else None
         x = modulated_convolution(x, self.weight, styles, kernel=kernel, by_weights=by_weights, gain=RECTIFIER_GAIN)
         x = x + added.to(x.dtype) + (RECTIFIER_GAIN * self.bias).to(x.dtype)[:, None, None]
-        return clipped(F.leaky_relu(x, SLOPE), self.limit)
+        return leaky_rectifier(x, SLOPE, self.limit)
 
 
 class ToRGB(nn.Module):
@@ -220,8 +220,7 @@ class DiscriminatorLayer(nn.Module):
             x = convolution(x, weight, padding=weight.shape[2] // 2)
         if self.bias is None:
             return x
-        x = F.leaky_relu(x + (self.bias * self.gain).to(x.dtype)[:, None, None], SLOPE)
-        return clipped(x, self.limit)
+        return leaky_rectifier(x + (self.bias * self.gain).to(x.dtype)[:, None, None], SLOPE, self.limit)
 
 
 class DiscriminatorBlock(nn.Module):

@@ -82,10 +82,13 @@ class _Output(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, by_weight: Tensor, by_bias: Tensor | None, y: Tensor, geometry: _Geometry) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry = geometry
+        ctx.set_materialize_grads(False)
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if gradient is None:  # as from a second derivative that is 0
+            return (None,) * 6
         x, weight = ctx.saved_tensors
         by_x = _Input.apply(gradient, weight, x.detach(), ctx.geometry) if ctx.needs_input_grad[0] else None
         return by_x, None, gradient, gradient if ctx.needs_input_grad[3] else None, None, None
@@ -98,10 +101,13 @@ class _Kernel(Function):
     def forward(ctx: Any, weight: Tensor, rest: tuple[Tensor, torch.Size, _Geometry]) -> Tensor:
         ctx.x, shape, ctx.geometry = rest
         ctx.save_for_backward(weight)
+        ctx.set_materialize_grads(False)
         return weight.new_zeros(()).expand(shape)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if gradient is None:
+            return None, None
         (weight,) = ctx.saved_tensors
         return _Weight.apply(ctx.x, gradient, weight.detach(), ctx.geometry), None
 

@@ -89,12 +89,13 @@ class _Filter(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Tensor, stride: list[int], padding: list[int]) -> Tensor:
         ctx.kernel, ctx.sides, ctx.geometry = kernel, x.shape[2:], (stride, padding)
+        ctx.set_materialize_grads(False)
         with torch.autocast(x.device.type, enabled=False):
             return F.conv2d(x, _for_each_channel(kernel, x), stride=stride, padding=padding, groups=x.shape[1])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Transposed.apply(gradient, ctx.kernel, ctx.sides, *ctx.geometry), None, None, None
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return None if gradient is None else _Transposed.apply(gradient, ctx.kernel, ctx.sides, *ctx.geometry), None, None, None
 
 
 class _Transposed(Function):
@@ -103,6 +104,7 @@ class _Transposed(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, kernel: Tensor, sides: Sequence[int], stride: list[int], padding: list[int]) -> Tensor:
         ctx.kernel, ctx.geometry = kernel, (stride, padding)
+        ctx.set_materialize_grads(False)
         around = [taps - 1 - beyond for taps, beyond in zip(kernel.shape, padding, strict=True)]
         with torch.autocast(x.device.type, enabled=False):
             if max(stride) == 1 and min(around) >= 0:  # then it is a convolution, which is faster
@@ -115,8 +117,8 @@ class _Transposed(Function):
         return y.to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return _Filter.apply(gradient, ctx.kernel, *ctx.geometry), None, None, None, None
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return None if gradient is None else _Filter.apply(gradient, ctx.kernel, *ctx.geometry), None, None, None, None
 
 
 def _kernels(taps: Taps, x: Tensor, *, gain: float = 1.0) -> list[Tensor]:
