@@ -63,7 +63,7 @@ def test_a_figure_of_its_samples_chooses_the_best_checkpoint(tmp_path):
     found = figures(tmp_path / "run", "fd-random")
     best = min(found, key=found.__getitem__)
     assert list(found) == [BATCH * k for k in range(1, 6)] and best != 5 * BATCH
-    assert run.find_checkpoint("best") == best
+    assert run.find_checkpoint("best") == best and "nothing chooses" not in (tmp_path / "run" / "log.txt").read_text()
     page = (tmp_path / "run" / "report.html").read_text()
     assert open_run(tmp_path / "run").sample(2, checkpoint="best", labels=[3], device="cpu").images.shape == (2, 6, 6, 3)
     assert not any(key.startswith("validation/") for line in read_metrics(tmp_path / "run" / "metrics.jsonl") for key in line)
@@ -74,6 +74,8 @@ def test_without_such_a_figure_none_is_the_best(tmp_path):
     run = train(settings(evaluate_every=None, best_by="validation"), tmp_path / "run", device="cpu")
     with pytest.raises(CheckpointError, match="no best checkpoint: nothing of it was validated or evaluated"):
         run.find_checkpoint("best")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "nothing chooses the best checkpoint, for this model has no loss on held-out images: --train.evaluate-every 2 " in log
 
 
 def test_grids_show_the_same_noise_and_classes_over_the_run_and_a_resume(tmp_path, monkeypatch):

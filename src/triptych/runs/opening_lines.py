@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from triptych.core.model import Model
 from triptych.data.images import Data
+from triptych.engine.callables import BY_VALIDATION
 from triptych.engine.checkpoint import Checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
@@ -15,6 +16,7 @@ from triptych.runs.document import RunDocument
 _LONG_WARMUP = 0.1
 """A warm-up that takes more of a run than this is warned of."""
 _FEW_HELD_OUT = 20
+_EVALUATIONS = 20  # of a run, where it would have some
 
 
 def opening_lines(
@@ -32,10 +34,17 @@ def opening_lines(
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
     yield from data.notes
-    if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT:
+    by_validation = settings.best_by == BY_VALIDATION.by
+    if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
         yield (
             f"warning: {held_out} images are held out, too few to choose the best checkpoint by: raise --data.validation-fraction, "
             "or judge by the samples"
+        )
+    if by_validation and not model.validated and "sample" in document.config.model.verbs():
+        every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)
+        yield (
+            "nothing chooses the best checkpoint, for this model has no loss on held-out images: "
+            f"--train.evaluate-every {every} --train.best-by kid measures its samples, and warns when they become alike"
         )
     yield from long_warmup(document.config)
 
