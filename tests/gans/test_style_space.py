@@ -15,7 +15,6 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import ComparesFeatures, Encoder, LatentSampler, Styled
 from triptych.core.rng import Rng
-from triptych.gans.groups import in_groups
 from triptych.gans.perceptual import PerceptualConfig, PerceptualLoss
 from triptych.gans.projection import ProjectionConfig, distance_from, projected, rate, reduced, structure
 from triptych.gans.stylegan2 import StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
@@ -70,33 +69,6 @@ def test_samples_are_the_images_of_their_latents(noise: Any) -> None:
     w = made.generator.mapping(samples(3).normal("z", 6), torch.tensor([0, 1, 2]))
     average = made.generator.mapping.w_avg
     torch.testing.assert_close(latents[0], (average + 0.6 * (w - average))[:, None].expand(-1, 6, -1), rtol=1e-4, atol=1e-5)
-
-
-def test_a_sample_is_the_same_to_the_bit_in_every_batch() -> None:
-    """In float32. The kernels of a CPU round differently with the size of the batch, which is why the images are made in groups."""
-    made = model()
-    whole = made.sample(samples(11), labels=torch.arange(11) % 3, settings=made.sampling)
-    for size in (1, 2, 5, 8):
-        parts = [samples(11)[slice(start, start + size)] for start in range(0, 11, size)]
-        images = torch.cat([made.sample(part, labels=part.index % 3, settings=made.sampling) for part in parts])
-        assert torch.equal(images, whole)
-
-
-def test_groups_are_filled_up_and_cut_off() -> None:
-    """Each row is in the place that its number has, and the others are of any row."""
-    seen: list[list[int]] = []
-
-    def make(x: Tensor, y: Tensor) -> list[Tensor]:
-        seen.append(x.tolist())
-        return [x + y, -x]
-
-    total, negative = in_groups(make, torch.arange(5), 10 * torch.arange(5), side=64)
-    assert seen == [[0, 1], [2, 3], [4, 4]]
-    assert total.tolist() == [0, 11, 22, 33, 44] and negative.tolist() == [0, -1, -2, -3, -4]
-    in_groups(make, torch.arange(1), torch.arange(1), side=1024)
-    assert seen[-1] == [0]
-    total, _ = in_groups(make, torch.tensor([7, 5, 6]), torch.tensor([0, 10, 20]), side=64, index=torch.tensor([7, 5, 6]))
-    assert seen[-2:] == [[5, 5], [6, 7]] and total.tolist() == [7, 15, 26]
 
 
 def test_latents_of_other_shapes() -> None:

@@ -19,7 +19,8 @@ def in_groups(make: Callable[..., Sequence[Tensor]], *inputs: Tensor, side: int,
     their group they are, for kernels may round the last rows differently; None: one after the other.
     """
     first = inputs[0]
-    size = max(1, min(_MOST, _PIXELS["cpu" if first.device.type == "cpu" else "cuda"] // side**2))
+    fitting = _PIXELS["cpu" if first.device.type == "cpu" else "cuda"] // side**2
+    size = min(_MOST, 1 << max(0, fitting.bit_length() - 1))  # a power of two, so that batches are whole groups
     places = torch.arange(len(first)) if index is None else index.cpu()
     made: list[Sequence[Tensor]] = []
     order: list[Tensor] = []

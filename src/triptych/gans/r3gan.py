@@ -32,6 +32,7 @@ from triptych.core.model import Report
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import Scores
 from triptych.gans.from_noise import NoiseGAN, NoiseGANConfig
+from triptych.gans.groups import in_groups
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.penalties import PenaltyConfig
 from triptych.nn.convolution import Conv2d
@@ -318,9 +319,18 @@ class R3GAN(NoiseGAN):
     def sample(
         self, rng: Rng, *, labels: Int[Tensor, " b"] | None, settings: Config | None = None, report: Report | None = None
     ) -> Float[Tensor, "b c h w"]:
-        """Images in [-1, 1], one for each index of `rng`. Raises ConfigError for settings or labels that do not fit."""
+        """Images in [-1, 1], one for each index of `rng`, on one device the same to the last bit in every batch.
+
+        Raises ConfigError for settings or labels that do not fit.
+        """
         settings_like(self.sampling, settings)
-        return self.generator(self._noise(rng), self.checked_labels(labels, len(rng))).clamp(-1, 1)
+        labels = self.checked_labels(labels, len(rng))
+
+        def make(z: Tensor, labels: Tensor | None = None) -> list[Tensor]:
+            return [self.generator(z, labels).clamp(-1, 1)]
+
+        given = [self._noise(rng)] if labels is None else [self._noise(rng), labels]
+        return in_groups(make, *given, side=self.image_shape[2], index=rng.index)[0]
 
     def _noise(self, rng: Rng) -> Float[Tensor, "b d"]:
         return rng.normal("z", self.config.latent_dims).to(self.generator.basis.dtype)
