@@ -12,6 +12,7 @@ import torch
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
+from triptych.gans import ada_operators
 from triptych.gans.ada import R3GAN_CHANGES, ADAConfig, Changes, adapted, draw
 
 CHANGES = ADAConfig.changes()
@@ -245,6 +246,20 @@ def test_changes_are_those_of_the_sample_and_its_stream() -> None:
     torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-12)
     assert torch.equal(adapted(x, rng(6), p=0.7, settings=ALL), whole)
     assert not torch.allclose(adapted(x, rng(6, stream="other"), p=0.7, settings=ALL), whole)
+
+
+def test_what_a_gpu_does_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There all images are changed, and those that are not meant keep what they had, and a gradient of 1."""
+    x = images(12, 3, 8, 12, dtype=torch.float64).requires_grad_()
+    found = []
+    for way in (ada_operators._some_changed, ada_operators._all_changed):
+        monkeypatch.setattr(ada_operators, "_some_changed", way)
+        y = adapted(x, rng(12), p=0.1, settings=ALL)
+        found.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    still = (found[0][0] == x).flatten(1).all(1)
+    assert 1 <= still.sum() < 12
+    assert torch.equal(found[1][0][still], x[still])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-12)
 
 
 def test_a_change_does_not_depend_on_which_others_there_are() -> None:

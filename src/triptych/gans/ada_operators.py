@@ -81,10 +81,17 @@ def changed(
     images: Float[Tensor, "b c h w"], which: Bool[Tensor, " b"], change: Callable[[Tensor, Tensor], Tensor]
 ) -> Float[Tensor, "b c h w"]:
     """change(images, numbers) of the images where `which` (b,) holds; the others as they are, to the bit."""
-    if images.device.type == "cpu":
-        numbers = which.nonzero()[:, 0]
-        return images.index_copy(0, numbers, change(images[numbers], numbers)) if len(numbers) else images
-    everything = torch.arange(len(images), device=images.device)  # to ask how many they are would wait for the device
+    return (_some_changed if images.device.type == "cpu" else _all_changed)(images, which, change)
+
+
+def _some_changed(images: Tensor, which: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    numbers = which.nonzero()[:, 0]
+    return images.index_copy(0, numbers, change(images[numbers], numbers)) if len(numbers) else images
+
+
+def _all_changed(images: Tensor, which: Tensor, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Changes all of them: to ask how many are meant would wait for the device."""
+    everything = torch.arange(len(images), device=images.device)
     return torch.where(which[:, None, None, None], change(images, everything), images)
 
 
