@@ -1,4 +1,4 @@
-"""Does ADA help where images are few? A small StyleGAN2 on 200 digits of MNIST, with and without it, by three seeds each.
+"""Does ADA help where images are few? stylegan2-digits on 200 digits of MNIST, with and without it, by three seeds each.
 
     python benchmarks/ada_digits.py --mnist DIR --features LENET.pth --folder runs/ada-digits --out benchmarks/results/FILE.md
 
@@ -18,26 +18,24 @@ import datetime
 import gzip
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from machine import machine
 
 from triptych.data.config import DataConfig
-from triptych.engine.config import AverageConfig, LogConfig, OptimConfig, TrainConfig
+from triptych.engine.config import LogConfig
 from triptych.engine.metric_log import read_metrics
-from triptych.gans.ada import ADAConfig
-from triptych.gans.penalties import PenaltyConfig
-from triptych.gans.stylegan2 import PathConfig, StyleGAN2Config
-from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
+from triptych.gans.stylegan2 import StyleGAN2Config
+from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import train
 from triptych.runs.scoring import score
 
-PER_CLASS, HELD_OUT, LOOKS, BATCH, SIZE = 20, 5_000, 6, 32, 16
+PER_CLASS, HELD_OUT, LOOKS, SIZE, LOGGED = 20, 5_000, 6, 16, 1_600
 TARGET, WITHIN = 0.6, 0.1
-VARIANTS = {"without": ADAConfig(p=1e-9), "with": ADAConfig(target=TARGET, images=100_000)}
+VARIANTS = {"without": False, "with": True}
 
 
 @dataclass(frozen=True)
@@ -70,38 +68,23 @@ def write_sets(source: Path, folder: Path) -> tuple[Path, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         digits, labels = mnist(source, "train")
         first = np.concatenate([np.flatnonzero(labels == label)[:PER_CLASS] for label in range(10)])
-        np.savez_compressed(few, arr_0=digits[first])
+        np.savez_compressed(few, arr_0=digits[first], arr_1=labels[first].astype(np.int64))
         np.savez_compressed(held_out, arr_0=mnist(source, "t10k")[0][:HELD_OUT])
     return few, held_out
 
 
-def configuration(few: Path, ada: ADAConfig, *, seed: int, images: int) -> RunConfig:
-    """StyleGAN2's "auto" settings for this size on narrow networks, but for path lengths."""
-    narrow = {"base_channels": 512, "max_channels": 64, "mapping_layers": 2}
-    every = images // LOOKS
-    return RunConfig(
-        model=StyleGAN2Config(
-            latent_dims=64,
-            generator=StyleGAN2GeneratorConfig(style_dims=64, **narrow),
-            discriminator=StyleGAN2DiscriminatorConfig(**narrow),
-            penalty=PenaltyConfig(r1_gamma=0.0002 * SIZE**2 / BATCH, every=16, at="original"),
-            path=PathConfig(weight=0.0),
-            ada=ada,
-        ),
-        data=DataConfig(path=str(few), image_size=SIZE, labels="none", flip=False, validation_fraction=0.0, workers=0),
-        train=TrainConfig(
-            total_images=images,
-            batch_size=BATCH,
-            seed=seed,
-            ema_rates=(),
-            averages=(AverageConfig(half_life=10_000, ramp_up=0.05),),
-            checkpoint_every=every,
-            keep_every=every,
-            sample_every=every,
-            validate_images=0,
-        ),
-        optim=OptimConfig(name="adam", learning_rate=2.5e-3, betas=(0.0, 0.99)),
-        log=LogConfig(every=BATCH * 32, report=False),
+def configuration(few: Path, *, steered: bool, seed: int, images: int) -> RunConfig:
+    """The recipe on those digits."""
+    recipe, every = load_recipe("stylegan2-digits"), images // LOOKS
+    assert isinstance(recipe.model, StyleGAN2Config)
+    ada = replace(recipe.model.ada, target=TARGET) if steered else replace(recipe.model.ada, target=None, p=1e-9)
+    looks = {"checkpoint_every": every, "keep_every": every, "sample_every": every, "sample_count": 60}
+    return replace(
+        recipe,
+        model=replace(recipe.model, ada=ada),
+        data=DataConfig(path=str(few), image_size=SIZE, flip=False, validation_fraction=0.0, workers=0),
+        train=replace(recipe.train, total_images=images, seed=seed, precision="float32", validate_images=0, **looks),
+        log=LogConfig(every=LOGGED, report=False),
     )
 
 
@@ -126,7 +109,7 @@ def outcome(name: str, config: RunConfig, held_out: Path, *, features: Path, fol
         print(f"{time.strftime('%H:%M:%S')} {name}: {seen} images, distance {distances[-1]:.2f}, recall {recall[-1]:.3f}", flush=True)
     lines = [line for line in read_metrics(run.directory / "metrics.jsonl") if "discriminator/ada_sign" in line]
     late = [line["discriminator/ada_sign"] for line in lines if line["images"] > config.train.total_images / 2]
-    seconds = sum(BATCH * 32 / line["images_per_second"] for line in lines)
+    seconds = sum(LOGGED / line["images_per_second"] for line in lines)
     return Outcome(looks, distances, recall, float(np.mean(late)), lines[-1]["discriminator/ada_p"], seconds / 60)
 
 
@@ -161,18 +144,18 @@ def main() -> int:
     parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST's idx.gz files")
     parser.add_argument("--features", type=Path, required=True, help="file of the LeNet's weights")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the digits and the runs")
-    parser.add_argument("--images", type=int, default=300_000, help="images seen by each training")
+    parser.add_argument("--images", type=int, default=192_000, help="images seen by each training")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--count", type=int, default=5_000, help="samples that are compared")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
     options = parser.parse_args()
-    images = options.images // (LOOKS * BATCH) * LOOKS * BATCH
+    images = options.images // (LOOKS * LOGGED) * LOOKS * LOGGED
     few, held_out = write_sets(options.mnist, options.folder)
     outcomes: dict[str, Outcome] = {}
     for seed in range(options.seeds):
-        for variant, ada in VARIANTS.items():
+        for variant, steered in VARIANTS.items():
             name = f"{variant}-{seed}"
-            config = configuration(few, ada, seed=seed, images=images)
+            config = configuration(few, steered=steered, seed=seed, images=images)
             outcomes[name] = outcome(name, config, held_out, features=options.features, folder=options.folder, count=options.count)
     found = verdicts(outcomes, options.seeds)
     lines = [f"# ADA on {10 * PER_CLASS} digits, {datetime.date.today()}", ""]
