@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from machine import machine
@@ -53,9 +54,10 @@ def look(side: int, count: int, p: float) -> float:
 def step(side: int, count: int, ada: ADAConfig) -> float:
     """Seconds of a step of the discriminator."""
     torch.manual_seed(0)
-    narrow = {"base_channels": 16_384, "mapping_layers": 2}
+    narrow: dict[str, Any] = {"base_channels": 16_384, "mapping_layers": 2}
     config = StyleGAN2Config(generator=StyleGAN2GeneratorConfig(**narrow), discriminator=StyleGAN2DiscriminatorConfig(**narrow))
-    model = replace(config, ada=ada).build(DataSpec(image_size=side, channels=3)).to(memory_format=torch.channels_last)
+    model = replace(config, ada=ada).build(DataSpec(image_size=side, channels=3))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batch, phase = Batch(torch.rand(count, 3, side, side) * 2 - 1, None, torch.arange(count)), model.phases[0]
     return seconds(lambda: model.loss(phase, batch, Rng(0, ("discriminator",), batch.index)).loss.sum().backward(), 2)
 
