@@ -32,7 +32,8 @@ class Comparison:
 def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, batch_size: int, out: Path | None) -> int:
     """Prints the report, and writes it to `out`; 0, or 1 when a target is missed.
 
-    A child is the script with the flags of this process and --child VARIANT; it prints {"seconds": of a step, "bytes": peak} last.
+    A child is the script with the flags of this process and --child VARIANT; it prints {"seconds": of a step, "bytes": peak} last, and
+    where programs do different work also "work": the FLOPs that an image needs.
     """
     names = list(comparison.variants)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
@@ -50,14 +51,21 @@ def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, bat
         f"| {called} | {1000 * seconds[name]:.0f} | {batch_size / seconds[name]:.2f} | {ratios[name]:.2f} | {gigabytes[name]:.2f} |"
         for name, called in comparison.variants.items()
     ]
+    heads = ["program", "ms a step", "images/s", comparison.times, "peak memory, GB"]
+    if all("work" in found[name][0] for name in names):
+        heads += ["GFLOP an image", "GFLOP/s"]
+        needed = {name: found[name][0]["work"] / 1e9 for name in names}
+        rows = [
+            f"{row} {needed[name]:.1f} | {needed[name] * batch_size / seconds[name]:.0f} |" for name, row in zip(names, rows, strict=True)
+        ]
     report = [
         f"# {comparison.title}, {datetime.date.today().isoformat()}",
         "",
         f"{comparison.setting}, batch {batch_size}, CPU; medians of {rounds} processes of {steps - 1} steps each, in turns.",
         machine(),
         "",
-        f"| program | ms a step | images/s | {comparison.times} | peak memory, GB |",
-        "|---|---|---|---|---|",
+        f"| {' | '.join(heads)} |",
+        f"|{'---|' * len(heads)}",
         *rows,
         "",
         f"Targets: {', '.join(f'{name} {wanted}' for name, wanted in comparison.targets.items())}. "
