@@ -34,7 +34,7 @@ def test_exporters(program: str) -> None:
 def test_other_programs() -> None:
     with pytest.raises(ConfigError, match="program: got 'glo', expected guided-diffusion, .*; did you mean \"glow\""):
         imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers"):
+    with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers, nvidia"):
         exported("glow", None)  # type: ignore[arg-type]
 
 
@@ -52,6 +52,6 @@ def test_names_that_scripts_outside_rely_on() -> None:
 
 def test_the_flags_of_all_programs_come_without_pytorch() -> None:
     folders = ", ".join(f"triptych.interop.{folder}" for folder in sorted(FOLDERS))
-    flags = ", ".join(f"triptych.interop.{folder}.flags" for folder in sorted(FOLDERS - {"diffusers"}))
+    flags = ", ".join(f"triptych.interop.{folder}.flags" for folder in sorted(FOLDERS - {"diffusers", "nvidia"}))
     words = f"import sys, triptych.interop.programs, {folders}, {flags}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words]).returncode == 0

@@ -13,7 +13,8 @@ from triptych.runs.loading import WeightsChoice
 
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
 
-Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it, or diffusers, a folder.
+Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder; or nvidia, a .pt
+or .safetensors with the tensors' names of StyleGAN2 or R3GAN.
 
   triptych export RUN --help    list all options
 
@@ -27,7 +28,7 @@ class ExportOptions(WeightsChoice):
     to: Target | None = None
     "The program that is to load them."
     out: str | None = None
-    "guided-diffusion: a file that ends with .pt; diffusers: a folder."
+    "guided-diffusion: a file that ends with .pt; diffusers: a folder; nvidia: a file that ends with .pt or .safetensors."
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
 

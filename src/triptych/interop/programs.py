@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from triptych.core.model import Model, ModelConfig
     from triptych.recipes.config import RunConfig
 
-Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire"]
+Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire", "nvidia"]
 """Whose weights are imported."""
 PROGRAMS: tuple[Program, ...] = get_args(Program)
-Target = Literal["guided-diffusion", "diffusers"]
+Target = Literal["guided-diffusion", "diffusers", "nvidia"]
 """What a run is exported to."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 
@@ -60,6 +60,8 @@ class ImportedRun:
     "The recipe whose settings of training the run has, if any."
     published: str | None = None
     "Name of the published file that it is."
+    licence: str | None = None
+    "Of the weights, where their authors state one with the program's."
 
 
 def imported(request: ImportRequest) -> ImportedRun:

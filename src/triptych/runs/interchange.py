@@ -2,8 +2,9 @@
 
 The importer of a program (interop/programs.py) reads its files; `import_run` writes the run. It has one checkpoint, at 0 images. Its
 state.json says under "imported" where the weights come from: the program, the file, its SHA-256 (of several files, that of all their
-bytes), the flags, and the moving averages that came with it ("averages": stems of files). Published weights are themselves an average and
-are stored once, as the model's; with that mark they are used where the run's first average is asked for.
+bytes), the flags, the moving averages that came with it ("averages": stems of files), and a licence that the weights are under. Published
+weights are themselves an average and are stored once, as the model's; with that mark they are used where the run's first average is asked
+for.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ def import_run(
 
     imaginaire's `file` is a YAML file, and `checkpoint` the weights that go with it; None: the run has settings alone, and is to be
     trained. `data`: the folder of its data, in place of that in the file; `processes` of a training, each of which has the file's batch.
+    nvidia's `file` is a pickle of StyleGAN2's or R3GAN's networks, of which nothing is run; it says it all.
+
     Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already.
     """
     directory = RunDirectory(Path(run_dir))
@@ -64,6 +67,8 @@ def import_run(
         "published": source.published,
         "averages": [stem for stem in source.files if stem != "model"],
     }
+    if source.licence is not None:
+        origin["licence"] = source.licence
     directory.create()
     with directory.lock():
         directory.sweep()
@@ -71,7 +76,8 @@ def import_run(
         info = {"log2_loss_scale": {}, "best": None, "imported": origin}
         if source.files:
             save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
-        _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {origin['flags']}")
+        more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
+        _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
         directory.write_config(RunDocument(source.config, source.spec, source.recipe).to_dict())
     return open_run(run_dir)
 
@@ -114,7 +120,10 @@ def export_run(
     """Writes a run's weights for another program, and says how to use them there.
 
     guided-diffusion: `out` is a .pt, and beside it a .flags.txt has the flags of its scripts. diffusers: `out` is a folder, with the
-    second half of the output channels left out on request (`drop_variance`). `checkpoint` and `weights` are as in `Run.load`.
+    second half of the output channels left out on request (`drop_variance`). nvidia: `out` is a .pt or .safetensors of the generator of a
+    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. `checkpoint` and `weights` are
+    as in `Run.load`.
+
     An earlier export is replaced. Raises ConfigError that names what the other program cannot express, and for an `out` that is
     something else, CheckpointError where nothing can be read or written.
     """

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from triptych.core.errors import CheckpointError
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig
 from triptych.gans.funit import FUNITDiscriminator, FUNITDiscriminatorConfig, FUNITGenerator, FUNITGeneratorConfig
@@ -24,6 +22,7 @@ from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.interop.imaginaire.networks import CLASSES, GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
 from triptych.interop.imaginaire.reading import ModelType, Settings
+from triptych.interop.shapes import Shapes
 
 ROOTS: dict[ModelType, str] = {"spade": "spade_generator", "pix2pixHD": "global_model"}
 ROOTS |= {"unit": "autoencoder_a", "munit": "autoencoder_a", "funit": "generator", "coco_funit": "generator"}
@@ -33,32 +32,8 @@ _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
 """Settings that the weights alone decide: an average has no spectral norm, whatever the file says."""
 
 
-class Weights:
-    """The tensors of a network, asked by name."""
-
-    def __init__(self, state: Mapping[str, Tensor]) -> None:
-        self.state = state
-
-    def has(self, start: str) -> bool:
-        """Whether a name begins so."""
-        return any(name.startswith(start) for name in self.state)
-
-    def numbers(self, start: str, end: str) -> set[int]:
-        """The numbers N of the names that begin with `start`, N and `end`."""
-        pattern = re.compile(rf"{re.escape(start)}(\d{{1,6}}){re.escape(end)}")
-        return {int(match[1]) for match in map(pattern.match, self.state) if match}
-
-    def count(self, start: str, end: str) -> int:
-        return len(self.numbers(start, end))
-
-    def shape(self, name: str, *, axes: int) -> tuple[int, ...]:
-        """The shape of a tensor of at least `axes` axes, none of them empty."""
-        if name not in self.state:
-            raise CheckpointError(f"the file is incomplete: it has no {name}")
-        shape = tuple(self.state[name].shape)
-        if len(shape) < axes or 0 in shape:
-            raise CheckpointError(f"{name} has shape {list(shape)}, expected {axes} axes")
-        return shape
+class Weights(Shapes):
+    """The tensors of a network, asked by name, and how its weights are normalised."""
 
     def weight(self, stem: str, *, axes: int = 4) -> tuple[int, ...]:
         """The shape of a layer's weight (out, in, ...), whatever normalises it."""

@@ -1,0 +1,106 @@
+"""What a kind of networks brings along to be taken and given: its configuration of shapes, and its names of tensors and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError
+from triptych.core.model import ModelConfig
+from triptych.core.weight_files import check_fit
+from triptych.data.config import DataConfig
+from triptych.interop.nvidia.snapshots import Network
+from triptych.nn.filters import BINOMIAL
+from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.recipes.config import RunConfig
+
+Part = Literal["generator", "discriminator"]
+PARTS: tuple[Part, ...] = ("generator", "discriminator")
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of networks."""
+
+    config: type[ModelConfig]
+    "Of our model."
+    architecture: tuple[str, ...]
+    "Its settings that tensors show; the others, which are about training, are a recipe's."
+    read: Callable[[Network, Network | None], tuple[ModelConfig, DataSpec]]
+    "The model that a generator and a discriminator are of (None: the file has none), and its images. Raises CheckpointError, ConfigError."
+    original_name: Callable[[str, Part, ModelConfig], str]
+    "The original's name of a tensor of ours, both without the network's own."
+    constants: str
+    "The end of the names of tensors that are not learned: kernels of 1 3 3 1, the filter of all resampling."
+    built_with: Callable[[ModelConfig, DataSpec], dict[Part, dict[str, Any]]]
+    "What the original's networks have to be built with."
+    notes: tuple[str, ...]
+    "What the user of an export has to know."
+
+    def taken(self, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig) -> State:
+        """A network's tensors under our names, of our dtypes, without constants. `ours`: the names, shapes and dtypes that are expected.
+
+        Raises CheckpointError that names, as the original does, the first tensor that is missing, too many or of another shape, or that
+        holds other values than it may.
+        """
+        names = {name: self.original_name(name, part, config) for name in ours}
+        names = {name: original for name, original in names.items() if not original.endswith(self.constants)}
+        learned = {name: tensor for name, tensor in theirs.items() if not name.endswith(self.constants)}
+        check_fit({original: ours[name] for name, original in names.items()}, learned)
+        for name in theirs.keys() - learned.keys():
+            check_filter(name, theirs[name], BINOMIAL)
+        return {name: learned[original].to(ours[name].dtype, copy=True).contiguous() for name, original in names.items()}
+
+    def given(self, ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig) -> State:
+        """A network's tensors under the original's names; they are copied and made contiguous."""
+        return {self.original_name(name, part, config): tensor.detach().clone().contiguous() for name, tensor in ours.items()}
+
+    def run(self, model: ModelConfig, spec: DataSpec) -> tuple[RunConfig, str | None]:
+        """A run of the model with the settings of training of the recipe that is most like it, and that recipe's name if it is the same."""
+        found = {name: recipe for name in recipes() if type((recipe := load_recipe(name)).model) is self.config}
+        likeness = {name: self._likeness(recipe, model, spec) for name, recipe in found.items()}
+        nearest = max(likeness, key=lambda name: likeness[name])
+        recipe = found[nearest]
+        trained = replace(recipe.model, **{name: getattr(model, name) for name in self.architecture})
+        if trained == recipe.model and recipe.data.image_size == spec.image_size:
+            return recipe, nearest
+        data = DataConfig(
+            image_size=spec.image_size,
+            channels=1 if spec.channels == 1 else 3,
+            labels="none" if spec.num_classes is None else "auto",
+            flip=recipe.data.flip,
+        )
+        return replace(recipe, model=trained, data=data), None
+
+    def _likeness(self, recipe: RunConfig, model: ModelConfig, spec: DataSpec) -> tuple[float, int, int]:
+        """How alike a recipe is: in the size of its images, in settings of its architecture; of equal ones the longest is the published."""
+        small, large = sorted((recipe.data.image_size, spec.image_size))
+        alike = sum(getattr(recipe.model, name) == getattr(model, name) for name in self.architecture)
+        return small / large, alike, recipe.train.total_images
+
+
+def part_of(state: Mapping[str, Tensor], part: Part) -> State:
+    """The tensors of a network of our model under the names that they have in it."""
+    return {name.removeprefix(f"{part}."): tensor for name, tensor in state.items() if name.startswith(f"{part}.")}
+
+
+def checked_spec(*, image_size: int, channels: int, num_classes: int | None) -> DataSpec:
+    """What images a model is of. Raises CheckpointError for such as no network makes."""
+    if channels not in (1, 3):
+        raise CheckpointError(f"makes images of {channels} channels, expected 1 (grey) or 3 (RGB)")
+    return DataSpec(image_size=image_size, channels=channels, num_classes=num_classes)
+
+
+def check_filter(name: str, kernel: Tensor, taps: tuple[float, ...]) -> None:
+    """Raises CheckpointError unless a kernel is that of the taps in both directions, or in one, but for a factor."""
+    one = kernel.new_tensor(taps).double()
+    wanted = (one[:, None] * one).flatten() if kernel.numel() == len(taps) ** 2 else one
+    values = kernel.double().flatten()
+    fits = values.shape == wanted.shape and bool(((values * wanted.sum() - wanted * values.sum()).abs() <= 1e-3 * values.sum()).all())
+    if not fits or not values.sum() > 0:
+        raise CheckpointError(f"{name} is another filter than {' '.join(f'{tap:g}' for tap in taps)}, which is the one here")

@@ -1,0 +1,97 @@
+"""Pickles of NVIDIA's programs, and of R3GAN, as runs.
+
+The networks are read (`snapshots.py`); their tensors show the model, which a recipe trains; the average, G_ema, becomes the run's, and is
+the model's weights too where the file has no others. Nothing in the file is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import ModelConfig, seeded_build
+from triptych.core.outline import without_weights
+from triptych.interop.nvidia.families import FAMILIES
+from triptych.interop.nvidia.family import Family, Part, State, part_of
+from triptych.interop.nvidia.snapshots import AVERAGES, LICENCES, Snapshot, read_snapshot
+from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.recipes.config import RunConfig
+
+_P = "ada.p"
+"""The name of ADA's p in a model's state."""
+
+
+def imported(request: ImportRequest) -> ImportedRun:
+    """The run of a pickle. Raises CheckpointError for a file that cannot be used, ConfigError for a request with settings of its own."""
+    refuse(request, ("flags", "ema", "ema_rate", "checkpoint", "data", "processes"), "NVIDIA's pickles say it all")
+    snapshot = read_snapshot(request.file)
+    with about_file(request.file):
+        if snapshot.kind not in FAMILIES:
+            raise CheckpointError(
+                f"is a network of {snapshot.kind} ({snapshot.maker.class_name}), which no model here takes; "
+                f"those of {' and '.join(FAMILIES)} are taken"
+            )
+        made = _run(snapshot, FAMILIES[snapshot.kind])
+    licence = LICENCES[snapshot.kind]
+    for line in (f"{request.file} is of {snapshot.kind}", *made.notes, f"licence of {snapshot.kind}'s published weights: {licence}"):
+        request.report(line)
+    return ImportedRun(
+        config=made.config, spec=made.spec, files=made.files, flags="", sources=(request.file,), recipe=made.recipe, licence=licence
+    )
+
+
+@dataclass(frozen=True)
+class _Made:
+    config: RunConfig
+    spec: DataSpec
+    recipe: str | None
+    files: dict[str, State]
+    notes: list[str]
+
+
+def _run(snapshot: Snapshot, family: Family) -> _Made:
+    """The run of a snapshot: the average as such where the file has the weights that were trained too, else as the model's weights."""
+    networks, notes = snapshot.networks, []
+    try:
+        model, spec = family.read(snapshot.maker, networks.get("D"))
+        config, recipe = family.run(model, spec)
+        with without_weights():
+            expected = _fresh(config.model, spec)  # names, shapes and dtypes alone
+    except ConfigError as error:
+        raise CheckpointError(f"its networks have no model here: {error}") from None
+
+    def taken(name: str, part: Part) -> State:
+        """A network of the file under the names of our model's state."""
+        try:
+            found = family.taken(networks[name].tensors, part_of(expected, part), part=part, config=config.model)
+        except CheckpointError as error:
+            raise CheckpointError(f"{name}: {error}") from None
+        return {f"{part}.{key}": tensor for key, tensor in found.items()}
+
+    averaged = next((name for name in AVERAGES if name in networks), None)
+    state = taken("G" if "G" in networks else snapshot.maker_name, "generator")
+    if "D" in networks:
+        state |= taken("D", "discriminator")
+    else:
+        notes.append("it has no discriminator, which begins anew")
+    fresh = _fresh(config.model, spec)
+    files = {"model": fresh | state | _augmentation(snapshot, expected)}
+    if averaged is not None and "G" in networks:
+        stem = config.train.all_averages[0].name
+        files[stem] = {key: fresh[key] for key in expected if key.startswith("generator.")} | taken(averaged, "generator")
+        notes.append(f"its average is the run's {stem}, and is used unless --weights raw is given")
+    return _Made(config, spec, recipe, files, notes)
+
+
+def _augmentation(snapshot: Snapshot, expected: State) -> State:
+    """p of the augmentations, where the file has it and the run steers it."""
+    found = snapshot.networks.get("augment_pipe")
+    p = None if found is None else found.tensors.get("p")
+    if p is None or _P not in expected or p.shape != expected[_P].shape or not p.isfinite() or p < 0:
+        return {}
+    return {_P: p.to(expected[_P].dtype, copy=True)}
+
+
+def _fresh(model: ModelConfig, spec: DataSpec) -> State:
+    return dict(seeded_build(model, spec, seed=0).state_dict())

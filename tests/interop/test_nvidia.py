@@ -1,0 +1,442 @@
+"""Networks of StyleGAN2 and R3GAN, in and out: names and shapes of all published ones, images that stay the same, files that do not fit.
+
+No real file is here. The files are made of our models' tensors in the form of NVIDIA's; that the names are the originals' is checked
+against lists from the published formulas (`nvidia_names.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.interop import nvidia_names as names
+from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
+from triptych import runs
+from triptych.cli.main import main
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import Model, seeded_build
+from triptych.core.outline import without_weights
+from triptych.gans.r3gan import R3GANConfig, R3GANNetworkConfig
+from triptych.gans.stylegan2 import StyleGAN2Config
+from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
+from triptych.interop.nvidia.families import FAMILIES
+from triptych.interop.nvidia.family import PARTS, check_filter, part_of
+from triptych.interop.nvidia.snapshots import Kind, Network
+from triptych.recipes.catalogue import load_recipe
+
+CONSTANTS = (".resample_filter", ".Resampler.Kernel")
+BUFFERS = (*CONSTANTS, "noise_const", "w_avg")
+"""Endings of names of tensors that are not learned."""
+KERNEL = torch.tensor([1.0, 3, 3, 1]).outer(torch.tensor([1.0, 3, 3, 1])) / 64
+
+
+@dataclass(frozen=True)
+class Published:
+    """Networks of the originals: names and shapes of the generator's and the discriminator's tensors."""
+
+    kind: Kind
+    shapes: tuple[names.Shapes, names.Shapes]
+    counts: tuple[int, int]
+    "Of parameters, as they were published or counted elsewhere."
+    settings: tuple[dict[str, Any], dict[str, Any]]
+    "What the file says of each."
+
+
+def _r3gan(
+    counts: tuple[int, int], widths: tuple[int, ...], *, groups: tuple[int, ...] | None = None, classes: int = 0, half: int = 4
+) -> Published:
+    groups, settings = groups or (96,) * len(widths), {"FP16Stages": [-1 - stage for stage in range(half)]}
+    shapes = names.r3gan_generator(widths, groups, classes=classes), names.r3gan_discriminator(widths, groups, classes=classes)
+    return Published("R3GAN", shapes, counts, (settings, settings))
+
+
+def _stylegan2(
+    counts: tuple[int, int], size: int, fmaps: float, mapping: int, group: int, *, classes: int = 0, skips: bool = True
+) -> Published:
+    base = int(32_768 * fmaps)
+    common = {"channel_base": base, "channel_max": 512, "num_fp16_res": 4, "conv_clamp": 256}
+    shapes = (
+        names.stylegan2_generator(size, base=base, mapping=mapping, classes=classes),
+        names.stylegan2_discriminator(size, base=base, classes=classes, skips=skips, statistics=int(group > 1)),
+    )
+    discriminator = {**common, "epilogue_kwargs": {"mbstd_group_size": group}}
+    return Published("StyleGAN2", shapes, counts, ({"z_dim": 512, "synthesis_kwargs": common}, discriminator))
+
+
+PUBLISHED = {
+    "r3gan-cifar10-cond": _r3gan((20_781_952, 21_280_512), (768,) * 4, classes=10, half=3),
+    "r3gan-cifar10": _r3gan((20_732_160, 20_683_776), (768,) * 4, half=3),
+    "r3gan-ffhq64": _r3gan((22_429_824, 22_381_440), (*(768,) * 4, 384), groups=(*(96,) * 4, 48)),
+    "r3gan-ffhq256": _r3gan((23_057_952, 23_009_568), (*(768,) * 4, 384, 192, 96), groups=(*(96,) * 4, 48, 24, 12)),
+    "r3gan-imagenet32": _r3gan((82_914_304, 86_548_992), (1536,) * 4, classes=1000, half=3),
+    "r3gan-imagenet64": _r3gan((103_570_432, 107_205_120), (1536,) * 5, classes=1000),
+    "stylegan2-cifar10-cond": _stylegan2((20_215_315, 23_089_664), 32, 1, 2, 32, classes=10, skips=False),
+    "stylegan2-cifar10": _stylegan2((19_947_539, 20_720_641), 32, 1, 2, 32, skips=False),
+    "stylegan2-auto64": _stylegan2((22_243_608, 23_407_361), 64, 0.5, 2, 4),
+    "stylegan2-auto256": _stylegan2((23_191_522, 24_001_089), 256, 0.5, 2, 4),
+    "stylegan2-paper256": _stylegan2((24_767_458, 24_001_089), 256, 0.5, 8, 8),
+    "stylegan2-auto512": _stylegan2((28_700_647, 28_982_849), 512, 1, 2, 4),
+    "stylegan2-ffhq1024": _stylegan2((30_370_060, 29_012_513), 1024, 1, 8, 4),
+}
+
+PUBLISHED = {case: published for case, published in PUBLISHED.items() if published.kind in FAMILIES}
+
+
+def networks_of(published: Published) -> list[Network]:
+    with torch.device("meta"):
+        tensors = [{key: torch.empty(shape) for key, shape in shapes.items()} for shapes in published.shapes]
+    return [Network("", settings, part) for settings, part in zip(published.settings, tensors, strict=True)]
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_names_and_shapes_of_published_networks(case: str) -> None:
+    """Each tensor of the originals has a partner of its shape in the model here, and each of the model's one in the originals."""
+    published = PUBLISHED[case]
+    family, networks = FAMILIES[published.kind], networks_of(published)
+    model, spec = family.read(networks[0], networks[1])
+    with without_weights():
+        ours = seeded_build(model, spec, seed=0)
+    for part, network_, count in zip(PARTS, networks, published.counts, strict=True):
+        partners = family.given(part_of(ours.state_dict(), part), part=part, config=model)
+        wanted, found = (
+            {key: tuple(tensor.shape) for key, tensor in tensors.items() if not key.endswith(CONSTANTS)}
+            for tensors in (network_.tensors, partners)
+        )
+        assert found == wanted
+        assert sum(math.prod(shape) for key, shape in wanted.items() if not key.endswith(BUFFERS)) == count
+        assert sum(tensor.numel() for tensor in ours.get_submodule(part).parameters()) == count
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_a_published_network_has_the_training_of_its_recipe(case: str) -> None:
+    published = PUBLISHED[case]
+    family, (generator, discriminator) = FAMILIES[published.kind], networks_of(published)
+    config, name = family.run(*family.read(generator, discriminator))
+    assert name == case and config == load_recipe(case)
+
+
+# Small runs and files ---------------------------------------------------------------------------------------------------------
+
+_R3GAN = R3GANNetworkConfig(widths=(8, 8, 4), group_channels=4, half_stages=3)
+SMALL: dict[str, tuple[Kind, Any, DataSpec]] = {
+    "r3gan": ("R3GAN", R3GANConfig(generator=_R3GAN, discriminator=_R3GAN, latent_dims=5), DataSpec(image_size=16, channels=3)),
+    "r3gan-cond": (
+        "R3GAN",
+        R3GANConfig(
+            generator=_R3GAN,
+            discriminator=replace(_R3GAN, widths=(12, 8, 4), num_blocks=1),
+            latent_dims=5,
+            class_dims=3,
+            class_conditional=True,
+        ),
+        DataSpec(image_size=16, channels=1, num_classes=7),
+    ),
+    "stylegan2": (
+        "StyleGAN2",
+        StyleGAN2Config(
+            latent_dims=5,
+            generator=StyleGAN2GeneratorConfig(base_channels=64, max_channels=8, mapping_layers=2, style_dims=6, conv_clamp=256.0),
+            discriminator=StyleGAN2DiscriminatorConfig(base_channels=96, max_channels=12, group_size=2, half_stages=1),
+        ),
+        DataSpec(image_size=16, channels=3),
+    ),
+    "stylegan2-cond": (
+        "StyleGAN2",
+        StyleGAN2Config(
+            latent_dims=6,
+            class_conditional=True,
+            generator=StyleGAN2GeneratorConfig(base_channels=32_768, max_channels=8, mapping_layers=3, style_dims=6, mapping_rate=0.02),
+            discriminator=StyleGAN2DiscriminatorConfig(base_channels=32, max_channels=6, group_size=1, architecture="plain"),
+        ),
+        DataSpec(image_size=16, channels=1, num_classes=7),
+    ),
+}
+
+SMALL = {case: small for case, small in SMALL.items() if small[0] in FAMILIES}
+
+
+def settings_of(case: str, part: Any) -> dict[str, Any]:
+    """What a file says of a network."""
+    kind, config, spec = SMALL[case]
+    return FAMILIES[kind].built_with(config, spec)[part] if kind == "StyleGAN2" else {"FP16Stages": [-1, -2, -3]}
+
+
+def trained(case: str, *, seed: int) -> Model:
+    """A small model whose tensors are all random, as those of a trained one are."""
+    _, config, spec = SMALL[case]
+    model = seeded_build(config, spec, seed=seed)
+    rng = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point() and tensor.numel() and not name.endswith(CONSTANTS):
+                tensor.add_(torch.randn(tensor.shape, generator=rng), alpha=0.1)
+    return model
+
+
+def named(model: Model, case: str, part: Any) -> dict[str, Tensor]:
+    """A network's tensors under the original's names."""
+    kind, config, _ = SMALL[case]
+    return FAMILIES[kind].given(part_of(model.state_dict(), part), part=part, config=config)
+
+
+def tensors_of(model: Model, case: str, part: Any) -> dict[str, Tensor]:
+    """The same with a constant of the original's that ours does not have."""
+    kernel = f"Model.MainLayers.{'1.Layers.0' if part == 'generator' else '0.Layers.2'}.Resampler.Kernel"
+    return named(model, case, part) | ({kernel: 4 * KERNEL} if SMALL[case][0] == "R3GAN" else {})
+
+
+def write(
+    path: Path,
+    case: str,
+    parts: Mapping[str, tuple[Model, Any]],
+    change: Callable[[str, dict[str, Tensor]], None] = lambda name, tensors: None,
+    *,
+    others: Mapping[str, dict[str, Tensor]] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """A file with networks of models by their names in it, and `others` of these tensors.
+
+    `change` may change the tensors of each; `more`: settings beside those of the networks.
+    """
+    with modules_of_nvidia():
+        content: dict[str, Any] = {"training_set_kwargs": {"path": "x.zip"}, "augment_pipe": None}
+        content |= {name: network("AugmentPipe", tensors, settings={}) for name, tensors in (others or {}).items()}
+        for name, (model, part) in parts.items():
+            tensors = tensors_of(model, case, part)
+            change(name, tensors)
+            settings = settings_of(case, part) | dict(more or {})
+            content[name] = network(part.capitalize(), tensors, settings=settings)
+        return write_pickle(path, content)
+
+
+@torch.no_grad()
+def images(model: Model) -> Tensor:
+    """What the generator makes, in float64; StyleGAN2's with the noise that came with the weights."""
+    z = torch.randn(4, model.config.latent_dims, dtype=torch.float64, generator=torch.Generator().manual_seed(3))  # type: ignore[union-attr]
+    labels = None if model.num_classes is None else torch.tensor([0, 1, 2, 0])
+    return model.double().eval().generator(z, labels)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_images_of_an_imported_run(case: str, tmp_path: Path) -> None:
+    spec = SMALL[case][2]
+    average, last = trained(case, seed=1), trained(case, seed=2)
+    path = write(tmp_path / "x.pkl", case, {"G": (last, "generator"), "D": (last, "discriminator"), "G_ema": (average, "generator")})
+    said: list[str] = []
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    kind, config, _ = SMALL[case]
+    assert all(getattr(run.config.model, name) == getattr(config, name) for name in FAMILIES[kind].architecture)
+    wanted = images(average)
+    assert wanted.std() > 0.05 and (wanted - images(last)).abs().max() > 0.1
+    torch.testing.assert_close(images(run.load(device="cpu")), wanted, rtol=1e-12, atol=1e-12)
+    raw = run.load(weights="raw", device="cpu")
+    torch.testing.assert_close(images(raw), images(last), rtol=1e-12, atol=1e-12)
+    x = torch.randn(4, spec.channels, 16, 16, dtype=torch.float64)
+    labels = None if spec.num_classes is None else torch.tensor([0, 1, 2, 0])
+    (score,), (other,) = (model.discriminator(x, labels).outputs for model in (raw, last))  # type: ignore[operator]
+    torch.testing.assert_close(score, other, rtol=1e-12, atol=1e-12)
+    assert any("licence" in line for line in said) and "licence" in (tmp_path / "run/log.txt").read_text()
+    assert "licence" in json.loads((tmp_path / "run/checkpoints/000000000/state.json").read_text())["imported"]
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_a_file_of_an_average_alone(case: str, tmp_path: Path) -> None:
+    average = trained(case, seed=1)
+    said: list[str] = []
+    path = write(tmp_path / "x.pkl", case, {"G_ema": (average, "generator")})
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    drawn, wanted = (images(model) for model in (run.load(device="cpu"), average))
+    torch.testing.assert_close(drawn, wanted, rtol=1e-12, atol=1e-12)
+    assert "it has no discriminator, which begins anew" in said
+
+
+@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
+@pytest.mark.parametrize(("stored", "taken"), [(0.375, 0.375), (-1.0, 0.0), (math.nan, 0.0), (None, 0.0)])
+def test_the_probability_of_augmentations(stored: float | None, taken: float, tmp_path: Path) -> None:
+    model = trained("stylegan2", seed=1)
+    pipe = {} if stored is None else {"augment_pipe": {"p": torch.tensor(stored), "Hz_geom": torch.ones(12)}}
+    path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, others=pipe)
+    run = runs.import_run(path, tmp_path / "run", program="nvidia")
+    assert run.config.model.ada.target == 0.6  # type: ignore[attr-defined]
+    state = load_file(tmp_path / "run/checkpoints/000000000/model.safetensors")
+    assert state["ada.p"] == taken
+
+
+# Files that do not fit --------------------------------------------------------------------------------------------------------
+
+
+def refusal(case: str, tmp_path: Path, change: Callable[[str, dict[str, Tensor]], None]) -> str:
+    """What is said of a file whose tensors were changed; no run is left."""
+    model = trained(case, seed=1)
+    path = write(tmp_path / "x.pkl", case, {"D": (model, "discriminator"), "G_ema": (model, "generator")}, change)
+    with pytest.raises(CheckpointError) as caught:
+        runs.import_run(path, tmp_path / "run", program="nvidia")
+    assert not (tmp_path / "run").exists() and "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+BASIS = "Model.MainLayers.0.Layers.0.Basis"
+CONV = "Model.MainLayers.0.Layers.2.LinearLayer3.Layer.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop(CONV), f"G_ema: the file is incomplete: it has no {CONV}"),
+        (lambda tensors: tensors.update({CONV: torch.ones(8, 8, 1, 1)}), f"G_ema: {CONV} has shape [8, 8, 1, 1], expected [8, 16, 1, 1]"),
+        (lambda tensors: tensors.update({"Model.Other": torch.ones(1)}), "G_ema: the file is of another network: it has Model.Other"),
+        (lambda tensors: tensors[CONV].fill_(math.nan), f"G_ema: {CONV} holds values that are not finite"),
+        (lambda tensors: tensors.update({CONV: tensors[CONV].int()}), f"G_ema: {CONV} has type torch.int32"),
+        (
+            lambda tensors: tensors.update({"Model.MainLayers.1.Layers.0.Resampler.Kernel": torch.ones(4, 4)}),
+            "G_ema: Model.MainLayers.1.Layers.0.Resampler.Kernel is another filter than 1 3 3 1, which is the one here",
+        ),
+        (
+            lambda tensors: tensors.update({"Model.AggregationLayer.Layer.weight": torch.ones(4, 4, 1, 1)}),
+            "makes images of 4 channels, expected 1 (grey) or 3 (RGB)",
+        ),
+        (
+            lambda tensors: tensors.update({"Model.MainLayers.0.Layers.0.LinearLayer.weight": torch.ones(8, 3)}),
+            "its networks have no model here: latent_dims: got 0",
+        ),
+        (lambda tensors: tensors.update({BASIS: torch.ones(8, 4)}), f"{BASIS} has shape [8, 4], expected 3 axes"),
+        (lambda tensors: tensors.update({BASIS: torch.ones(8, 3, 4)}), f"G_ema: {BASIS} has shape [8, 3, 4], expected [8, 3, 3]"),
+    ],
+)
+def test_tensors_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], said: str, tmp_path: Path) -> None:
+    assert refusal("r3gan-cond", tmp_path, lambda name, tensors: change(tensors) if name == "G_ema" else None).startswith(said)
+
+
+@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda tensors: tensors.pop("synthesis.b8.conv0.noise_const"),
+            "G_ema: the file is incomplete: it has no synthesis.b8.conv0.noise_const",
+        ),
+        (lambda tensors: tensors.pop("synthesis.b8.conv1.weight"), "G_ema: the file is incomplete: it has no synthesis.b8.conv1.weight"),
+        (lambda tensors: tensors.pop("mapping.fc0.weight"), "the file is incomplete: it has no mapping.fc0.weight"),
+        (lambda tensors: tensors.update({"mapping.w_avg": torch.ones(7)}), "G_ema: mapping.w_avg has shape [7], expected [6]"),
+        (
+            lambda tensors: tensors.update({"synthesis.b8.conv0.resample_filter": torch.eye(4)}),
+            "G_ema: synthesis.b8.conv0.resample_filter is another filter than 1 3 3 1, which is the one here",
+        ),
+        (
+            lambda tensors: tensors.update({"synthesis.b8192.conv1.weight": torch.ones(8, 8, 3, 3)}),
+            "the file is incomplete: it has no synthesis.b8192.torgb.weight",
+        ),
+    ],
+)
+def test_tensors_of_stylegan2_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], said: str, tmp_path: Path) -> None:
+    assert refusal("stylegan2", tmp_path, lambda name, tensors: change(tensors) if name == "G_ema" else None) == said
+
+
+@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
+def test_settings_of_stylegan2(tmp_path: Path) -> None:
+    """Later versions have the settings of the parts in one dictionary; another activation has no model here."""
+    model = trained("stylegan2", seed=1)
+    flat = {"synthesis_kwargs": None, "channel_base": 64, "conv_clamp": 128, "num_fp16_res": 2}
+    path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more=flat)
+    config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model.generator  # type: ignore[attr-defined]
+    assert (config.base_channels, config.conv_clamp, config.half_stages) == (64, 128.0, 2)
+    path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, more={"activation": "swish"})
+    with pytest.raises(CheckpointError, match="has the activation 'swish', expected 'lrelu'"):
+        runs.import_run(path, tmp_path / "other", program="nvidia")
+
+
+def test_a_discriminator_of_another_network(tmp_path: Path) -> None:
+    def change(name: str, tensors: dict[str, Tensor]) -> None:
+        if name == "D":
+            tensors["Model.EmbeddingLayer.weight"] = torch.ones(12, 5)
+
+    said = refusal("r3gan-cond", tmp_path, change)
+    assert said == "D: Model.EmbeddingLayer.weight has shape [12, 5], expected [12, 7]"
+
+
+@pytest.mark.parametrize(
+    "kernel", [torch.ones(3, 3), torch.zeros(4, 4), -KERNEL, torch.tensor([1.0, 3, 3, 2]), torch.full((4, 4), math.nan), torch.ones(0)]
+)
+def test_other_filters(kernel: Tensor) -> None:
+    for factor in (1, 4, 64):
+        check_filter("x", factor * KERNEL, (1, 3, 3, 1))
+        check_filter("x", factor * KERNEL.half(), (1, 3, 3, 1))
+    check_filter("x", torch.tensor([1.0, 3, 3, 1]), (1, 3, 3, 1))
+    with pytest.raises(CheckpointError, match="x is another filter than 1 3 3 1"):
+        check_filter("x", kernel, (1, 3, 3, 1))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "name", "kind"),
+    [
+        ("model.map_layer0.weight", "ema", "EDM"),
+        ("unet.emb_fourier.freqs", "ema", "EDM2"),
+        ("synthesis.input.freqs", "G_ema", "StyleGAN3"),
+    ],
+)
+def test_networks_that_no_model_takes(tensor: str, name: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with modules_of_nvidia():
+        path = write_pickle(tmp_path / "x.pkl", {name: network("Precond", {tensor: torch.ones(2)}, settings={})})
+    assert main(["import", "nvidia", str(path), "--run", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of R3GAN are taken" in said
+
+
+@pytest.mark.parametrize("content", [{}, [], {"G_ema": None}, {"optimizer": {"state": {}}}, 3])
+def test_files_without_networks(content: Any, tmp_path: Path) -> None:
+    with modules_of_nvidia():
+        path = write_pickle(tmp_path / "x.pkl", content)
+    with pytest.raises(CheckpointError, match="holds no networks; expected the G_ema of StyleGAN2 or R3GAN"):
+        runs.import_run(path, tmp_path / "run", program="nvidia")
+
+
+def test_settings_that_the_file_says(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="flags: NVIDIA's pickles say it all: leave it out"):
+        runs.import_run(tmp_path / "x.pkl", tmp_path / "run", program="nvidia", flags="--a 1")
+
+
+# Out --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_an_export(case: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was read is what is written, under the names in the file."""
+    average, last = trained(case, seed=1), trained(case, seed=2)
+    path = write(tmp_path / "x.pkl", case, {"G": (last, "generator"), "D": (last, "discriminator"), "G_ema": (average, "generator")})
+    runs.import_run(path, tmp_path / "run", program="nvidia")
+    out = tmp_path / f"out{suffix}"
+    assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    read = load_file if suffix == ".safetensors" else torch.load
+    for file, model, part in ((out, average, "generator"), (tmp_path / f"out-discriminator{suffix}", last, "discriminator")):
+        wanted, found = named(model, case, part), read(file)
+        assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert set(json.loads((tmp_path / "out.json").read_text())) == {"generator", "discriminator"}
+    assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out), "--weights", "raw"]) == 0
+    raw = named(last, case, "generator")
+    assert all(torch.equal(tensor, raw[name]) for name, tensor in read(out).items())
+
+
+def test_exports_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "x.pkl", "r3gan", {"G_ema": (trained("r3gan", seed=1), "generator")})
+    run = str(runs.import_run(path, tmp_path / "run", program="nvidia").directory)
+    (tmp_path / "mine.pt").write_bytes(b"x")
+    for flags, said in (
+        (["--out", str(tmp_path / "x.pth")], "expected the name of a file that ends with .pt or .safetensors"),
+        (["--out", str(tmp_path / "mine.pt")], "mine.pt is there and is no earlier export"),
+        (["--out", str(tmp_path / "y.pt"), "--drop-variance"], "--drop-variance: goes with diffusers"),
+    ):
+        assert main(["export", run, "--to", "nvidia", *flags]) == 2
+        assert said in capsys.readouterr().err
+    assert (tmp_path / "mine.pt").read_bytes() == b"x"
