@@ -17,6 +17,8 @@ from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
+from triptych.gans.projection import ProjectionConfig
+from triptych.gans.stylegan2 import StyleGAN2Sampling
 from triptych.interop.flags import parse_flags
 from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
@@ -85,7 +87,8 @@ def train_takes(rest: list[str]) -> None:
 
 
 def sample_takes(rest: list[str]) -> None:
-    options, _ = sample.configure(rest[0], rest[1:], sampling=load_recipe("adm-digits").model.sampling)  # type: ignore[attr-defined]
+    sampling = StyleGAN2Sampling() if "stylegan2" in rest[0] else load_recipe("adm-digits").model.sampling  # type: ignore[attr-defined]
+    options, _ = sample.configure(rest[0], rest[1:], sampling=sampling)
     assert options.out is not None
 
 
@@ -105,7 +108,8 @@ def evaluate_takes(rest: list[str]) -> None:
 
 
 def encode_takes(rest: list[str]) -> None:
-    options, _ = encode.configure(rest[0], rest[2:], encoding=EncodingConfig())
+    encoding = ProjectionConfig() if "stylegan2" in rest[0] else EncodingConfig()
+    options, _ = encode.configure(rest[0], rest[2:], encoding=encoding)
     assert options.out is not None
 
 
