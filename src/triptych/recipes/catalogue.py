@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HEADINGS = {
     "flows": "flows",
+    "stylegan2": "GANs, from noise",
     "paired": "GANs, on pairs of images",
     "unpaired": "GANs, on two domains of images",
     "few_shot": "GANs, on few examples of many classes",
