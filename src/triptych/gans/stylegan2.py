@@ -79,6 +79,7 @@ class StyleGAN2Config(NoiseGANConfig):
     """StyleGAN2: images of a style for each resolution."""
 
     kind_name: ClassVar = "stylegan2"
+    changeable: ClassVar = frozenset(("sampling",))
 
     generator: StyleGAN2GeneratorConfig = StyleGAN2GeneratorConfig()
     "The generator."
@@ -227,7 +228,7 @@ class StyleGAN2(StyleSpace):
         noise = [] if settings.noise == "fixed" else synthesis.drawn_noise(rng)
         return [ws, *(maps if settings.noise == "random" else maps * 0 for maps in noise)]
 
-    def truncated(self, w: Float[Tensor, "b w"], *, settings: StyleGAN2Sampling) -> Float[Tensor, "b n w"]:
+    def truncated(self, w: Float[Tensor, "b s"], *, settings: StyleGAN2Sampling) -> Float[Tensor, "b n s"]:
         """w for each layer, truncated in those that the settings name."""
         layers = self.generator.synthesis.num_ws
         cut = layers if settings.truncation_layers is None else min(settings.truncation_layers, layers)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from triptych.nn.filters import upsampled_convolution
 from triptych.nn.precision import widened
 from triptych.nn.rectifier import leaky_rectifier
 
-Modulation = Literal["auto", "weights", "features"]
+Modulation = Literal["features", "weights"]
 RECTIFIER_GAIN = math.sqrt(2.0)  # of a leaky rectifier
 EPS = 1e-8
 _LEAST_HALF = 8  # the resolution below which all is float32
@@ -71,10 +71,12 @@ class StyleGAN2NetworkConfig(Config):
 class StyleGAN2GeneratorConfig(StyleGAN2NetworkConfig):
     """The generator: from z by the mapping network to w, and from w to the image."""
 
+    changeable: ClassVar = frozenset(("modulation",))
+
     style_dims: int = 512
     "Numbers of w, and width of the mapping network."
-    modulation: Modulation = "auto"
-    "What styles multiply: the weights (as in the paper) or, with the same result, the features; auto: features but for one image alone."
+    modulation: Modulation = "features"
+    "What styles multiply: the features, or as in the paper the weights, which gives the same and is slower."
 
     def validate(self) -> None:
         self.require(self.style_dims >= 1, "style_dims", "at least 1")
@@ -139,7 +141,7 @@ class MappingNetwork(nn.Module):
         if keeps_average:
             self.register_buffer("w_avg", torch.zeros(w_dims))
 
-    def forward(self, z: Float[Tensor, "b z"] | None, labels: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b w"]:
+    def forward(self, z: Float[Tensor, "b z"] | None, labels: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b s"]:
         """w, always in float32. `z`: None where the network has labels alone; `labels`: exactly where there are classes."""
         device = next(self.parameters()).device
         with torch.autocast(device.type, enabled=False):
@@ -153,7 +155,7 @@ class MappingNetwork(nn.Module):
                 x = self.get_submodule(f"fc{index}")(x)
             return x
 
-    def truncated(self, w: Float[Tensor, "b w"], psi: float) -> Float[Tensor, "b w"]:
+    def truncated(self, w: Float[Tensor, "b s"], psi: float) -> Float[Tensor, "b s"]:
         """w_avg + psi (w - w_avg): nearer to the mean of all w, so that images are better and more alike."""
         return torch.lerp(self.w_avg, w, psi)
 

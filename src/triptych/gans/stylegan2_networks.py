@@ -52,7 +52,7 @@ class SynthesisLayer(nn.Module):
         self.up, self.limit = up, settings.conv_clamp
 
     def forward(
-        self, x: Float[Tensor, "b i _ _"], w: Float[Tensor, "b w"], noise: Float[Tensor, "_ 1 h h"] | None, *, by_weights: bool
+        self, x: Float[Tensor, "b i _ _"], w: Float[Tensor, "b s"], noise: Float[Tensor, "_ 1 h h"] | None, *, by_weights: bool
     ) -> Float[Tensor, "b o h h"]:
         """The features. `noise`: None: the fixed one."""
         with torch.autocast(x.device.type, enabled=False):
@@ -74,7 +74,7 @@ class ToRGB(nn.Module):
         self.bias = nn.Parameter(torch.zeros(image_channels))
         self.limit = settings.conv_clamp
 
-    def forward(self, x: Float[Tensor, "b i h h"], w: Float[Tensor, "b w"], *, by_weights: bool) -> Float[Tensor, "b c h h"]:
+    def forward(self, x: Float[Tensor, "b i h h"], w: Float[Tensor, "b s"], *, by_weights: bool) -> Float[Tensor, "b c h h"]:
         """The image, in float32."""
         with torch.autocast(x.device.type, enabled=False):
             styles = self.affine(w)
@@ -104,7 +104,7 @@ class SynthesisBlock(nn.Module):
         self,
         x: Float[Tensor, "b _ _ _"] | None,
         image: Float[Tensor, "b c _ _"] | None,
-        ws: Float[Tensor, "b n w"],
+        ws: Float[Tensor, "b n s"],
         noise: Sequence[Tensor] | None,
         *,
         by_weights: bool,
@@ -134,13 +134,13 @@ class SynthesisNetwork(nn.Module):
         "Of the features of each convolution."
         self.num_ws = len(self.sides) + 1
 
-    def forward(self, ws: Float[Tensor, "b n w"], noise: Sequence[Tensor] | None = None) -> Float[Tensor, "b c h h"]:
+    def forward(self, ws: Float[Tensor, "b n s"], noise: Sequence[Tensor] | None = None) -> Float[Tensor, "b c h h"]:
         """Images of `num_ws` w each: one for each convolution, and one for the last image. They are about in [-1, 1].
 
         A resolution's image takes the w of the next resolution's first convolution. `noise`: (b, 1, h, h) for each convolution; None: the
         one that was drawn with the weights.
         """
-        by_weights = self.modulation == "weights" or (self.modulation == "auto" and len(ws) == 1 and not self.training)
+        by_weights = self.modulation == "weights"
         x, image, first = None, None, 0
         ws = widened(ws)
         for resolution in self.resolutions:
@@ -173,7 +173,7 @@ class StyleGAN2Generator(nn.Module):
         *,
         other: Float[Tensor, "b z"] | None = None,
         crossover: Int[Tensor, " b"] | None = None,
-    ) -> Float[Tensor, "b n w"]:
+    ) -> Float[Tensor, "b n s"]:
         """w for each layer of the synthesis. Style mixing: those from number `crossover` on are of `other`, a second z."""
         ws = self.mapping(z, labels)[:, None].expand(-1, self.synthesis.num_ws, -1)
         if other is None or crossover is None:
