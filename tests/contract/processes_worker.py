@@ -11,9 +11,12 @@ from tests.contract.shrink import BATCH, KINDS, shrunk
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
+from triptych.runs.stored import build
 
 CHANGING = ("adm-digits", "munit-mnist", "spade-camvid")
 """Runs that change the number of their processes."""
+GROUPED = 8
+"""The batch of a model that compares the images of a pair: so many pairs in each of two processes."""
 
 
 def go_on(folder: Path, total_images: int) -> None:
@@ -32,7 +35,9 @@ def main(folder: Path) -> None:
             config = shrunk(name)
             # No warm-up: the weights have to move far enough to tell one training from another.
             optim = replace(config.optim, warmup_images=0)
-            train(replace(config, optim=optim, train=replace(config.train, total_images=2 * BATCH)), folder / name, device="cpu")
+            batch = BATCH if build(config, config.data.open().spec).group_size == 1 else GROUPED
+            settings = replace(config.train, batch_size=batch, total_images=2 * batch)
+            train(replace(config, optim=optim, train=settings), folder / name, device="cpu")
             sample(folder, name)
 
 

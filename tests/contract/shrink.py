@@ -18,10 +18,10 @@ BATCH = 6
 
 
 def kinds() -> list[str]:
-    """A recipe of each kind: those that differ in size, data and the ends of ramps alone are the same when they are shrunk."""
+    """A recipe of each kind: those that differ in size, data, strengths and the ends of ramps alone are the same when they are shrunk."""
     found: list[tuple[str, Any]] = []
     for name in RECIPES:
-        config = _with_ramps(shrunk(name).to_dict(), lambda ramp: ramp["shape"])
+        config = _without_strengths(_with_ramps(shrunk(name).to_dict(), lambda ramp: ramp["shape"]))
         if all(config != other for _, other in found):
             found.append((name, config))
     return [name for name, _ in found]
@@ -33,6 +33,16 @@ def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
         ramp = document.keys() == {"start", "end", "images", "shape"}
         return change(document) if ramp else {name: _with_ramps(value, change) for name, value in document.items()}
     return [_with_ramps(value, change) for value in document] if isinstance(document, list) else document
+
+
+_STRENGTHS = {"flip", "r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate"}
+
+
+def _without_strengths(document: Any) -> Any:
+    """The document of a configuration without how strong things are that each kind of model has."""
+    if isinstance(document, dict):
+        return {name: value == 0 if name in _STRENGTHS else _without_strengths(value) for name, value in document.items()}
+    return [_without_strengths(value) for value in document] if isinstance(document, list) else document
 
 
 def able(verb: str) -> list[str]:

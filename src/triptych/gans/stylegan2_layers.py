@@ -83,7 +83,7 @@ class StyleGAN2GeneratorConfig(StyleGAN2NetworkConfig):
 
     def shrunk(self) -> Self:
         """A narrow network, for tests."""
-        return replace(self, base_channels=32, max_channels=4, style_dims=6)
+        return replace(self, base_channels=32, max_channels=4, mapping_layers=2, style_dims=6)
 
 
 @config
@@ -100,7 +100,7 @@ class StyleGAN2DiscriminatorConfig(StyleGAN2NetworkConfig):
 
     def shrunk(self) -> Self:
         """A narrow network with groups of two, for tests."""
-        return replace(self, base_channels=32, max_channels=4, group_size=min(self.group_size, 2))
+        return replace(self, base_channels=32, max_channels=4, mapping_layers=2, group_size=min(self.group_size, 2))
 
 
 # Layers -----------------------------------------------------------------------------------------------------------------

@@ -144,7 +144,6 @@ def _auto(image_size: int, *, gpus: int = 1) -> RunConfig:
         half_life=round(10_000 * batch / 32),
         ramp_up=0.05,
         layers=2,
-        labels="none",
     )
 
 
@@ -161,7 +160,6 @@ def _published(
     architecture: Literal["residual", "plain"] = "residual",
     millions: int = 25,
     flip: bool = False,
-    labels: Literal["auto", "none"] = "auto",
 ) -> RunConfig:
     """A row of the table of settings. `layers`: of the mapping network; `group`: of minibatch deviation; half_life: of the average."""
     base = 16_384 if 32 < image_size < 512 else 32_768
@@ -173,7 +171,7 @@ def _published(
             penalty=PenaltyConfig(r1_gamma=gamma, every=16, at="original"),
             ada=_ADA,
         ),
-        data=DataConfig(image_size=image_size, flip=flip, labels=labels),
+        data=DataConfig(image_size=image_size, flip=flip),
         train=TrainConfig(
             total_images=millions * 1_000_000,
             batch_size=batch_size,
