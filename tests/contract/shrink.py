@@ -35,13 +35,14 @@ def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return [_with_ramps(value, change) for value in document] if isinstance(document, list) else document
 
 
-_STRENGTHS = {"flip", "r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate"}
+_STRENGTHS = {"r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate"}
 
 
 def _without_strengths(document: Any) -> Any:
-    """The document of a configuration without how strong things are that each kind of model has."""
+    """The document of a configuration without how strong its penalties, averages and steps are, and whether images are mirrored."""
     if isinstance(document, dict):
-        return {name: value == 0 if name in _STRENGTHS else _without_strengths(value) for name, value in document.items()}
+        parts = {name: value == 0 if name in _STRENGTHS else _without_strengths(value) for name, value in document.items()}
+        return {name: value for name, value in parts.items() if name != "flip"}
     return [_without_strengths(value) for value in document] if isinstance(document, list) else document
 
 

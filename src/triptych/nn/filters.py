@@ -29,7 +29,7 @@ Taps: TypeAlias = Sequence[float] | Tensor
 _LARGEST_KERNEL = 6  # longer filters are faster as a pass along each axis
 
 
-def kernel_of(taps: Sequence[float], *, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Float[Tensor, "n n"]:
+def kernel_of(taps: Sequence[float], *, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Float[Tensor, "n n"]:
     """The filter in two directions, divided by its sum. Raises ValueError for an odd number of taps."""
     line = _line(taps, dtype=dtype, device=device)
     return line[:, None] * line
@@ -131,7 +131,7 @@ def _kernels(taps: Taps, x: Tensor, *, gain: float = 1.0) -> list[Tensor]:
     return [line[:, None], line[None]]
 
 
-def _line(taps: Sequence[float], *, dtype: torch.dtype, device: torch.device | None) -> Tensor:
+def _line(taps: Sequence[float], *, dtype: torch.dtype | None, device: torch.device | None) -> Tensor:
     if len(taps) % 2:
         raise ValueError(f"got a filter of {len(taps)} taps, expected an even number")
     return torch.tensor([tap / sum(taps) for tap in taps], dtype=dtype, device=device)

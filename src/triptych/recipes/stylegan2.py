@@ -4,8 +4,8 @@ The published ones have the settings of "Training Generative Adversarial Network
 https://arxiv.org/abs/2006.06676): its `auto` for any images, and those that its figures were made with. Where a phase is lazy, every k
 iterations, the optimizer's settings are those of so many more steps: the learning rate times k / (k + 1), and beta2 to that power.
 
-What differs in how they are trained here: bf16 where the original had fp16, with the same four resolutions in half precision; changes of
-ADA before an image is seen again are drawn by (seed, image), so that a run resumes exactly.
+What differs in how they are trained here: bf16 where the original had fp16, in the same four resolutions; and a gradient that is not finite
+ends the run, where the original took it for 0.
 """
 
 from __future__ import annotations
@@ -163,11 +163,10 @@ def _published(
 ) -> RunConfig:
     """A row of the table of settings. `layers`: of the mapping network; `group`: of minibatch deviation; half_life: of the average."""
     base = 16_384 if 32 < image_size < 512 else 32_768
-    common = {"base_channels": base, "half_stages": 4, "conv_clamp": 256.0}
     return RunConfig(
         model=StyleGAN2Config(
-            generator=StyleGAN2GeneratorConfig(mapping_layers=layers, **common),
-            discriminator=StyleGAN2DiscriminatorConfig(group_size=group, architecture=architecture, **common),
+            generator=StyleGAN2GeneratorConfig(base_channels=base, mapping_layers=layers, conv_clamp=256.0),
+            discriminator=StyleGAN2DiscriminatorConfig(base_channels=base, group_size=group, architecture=architecture, conv_clamp=256.0),
             penalty=PenaltyConfig(r1_gamma=gamma, every=16, at="original"),
             ada=_ADA,
         ),
@@ -188,13 +187,13 @@ def _published(
 
 def _small(data: DataConfig, *, images: int) -> RunConfig:
     """A small model of grey digits, by class, over so many images seen."""
-    common = {"base_channels": 32 * data.image_size, "max_channels": 64, "mapping_layers": 2}
+    base = 32 * data.image_size
     return RunConfig(
         model=StyleGAN2Config(
             latent_dims=64,
             class_conditional=True,
-            generator=StyleGAN2GeneratorConfig(style_dims=64, **common),
-            discriminator=StyleGAN2DiscriminatorConfig(**common),
+            generator=StyleGAN2GeneratorConfig(base_channels=base, max_channels=64, mapping_layers=2, style_dims=64),
+            discriminator=StyleGAN2DiscriminatorConfig(base_channels=base, max_channels=64, mapping_layers=2),
             penalty=PenaltyConfig(r1_gamma=0.5, every=16, at="original"),
             # Changes that leave a digit what it is; grey images have no colours.
             ada=replace(_ADA, x_flip=0.0, rotation_90=0.0, rotation=0.0, hue_rotation=0.0, saturation=0.0, images=50_000),
