@@ -89,8 +89,6 @@ PUBLISHED = {
     "stylegan2-ffhq1024": _stylegan2((30_370_060, 29_012_513), 1024, 1, 8, 4),
 }
 
-PUBLISHED = {case: published for case, published in PUBLISHED.items() if published.kind in FAMILIES}
-
 
 def networks_of(published: Published) -> list[Network]:
     with torch.device("meta"):
@@ -161,8 +159,6 @@ SMALL: dict[str, tuple[Kind, Any, DataSpec]] = {
         DataSpec(image_size=16, channels=1, num_classes=7),
     ),
 }
-
-SMALL = {case: small for case, small in SMALL.items() if small[0] in FAMILIES}
 
 
 def settings_of(case: str, part: Any) -> dict[str, Any]:
@@ -260,7 +256,6 @@ def test_a_file_of_an_average_alone(case: str, tmp_path: Path) -> None:
     assert "it has no discriminator, which begins anew" in said
 
 
-@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
 @pytest.mark.parametrize(("stored", "taken"), [(0.375, 0.375), (-1.0, 0.0), (math.nan, 0.0), (None, 0.0)])
 def test_the_probability_of_augmentations(stored: float | None, taken: float, tmp_path: Path) -> None:
     model = trained("stylegan2", seed=1)
@@ -317,7 +312,6 @@ def test_tensors_that_do_not_fit(change: Callable[[dict[str, Tensor]], Any], sai
     assert refusal("r3gan-cond", tmp_path, lambda name, tensors: change(tensors) if name == "G_ema" else None).startswith(said)
 
 
-@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -342,7 +336,6 @@ def test_tensors_of_stylegan2_that_do_not_fit(change: Callable[[dict[str, Tensor
     assert refusal("stylegan2", tmp_path, lambda name, tensors: change(tensors) if name == "G_ema" else None) == said
 
 
-@pytest.mark.skipif("StyleGAN2" not in FAMILIES, reason="not yet")
 def test_settings_of_stylegan2(tmp_path: Path) -> None:
     """Later versions have the settings of the parts in one dictionary; another activation has no model here."""
     model = trained("stylegan2", seed=1)
@@ -389,7 +382,7 @@ def test_networks_that_no_model_takes(tensor: str, name: str, kind: str, tmp_pat
         path = write_pickle(tmp_path / "x.pkl", {name: network("Precond", {tensor: torch.ones(2)}, settings={})})
     assert main(["import", "nvidia", str(path), "--run", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of R3GAN are taken" in said
+    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of StyleGAN2 and R3GAN are taken" in said
 
 
 @pytest.mark.parametrize("content", [{}, [], {"G_ema": None}, {"optimizer": {"state": {}}}, 3])

@@ -7,5 +7,6 @@ from collections.abc import Mapping
 from triptych.interop.nvidia.family import Family
 from triptych.interop.nvidia.r3gan import R3GAN
 from triptych.interop.nvidia.snapshots import Kind
+from triptych.interop.nvidia.stylegan2 import STYLEGAN2
 
-FAMILIES: Mapping[Kind, Family] = {"R3GAN": R3GAN}
+FAMILIES: Mapping[Kind, Family] = {"StyleGAN2": STYLEGAN2, "R3GAN": R3GAN}
