@@ -19,7 +19,7 @@ from triptych.recipes.config import RunConfig
 
 def r3gan_digits() -> RunConfig:
     """R3GAN on the built-in 16x16 digits, by class: minutes on two CPU cores."""
-    return _small(image_size=16, source="digits", widths=(64, 64, 64), images=200_000)
+    return _small(image_size=16, source="digits", images=80_000, burn_in=50_000)
 
 
 def r3gan_mnist() -> RunConfig:
@@ -27,7 +27,7 @@ def r3gan_mnist() -> RunConfig:
 
     data.path is a folder with the four idx files.
     """
-    return _small(image_size=28, source="auto", widths=(64, 64, 64), images=400_000)
+    return _small(image_size=28, source="auto", images=400_000, burn_in=50_000)
 
 
 def r3gan_photos64() -> RunConfig:
@@ -151,11 +151,10 @@ def _published(
     )
 
 
-def _small(*, image_size: int, source: Source, widths: tuple[int, ...], images: int) -> RunConfig:
-    """A small model of grey digits, by class, over so many images seen."""
-    burn_in = images // 4
+def _small(*, image_size: int, source: Source, images: int, burn_in: int) -> RunConfig:
+    """A small model of grey digits, by class, over so many images seen. It learns at a higher rate than the large ones do."""
     return RunConfig(
-        model=_model(_network(*widths, half_stages=2), gamma=1.0, ada=_OF_DIGITS, p=0.3, burn_in=burn_in, class_conditional=True),
+        model=_model(_network(64, 64, 64, half_stages=2), gamma=1.0, ada=_OF_DIGITS, p=0.3, burn_in=burn_in, class_conditional=True),
         data=DataConfig(source=source, image_size=image_size, flip=False),
         train=TrainConfig(
             total_images=images,
@@ -167,7 +166,7 @@ def _small(*, image_size: int, source: Source, widths: tuple[int, ...], images: 
             checkpoint_every=images // 10,
             sample_every=images // 10,
         ),
-        optim=_optim(burn_in),
+        optim=_optim(burn_in, rates=(1e-3, 2e-4)),
         log=LogConfig(every=3_200),
     )
 
@@ -192,10 +191,10 @@ def _network(*widths: int, group_channels: int = 16, half_stages: int = 3) -> R3
     return R3GANNetworkConfig(widths=widths, group_channels=group_channels, half_stages=half_stages)
 
 
-def _optim(burn_in: int) -> OptimConfig:
-    """Adam with the learning rate from 2e-4 to 5e-5 and beta2 from 0.9 to 0.99."""
-    change = PhaseOptimConfig(learning_rate=_ramp(2e-4, 5e-5, burn_in), beta2=_ramp(0.9, 0.99, burn_in))
-    return OptimConfig(name="adam", learning_rate=2e-4, betas=(0.0, 0.9), phases=(change,))
+def _optim(burn_in: int, *, rates: tuple[float, float] = (2e-4, 5e-5)) -> OptimConfig:
+    """Adam with the learning rate from the first of `rates` to the second, and beta2 from 0.9 to 0.99."""
+    change = PhaseOptimConfig(learning_rate=_ramp(*rates, burn_in), beta2=_ramp(0.9, 0.99, burn_in))
+    return OptimConfig(name="adam", learning_rate=rates[0], betas=(0.0, 0.9), phases=(change,))
 
 
 def _ramp(start: float, end: float, images: int) -> Ramp:
