@@ -341,6 +341,8 @@ import itertools, os, random, signal, sys, time, torch
 from pathlib import Path
 from triptych.engine.checkpoint import load_newest, prune, save_checkpoint, sweep, list_checkpoints
 
+torch.set_num_threads(1)  # a forked process has none of the others, and would wait for them for ever
+
 def save(folder, number, value):
     files = {name: {"w": torch.full((64, 1024), float(value))} for name in ("model", "optimizer")}
     save_checkpoint(folder, images_seen=number, files=files, info={"log2_loss_scale": {}, "best": None, "value": value})

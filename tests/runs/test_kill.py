@@ -22,7 +22,7 @@ def start(run: Path) -> BaseProcess:
 
 
 def ends_well(process: BaseProcess) -> bool:
-    process.join(120)
+    process.join(300)
     return process.exitcode == 0
 
 

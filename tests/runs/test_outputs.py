@@ -39,6 +39,15 @@ class Case:
     act: Callable[[Path, Progress], Any]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tests here fork their process: a copy has none of the threads that PyTorch computes with, and would wait for them for ever."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def flow(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return moved_run(tmp_path_factory.mktemp("flow") / "run")
