@@ -9,7 +9,7 @@ import torch
 from triptych.core.batch import DataSpec
 from triptych.core.rng import Rng
 from triptych.gans.stylegan2 import StyleGAN2Config
-from triptych.gans.stylegan2_layers import stage
+from triptych.nn.precision import stage_precision
 
 
 def test_stages_of_low_resolution_are_float32_under_autocast() -> None:
@@ -25,7 +25,7 @@ def test_stages_of_low_resolution_are_float32_under_autocast() -> None:
     exact = model.generated(None, rng)
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model.generated(None, rng)
-        with stage(exact, half=False) as x:
+        with stage_precision(exact, half=False) as x:
             assert x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     assert seen == {"G4": torch.float32, "G8": torch.float32, "G16": torch.bfloat16}
     assert rounded.dtype == torch.float32

@@ -11,8 +11,6 @@ by sqrt(2), which is done to the weights and the biases before them: it costs no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
@@ -205,14 +203,3 @@ def _convolved(x: Tensor, weight: Tensor, kernel: Tensor | None, *, groups: int 
 def clipped(x: Float[Tensor, " b *d"], limit: float | None) -> Float[Tensor, " b *d"]:
     """x between -limit and limit; None: as it is."""
     return x if limit is None else x.clamp(-limit, limit)
-
-
-@contextmanager
-def stage(x: Float[Tensor, "b c h w"], *, half: bool) -> Iterator[Tensor]:
-    """The context of a resolution, and its input: in float32, unless it may be `half` and the training is."""
-    kind = x.device.type
-    if half and torch.is_autocast_enabled(kind):
-        yield x.to(torch.get_autocast_dtype(kind))
-    else:
-        with torch.autocast(kind, enabled=False):
-            yield widened(x)

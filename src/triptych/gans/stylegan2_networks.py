@@ -25,11 +25,10 @@ from triptych.gans.stylegan2_layers import (
     StyleGAN2GeneratorConfig,
     clipped,
     modulated_convolution,
-    stage,
 )
 from triptych.nn.convolution import convolution
 from triptych.nn.filters import BINOMIAL, downsampled_convolution, kernel_of, upsampled
-from triptych.nn.precision import widened
+from triptych.nn.precision import stage_precision, widened
 from triptych.nn.rectifier import leaky_rectifier
 
 # The generator ----------------------------------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ class SynthesisBlock(nn.Module):
         if x is None:
             x = self.const.expand(len(ws), -1, -1, -1)
         layers = [self.conv1] if self.num_layers == 1 else [self.conv0, self.conv1]
-        with stage(x, half=self.may_be_half) as features:
+        with stage_precision(x, half=self.may_be_half) as features:
             for index, layer in enumerate(layers):
                 features = layer(features, ws[:, index], None if noise is None else noise[index], by_weights=by_weights)
             added = self.torgb(features, ws[:, len(layers)], by_weights=by_weights)
@@ -242,7 +241,7 @@ class DiscriminatorBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "b _ h w"]) -> Float[Tensor, "b _ h//2 w//2"]:
         """The features of images, or of the resolution before."""
-        with stage(x, half=self.may_be_half) as x:
+        with stage_precision(x, half=self.may_be_half) as x:
             x = x if self.fromrgb is None else self.fromrgb(x)
             y = self.conv1(self.conv0(x))
             return y if self.skip is None else self.skip(x) + y
@@ -298,7 +297,7 @@ class StyleGAN2Discriminator(nn.Module):
         x = images
         for resolution in self.resolutions:
             x = self.get_submodule(f"b{resolution}")(x)
-        with stage(x, half=False) as x:
+        with stage_precision(x, half=False) as x:
             x = self.b4(x)
             if self.mapping is not None:
                 x = (x * self.mapping(None, labels)).sum(dim=1, keepdim=True) / math.sqrt(x.shape[1])
