@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.evaluation import neighbours
+from triptych.evaluation.neighbours import Cover
 from triptych.evaluation.set_metric import SET_METRICS, FeatureSet, Figure, SetMetricConfig
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -185,3 +187,43 @@ def test_what_cannot_be_compared() -> None:
     for wrong in ({"neighbours": 0}, {"prdc_neighbours": 101}, {"copy_share": 1.0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             SetMetricConfig(**wrong)
+
+
+@pytest.mark.parametrize(("draws", "reach"), [(20, 0.03), (40, 0.04), (200, 0.01)])
+def test_the_variance_of_a_cover_is_that_over_other_sets(draws: int, reach: float) -> None:
+    """Points on a circle that cover what lies within `reach`: spheres that do not move, and overlap."""
+    rng, places, shares, variances = np.random.default_rng(0), np.arange(60) / 60, [], []
+    for _ in range(1500):
+        made = rng.uniform(size=(draws, 1))
+        gaps = np.abs(made - places)
+        covers = np.minimum(gaps, 1 - gaps) < reach
+        cover = Cover(len(places))
+        for start in range(0, draws, 5):
+            cover.add(covers[start : start + 5], start)
+        shares.append(cover.covered.mean())
+        variances.append(cover.variance(draws))
+    assert np.mean(variances) == pytest.approx(np.var(shares), rel=0.15)
+
+
+def test_a_cover_in_strips_is_one_cover() -> None:
+    covers = np.random.default_rng(0).uniform(size=(30, 200)) < 0.05
+    whole, strips = Cover(200), Cover(200)
+    whole.add(covers, 0)
+    for start in (0, 7, 21):
+        strips.add(covers[start : {0: 7, 7: 21, 21: 30}[start]], start)
+    assert whole.variance(30) == strips.variance(30) > 0
+    assert np.array_equal(whole.alone(30), strips.alone(30))
+    by_sets: dict[tuple[int, ...], int] = {}
+    for column in covers.T:
+        by_sets[tuple(np.flatnonzero(column))] = by_sets.get(tuple(np.flatnonzero(column)), 0) + 1
+    tails = [sum(math.comb(8, j) for j in range(k, 9)) / 256 for k in range(9)]
+    expected = sum((-1) ** (len(which) + 1) * tails[len(which)] * (count / 200) ** 2 for which, count in by_sets.items() if which)
+    expected -= (sum(count for which, count in by_sets.items() if len(which) == 1) / 200) ** 2 / 30
+    assert whole.variance(30) == pytest.approx(expected, rel=1e-12)
+
+
+def test_all_or_nothing_covered_is_not_certain() -> None:
+    near, far = (FeatureSet({"features": np.random.default_rng(0).normal(where, 1, (40, 3)).astype(np.float32)}) for where in (0, 1000))
+    for name in ("coverage", "recall", "prdc-recall"):
+        figure = SET_METRICS[name].measure(far, near, SetMetricConfig())
+        assert figure.value == 0 and figure.error == pytest.approx((2 / 44 * 42 / 44 / 40) ** 0.5)

@@ -4,7 +4,8 @@ Improved precision and recall: Kynkaanniemi et al. 2019, https://arxiv.org/abs/1
 https://arxiv.org/abs/2002.09797. Authenticity: Alaa et al. 2022, https://arxiv.org/abs/2102.08921.
 
 Every error is that of other made sets as large against this very reference. A share of the made images is a mean of independent ones; a
-share of the reference that they cover is not, and has the jackknife's: what the figure loses without each made image in turn.
+share of the reference that they cover is not: it has that of `Cover.variance`, or where the spheres move with the made images the
+jackknife's, from what the figure loses without each of them in turn.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ def density(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricC
 
 def recall(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
     """The share of the reference that lies in the sphere of a made image. The jackknife leaves the other spheres as they are."""
-    return _of_balls(which, lambda balls, ball: _share_of(balls.held, len(balls.holding)))
+    return _of_balls(which, lambda balls, ball: _covered(balls.held, _jackknife(balls.held, len(balls.holding))))
 
 
 def coverage(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
     """The share of the reference whose own spheres hold a made image."""
-    return _of_balls(which, lambda balls, ball: _share_of(balls.reached, len(balls.holding)))
+
+    def figure(balls: Balls, ball: Ball) -> Figure:
+        cover, made = balls.reached, len(balls.holding)
+        return _covered(cover, cover.variance(made) if cover.variance(made) > 0 else _jackknife(cover, made))
+
+    return _of_balls(which, figure)
 
 
 def authenticity(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
@@ -98,16 +104,27 @@ def _of_balls(which: Which, figure: Callable[[Balls, Ball], Figure]) -> Callable
 def _mean_of(values: np.ndarray) -> Figure:
     mean, count = float(values.mean()), len(values)
     if values.dtype == bool and mean in (0, 1) and count > 1:
-        # All or none of n says not that it is certain. Agresti and Coull 1998: as if two more had been found and two had not.
-        share = (values.sum() + 2) / (count + 4)
-        return Figure(mean, float((share * (1 - share) / count) ** 0.5))
+        return Figure(mean, _uncertain(int(values.sum()), count))
     return Figure(mean, standard_error(values.astype(np.float64)))
 
 
-def _share_of(cover: Cover, made: int) -> Figure:
+def _uncertain(found: int, count: int) -> float:
+    """All or none of n says not that it is certain. Agresti and Coull 1998: as if two more had been found and two had not."""
+    share = (found + 2) / (count + 4)
+    return (share * (1 - share) / count) ** 0.5
+
+
+def _covered(cover: Cover, variance: float | None) -> Figure:
+    found, count = int(cover.covered.sum()), len(cover.covered)
+    if variance is not None and found in (0, count):
+        return Figure(found / count, _uncertain(found, count))
+    return Figure(found / count, None if variance is None else variance**0.5)
+
+
+def _jackknife(cover: Cover, made: int) -> float | None:
+    """The variance of the share that is covered, by leaving out each made image in turn; None for a single one."""
     lost = cover.alone(made) / len(cover.covered)
-    error = None if made < 2 else float(np.sqrt((made - 1) / made * np.square(lost - lost.mean()).sum()))
-    return Figure(float(cover.covered.mean()), error)
+    return None if made < 2 else float((made - 1) / made * np.square(lost - lost.mean()).sum())
 
 
 def _compared(made: FeatureSet, reference: FeatureSet, settings: SetMetricConfig) -> Neighbourhood:

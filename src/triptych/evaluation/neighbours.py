@@ -8,6 +8,7 @@ images, the strips or the processor, and "nearer than" differs from "as near as"
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ _COLUMNS = 4096
 _PAIRS = 1024
 _MARGIN = 8
 """The rounding of a sum of d products grows as the root of d (Higham and Mary 2019); that many times as much is allowed for."""
+_ALTERNATING = np.array([(-1) ** (k + 1) * sum(math.comb(8, j) for j in range(k, 9)) / 2**8 for k in range(10)])
+"""By the number of images of a set, the weight of what just these cover; 0 from 9 on."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,18 @@ class Balls:
 
 
 class Cover:
-    """Which images of the reference a made set covers, and which of them by a single made image."""
+    """Which images of the reference a made set covers, and by which made images."""
 
     def __init__(self, size: int) -> None:
         self._counts, self._last = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
+        self._sums = np.zeros(size, dtype=np.uint64)  # of the hashes of the made images that cover it: alike for equal sets of them
 
     def add(self, covers: np.ndarray, start: int) -> None:
         """bool (rows, reference): what some made images cover, the first of them the `start`-th."""
-        counts = covers.sum(0)
-        some = np.flatnonzero(counts)
-        self._counts += counts
-        self._last[some] = start + covers[:, some].argmax(0)
+        rows, columns = np.nonzero(covers)
+        self._counts += np.bincount(columns, minlength=len(self._counts))
+        self._last[columns] = start + rows
+        np.add.at(self._sums, columns, _mixed(start + rows))
 
     @property
     def covered(self) -> np.ndarray:
@@ -62,6 +66,20 @@ class Cover:
     def alone(self, made: int) -> np.ndarray:
         """int64 (made,): how many images of the reference each made image covers alone."""
         return np.bincount(self._last[self._counts == 1], minlength=made)
+
+    def variance(self, made: int) -> float:
+        """Of the share that is covered, over other made sets of as many independent images.
+
+        For each set J of made images let c_J be the share of the reference that just these cover. The variance for a random number of
+        images, Poisson(n), is the mean of the sum over J of (-1)^(|J| + 1) c_J^2; that for n of them is less by n (d share / d n)^2, where
+        the derivative is what an image covers alone. Sets of many images add nothing but noise to a sum that alternates: they are
+        weighed by the share of binomial draws, half of 8, that are as many (Efron and Thisted 1976). It may come out below 0.
+        """
+        reached = self.covered
+        _, firsts, sizes = np.unique(self._sums[reached], return_index=True, return_counts=True)
+        weights = _ALTERNATING[np.minimum(self._counts[reached][firsts], len(_ALTERNATING) - 1)]
+        alone = (self._counts == 1).mean()
+        return float(weights @ np.square(sizes / len(self._counts)) - alone**2 / made)
 
 
 @dataclass(frozen=True)
@@ -141,6 +159,14 @@ class Strip:
         exact = self.exact(rows, columns)
         inside[rows, columns] = exact <= limit if closed else exact < limit
         return inside
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """uint64 hashes of numbers, whose sums tell sets of numbers apart (SplitMix64: Steele, Lea and Flood 2014)."""
+    x = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _strips(rows: int, columns: int) -> list[tuple[int, int]]:
