@@ -38,12 +38,13 @@ def disturbed(x: Tensor, generator: torch.Generator) -> Tensor:
     """The tensor with the error, where it is float32 and not 0."""
     if x.dtype != torch.float32 or x.device.type != "cpu" or not x.numel():
         return x
-    error = torch.rand(x.shape, generator=generator).sub_(0.5).mul_(2 * 3**0.5 * ERROR * x.square().mean().sqrt())
+    error = torch.rand(x.shape, generator=generator, dtype=x.dtype).sub_(0.5).mul_(2 * 3**0.5 * ERROR * x.square().mean().sqrt())
     return x + error.where(x != 0, 0)
 
 
-NOT_SO = ("test_profiling.py", "test_autocast_and_no_grad_have_no_say")
-"""Tests that count operations, of which this makes more, or that change types below autocast, where this stands."""
+NOT_SO = ("test_profiling.py", "test_autocast_and_no_grad_have_no_say", "test_groups.py")
+"""Tests that count operations, of which this makes more; that change types below autocast, where this stands; or whose samples have
+other neighbours, by which the size of the error goes."""
 
 
 @pytest.fixture(autouse=True)
