@@ -106,6 +106,15 @@ def _counts(value: int | None, most: int) -> bool:
     return value is not None and 1 <= value <= most
 
 
+def labels_for_model(labels: Tensor | None, count: int, *, num_classes: int | None) -> Tensor | None:
+    """As `checked_labels`, for a model of so many classes; one without classes (None) takes no labels: ConfigError where there are some."""
+    if num_classes is not None:
+        return checked_labels(labels, count, num_classes=num_classes)
+    if labels is not None:
+        raise ConfigError("labels", "this model was trained without labels; leave them out")
+    return None
+
+
 def checked_labels(labels: Tensor | None, count: int, *, num_classes: int) -> Tensor:
     """The labels, int64 (count,); raises ConfigError unless there is one from 0 to num_classes - 1 for each image."""
     if labels is None:

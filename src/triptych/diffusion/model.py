@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec, checked_labels
+from triptych.core.batch import Batch, DataSpec, labels_for_model
 from triptych.core.config import Config, config, settings_like, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, Bound, LossTerms, Model, ModelConfig, Phase, Report
@@ -289,11 +289,7 @@ class DiffusionModel(Model):
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
         """The labels (b,); raises ConfigError unless they fit the model."""
-        if self.num_classes is None:
-            if labels is not None:
-                raise ConfigError("labels", "this model was trained without labels; leave them out")
-            return None
-        return checked_labels(labels, count, num_classes=self.num_classes)
+        return labels_for_model(labels, count, num_classes=self.num_classes)
 
 
 def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None) -> Tensor:

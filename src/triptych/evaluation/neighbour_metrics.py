@@ -55,7 +55,8 @@ def coverage(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetric
 
     def figure(balls: Balls, ball: Ball) -> Figure:
         cover, made = balls.reached, len(balls.holding)
-        return _covered(cover, cover.variance(made) if cover.variance(made) > 0 else _jackknife(cover, made))
+        variance = cover.variance(made)
+        return _covered(cover, variance if variance > 0 else _jackknife(cover, made))
 
     return _of_balls(which, figure)
 

@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from triptych.core.batch import Batch, DataSpec, checked_labels
+from triptych.core.batch import Batch, DataSpec, labels_for_model
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError
 from triptych.core.model import Report, TrainingProgress, Turn
 from triptych.core.rng import Rng
 from triptych.gans.ada import require_colours
@@ -93,20 +92,17 @@ class NoiseGAN(GAN):
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """Real images against as many generated ones of the same classes."""
-        return [self._against(batch, self.generated(self.labels_of(batch), rng), rng)]
-
-    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """What the discriminator says of generated images."""
-        (contest,) = self.contests(batch, rng)
-        return {"adversarial": self.verdict(contest).loss}
-
-    def _against(self, batch: Batch, fake: Tensor, rng: Rng) -> Contest:
         labels = self.labels_of(batch)
 
         def discriminate(view: View) -> Discriminate:
             return lambda images: self.discriminator(images, labels)
 
-        return self.contest(batch.images, fake, rng, discriminate=discriminate)
+        return [self.contest(batch.images, self.generated(labels, rng), rng, discriminate=discriminate)]
+
+    def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """What the discriminator says of generated images."""
+        (contest,) = self.contests(batch, rng)
+        return {"adversarial": self.verdict(contest).loss}
 
     # Labels -------------------------------------------------------------------------------------------------------------
 
@@ -116,8 +112,4 @@ class NoiseGAN(GAN):
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
         """The labels (b,) that samples were asked for; raises ConfigError unless they fit the model."""
-        if self.num_classes is None:
-            if labels is not None:
-                raise ConfigError("labels", "this model was trained without labels; leave them out")
-            return None
-        return checked_labels(labels, count, num_classes=self.num_classes)
+        return labels_for_model(labels, count, num_classes=self.num_classes)
