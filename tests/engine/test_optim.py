@@ -83,6 +83,7 @@ def test_a_phase_has_settings_of_its_own_that_may_change_over_the_run():
 
 
 def test_phases_that_the_model_lacks_are_refused():
+    refuse_unknown_phases(OptimConfig(phases=(PhaseOptimConfig(phase="penalty"),)), PHASES, absent=("penalty",))
     refuse_unknown_phases(OptimConfig(phases=(PhaseOptimConfig(phase="generator"), PhaseOptimConfig())), PHASES)
     with pytest.raises(ConfigError, match=r"optim.phases: got the phase 'generators', expected one of discriminator, generator"):
         refuse_unknown_phases(OptimConfig(phases=(PhaseOptimConfig(phase="generators"),)), PHASES)

@@ -18,7 +18,7 @@ from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
-from triptych.engine.schedule import refuse_impossible
+from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.stylegan2 import PathConfig, StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
 from triptych.gans.stylegan2_layers import FullyConnected, MappingNetwork, StyleGAN2GeneratorConfig, modulated_convolution
@@ -344,3 +344,18 @@ def test_names_of_tensors_are_the_published_ones() -> None:
     ):
         assert name in names
     assert "discriminator.b8.skip.bias" not in names and "discriminator.mapping.w_avg" not in names
+
+
+@pytest.mark.parametrize("name", ["stylegan2-digits", "stylegan2-auto64"])
+def test_regularization_may_be_switched_off(name: str) -> None:
+    """The recipes name the lazy phases for the optimizer, which is no mistake in a run without them."""
+    recipe = load_recipe(name)
+    assert isinstance(recipe.model, StyleGAN2Config)
+    config = replace(
+        recipe.model.shrunk(), penalty=replace(recipe.model.penalty, r1_gamma=0.0), path=replace(recipe.model.path, weight=0.0)
+    )
+    model = config.build(DataSpec(image_size=16, channels=3, num_classes=10))
+    assert [phase.name for phase in model.phases] == ["discriminator", "generator"]
+    refuse_unknown_phases(recipe.optim, model.phases, absent=model.absent_phases)
+    with pytest.raises(ConfigError, match="optim.phases"):
+        refuse_unknown_phases(recipe.optim, model.phases)

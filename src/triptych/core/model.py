@@ -95,6 +95,8 @@ class Model(nn.Module, ABC):
     """Networks, losses and, where it is a `Sampler`, a sampler."""
 
     phases: tuple[Phase, ...]
+    absent_phases: tuple[str, ...] = ()
+    "Names of phases that it has with other settings (a penalty); the optimizer's settings may name them all the same."
     averaged: tuple[str, ...]
     "Attribute names of the networks that the exponential moving averages follow."
     validated: tuple[str, ...] = ()

@@ -57,11 +57,11 @@ def scheduled_rate(rate: float, optim: OptimConfig, progress: TrainingProgress) 
     return rate
 
 
-def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase]) -> None:
-    """Raises ConfigError where `optim.phases` names a phase that the model does not have."""
+def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase], *, absent: Sequence[str] = ()) -> None:
+    """Raises ConfigError where `optim.phases` names a phase that the model does not have, nor would have with other settings (`absent`)."""
     names = [phase.name for phase in phases]
     for name in [change.phase for change in optim.phases]:
-        if name is not None and name not in names:
+        if name is not None and name not in (*names, *absent):
             raise ConfigError("optim.phases", f"got the phase {name!r}, expected one of {', '.join(names)}{nearest(name, names)}")
 
 

@@ -175,6 +175,7 @@ class GAN(Model, Averaged):
             phases.append(Phase(PENALTY, (DISCRIMINATOR,), every=penalty.every, rate=rate, partial=True))
         phases.append(Phase(GENERATOR, (GENERATOR,), repeats=config.generator_steps, partial=partial))
         self.phases = tuple(phases)
+        self.absent_phases = tuple({PENALTY} - {phase.name for phase in phases})
         self.couples_samples = config.top_k.least < 1 or any(batch_norms(network) for network in (generator, discriminator))
 
     # What a model says --------------------------------------------------------------------------------------------------

@@ -124,8 +124,9 @@ class StyleGAN2(StyleSpace):
     def __init__(self, config: StyleGAN2Config, spec: DataSpec) -> None:
         height, width = spec.height_and_width
         if height != width or height not in _SIZES:
+            sizes = f"{', '.join(map(str, _SIZES[:-1]))} or {_SIZES[-1]}"
             raise ConfigError(
-                "data.image_size", f"got images of {width}x{height}, expected squares of {', '.join(map(str, _SIZES))} pixels"
+                "generator", f"got images of {width}x{height}, expected squares of {sizes} pixels; give another data.image_size"
             )
         shape = {"size": height, "image_channels": spec.channels}
         classes = spec.num_labels(class_conditional=config.class_conditional)
@@ -137,6 +138,8 @@ class StyleGAN2(StyleSpace):
         if config.path.weight:
             self.phases = (*self.phases, Phase(PATH, (GENERATOR,), every=config.path.every, partial=True))
             self.group_size = math.lcm(self.group_size, config.path.shrink)
+        else:
+            self.absent_phases = (*self.absent_phases, PATH)
 
     # Training -----------------------------------------------------------------------------------------------------------
 

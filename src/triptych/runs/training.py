@@ -75,7 +75,7 @@ def train(
         elif init_from is not None:
             start.notes += initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
-        refuse_unknown_phases(start.config.optim, model.phases)
+        refuse_unknown_phases(start.config.optim, model.phases, absent=model.absent_phases)
         _load_frozen_networks(model)
         evaluated = start.config.train.evaluate_every is not None
         scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
