@@ -145,3 +145,29 @@ def test_sampling_and_its_errors() -> None:
         ToyNoiseGAN(NoiseGANConfig(class_conditional=True), DataSpec(image_size=SIZE, channels=3))
     with pytest.raises(ConfigError, match="latent_dims: got 0"):
         NoiseGANConfig(latent_dims=0)
+
+
+@pytest.mark.parametrize(("penalty", "made"), [({"r1_gamma": 0.7}, 0), ({"r1_gamma": 0.7, "r2_gamma": 0.3}, 1), ({"r2_gamma": 0.3}, 1)])
+@pytest.mark.parametrize("at", ["original", "augmented"])
+def test_a_lazy_penalty_makes_only_images_that_it_looks_at(at: Any, penalty: dict[str, float], made: int) -> None:
+    """every * gamma / 2 * |grad D|^2, at the images and through the views of the contest, and its gradient."""
+    changes = {"augment": ("translation",), "class_conditional": True}
+    model = noise_gan(**changes, penalty=PenaltyConfig(**penalty, every=4, at=at))
+    (contest,) = model.contests(labelled(COUNT), Rng(0, ("penalty", 0), torch.arange(COUNT)))
+    ran: list[int] = []
+    model.generator.register_forward_hook(lambda *_: ran.append(1))
+    found = gradients(model, "penalty")
+    terms = terms_of(model, "penalty")
+    assert found and len(ran) == 2 * made and set(terms.logged) == {name.removesuffix("_gamma") for name in penalty}
+
+    model.zero_grad()
+    loss = torch.zeros(COUNT)
+    for name, seen in (("r1_gamma", contest.real), ("r2_gamma", contest.fake)):
+        x = (seen.images if at == "original" else seen.view(seen.images)).detach().requires_grad_()
+        outputs = seen.discriminate(seen.view(x) if at == "original" else x).outputs[0]
+        (gradient,) = torch.autograd.grad(outputs.sum(), x, create_graph=True)
+        loss = loss + 4 * penalty.get(name, 0.0) / 2 * gradient.flatten(1).square().sum(1)
+    torch.testing.assert_close(terms.loss, loss)
+    loss.sum().backward()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad)

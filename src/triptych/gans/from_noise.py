@@ -92,12 +92,19 @@ class NoiseGAN(GAN):
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """Real images against as many generated ones of the same classes."""
+        return [self._contest(batch, self.generated(self.labels_of(batch), rng), rng)]
+
+    def penalised_contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """The contests; where there is no R2, which looks at generated images, real ones stand for them and none is made."""
+        return self.contests(batch, rng) if self.config.penalty.r2_gamma else [self._contest(batch, batch.images, rng)]
+
+    def _contest(self, batch: Batch, fake: Float[Tensor, "b c h w"], rng: Rng) -> Contest:
         labels = self.labels_of(batch)
 
         def discriminate(view: View) -> Discriminate:
             return lambda images: self.discriminator(images, labels)
 
-        return [self.contest(batch.images, self.generated(labels, rng), rng, discriminate=discriminate)]
+        return self.contest(batch.images, fake, rng, discriminate=discriminate)
 
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """What the discriminator says of generated images."""

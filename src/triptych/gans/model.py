@@ -189,6 +189,10 @@ class GAN(Model, Averaged):
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
         """What the discriminator has to tell apart, each made by `contest`. Called without gradients."""
 
+    def penalised_contests(self, batch: Batch, rng: Rng) -> list[Contest]:
+        """The contests, of which a lazy penalty looks at those sides alone that have one: the other ones may be anything."""
+        return self.contests(batch, rng)
+
     @abstractmethod
     def generator_terms(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """The generator's terms by name, not yet weighted: those whose weight is not 0."""
@@ -229,9 +233,10 @@ class GAN(Model, Averaged):
             if not self.training:
                 return _terms(self.distances(batch, rng), {}, first_alone=True)
             return _terms(self.generator_terms(batch, rng), self.weights)
+        lazy = phase.name == PENALTY
         with torch.no_grad(), frozen_statistics(self.generator):
-            contests = self.contests(batch, rng)
-        if phase.name == PENALTY:
+            contests = self.penalised_contests(batch, rng) if lazy else self.contests(batch, rng)
+        if lazy:
             return _terms(self._penalty_terms(contests), {})
         terms, signs = self._discriminator_terms(contests)
         losses = _terms(terms | self.discriminator_extras(contests, rng), self.weights)
