@@ -44,9 +44,10 @@ def relative(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("silu", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
-def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, dropped: bool) -> None:
+@pytest.mark.parametrize(("groups", "eps"), [(32, 1e-5), (4, 0.1)])
+def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, dropped: bool, groups: int, eps: float) -> None:
     torch.manual_seed(0)
-    norm = ModulatedGroupNorm(64).double()
+    norm = (ModulatedGroupNorm(64) if groups == 32 else ModulatedGroupNorm(64, groups=groups, eps=eps)).double()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     x = torch.randn(3, 64, 5, 7, dtype=torch.float64).mul_(2).add_(1).requires_grad_()
@@ -54,7 +55,7 @@ def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, droppe
     keep = torch.rand(3, 64, 5, 7) > 0.3 if dropped else None
     variables = [v for v in (x, norm.weight, norm.bias, scale, shift) if v is not None]
 
-    expected = F.group_norm(x, 32, norm.weight, norm.bias, 1e-5)
+    expected = F.group_norm(x, groups, norm.weight, norm.bias, eps)
     if scale is not None and shift is not None:
         expected = expected * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
     expected = F.silu(expected) if silu else expected

@@ -12,8 +12,8 @@ import torch
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
-from triptych.gans import ada_operators
 from triptych.gans.ada import R3GAN_CHANGES, ADAConfig, Changes, adapted, draw
+from triptych.nn import warp
 
 CHANGES = ADAConfig.changes()
 ALL = ADAConfig().updated(dict.fromkeys(CHANGES, 1.0))
@@ -252,8 +252,8 @@ def test_what_a_gpu_does_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     """There all images are changed, and those that are not meant keep what they had, and a gradient of 1."""
     x = images(12, 3, 8, 12, dtype=torch.float64).requires_grad_()
     found = []
-    for way in (ada_operators._some_changed, ada_operators._all_changed):
-        monkeypatch.setattr(ada_operators, "_some_changed", way)
+    for way in (warp._some_changed, warp._all_changed):
+        monkeypatch.setattr(warp, "_some_changed", way)
         y = adapted(x, rng(12), p=0.1, settings=ALL)
         found.append((y, *torch.autograd.grad(y.square().sum(), x)))
     still = (found[0][0] == x).flatten(1).all(1)

@@ -38,10 +38,10 @@ class Modulation:
 
 
 class ModulatedGroupNorm(nn.GroupNorm):
-    """Group normalisation over 32 groups, computed in float32 whatever the input's type, which the output has again."""
+    """Group normalisation, computed in float32 whatever the input's type, which the output has again."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(NUM_GROUPS, channels, eps=1e-5)
+    def __init__(self, channels: int, *, groups: int = NUM_GROUPS, eps: float = 1e-5) -> None:
+        super().__init__(groups, channels, eps=eps)
 
     def forward(self, input: Float[Tensor, "b c h w"], modulation: Modulation = Modulation()) -> Float[Tensor, "b c h w"]:
         """The normalised input, modulated."""
@@ -51,8 +51,8 @@ class ModulatedGroupNorm(nn.GroupNorm):
             input = input.contiguous(memory_format=torch.channels_last)  # the kernel takes nothing else
         m = modulation
         if not torch.is_grad_enabled():
-            return _forward(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)[0]
-        return _Fused.apply(input, self.weight, self.bias, m.scale, m.shift, m, self.eps)
+            return _forward(input, self.weight, self.bias, m.scale, m.shift, m, self)[0]
+        return _Fused.apply(input, self.weight, self.bias, m.scale, m.shift, m, self)
 
 
 def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
@@ -66,11 +66,11 @@ def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
 
 
 def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, shift: Tensor | None, m: Modulation, eps: float
+    x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, shift: Tensor | None, m: Modulation, norm: nn.GroupNorm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the mean and the inverse standard deviation of every group (b, groups)."""
     b, c, h, w = x.shape
-    y, mean, rstd = torch.native_group_norm(widened(x), weight, bias, b, c, h * w, NUM_GROUPS, eps)
+    y, mean, rstd = torch.native_group_norm(widened(x), weight, bias, b, c, h * w, norm.num_groups, norm.eps)
     if scale is not None and shift is not None:
         torch.addcmul(shift[:, :, None, None], y, (1 + scale)[:, :, None, None], out=y)
     if m.silu:
@@ -86,8 +86,8 @@ def _bytes(keep: Tensor) -> Tensor:
 
 class _Fused(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Any, shift: Any, m: Modulation, eps: float) -> Tensor:
-        y, mean, rstd = _forward(x, weight, bias, scale, shift, m, eps)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Any, shift: Any, m: Modulation, norm: Any) -> Tensor:
+        y, mean, rstd = _forward(x, weight, bias, scale, shift, m, norm)
         ctx.save_for_backward(x, weight, bias, scale, shift, m.keep, mean, rstd)
         ctx.silu, ctx.gain = m.silu, m.gain
         return y

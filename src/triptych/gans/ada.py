@@ -19,8 +19,9 @@ from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp, ends
 from triptych.core.rng import Rng
-from triptych.gans.ada_operators import NUM_BANDS, changed, cut_out, filtered, recoloured, transformed
+from triptych.gans.ada_operators import NUM_BANDS, cut_out, filtered, recoloured
 from triptych.nn.precision import widened
+from triptych.nn.warp import changed, moving, scaling, transformed, turning
 
 _COLOUR_CHANGES = ("brightness", "contrast", "luma_flip", "hue_rotation", "saturation")
 
@@ -159,14 +160,14 @@ class Changes:
         quarter = self.quarters.to(self.flip) * (math.pi / 2)
         one = torch.ones_like(self.flip)
         steps = (
-            _scaling(self.flip, one),
-            _turning(-quarter),
-            _moving(-self.pixels),
-            _scaling(1 / self.scale, 1 / self.scale),
-            _turning(-self.first_angle),
-            _scaling(1 / self.stretch, self.stretch),
-            _turning(-self.second_angle),
-            _moving(-self.shift),
+            scaling(self.flip, one),
+            turning(-quarter),
+            moving(-self.pixels),
+            scaling(1 / self.scale, 1 / self.scale),
+            turning(-self.first_angle),
+            scaling(1 / self.stretch, self.stretch),
+            turning(-self.second_angle),
+            moving(-self.shift),
         )
         return functools.reduce(torch.matmul, steps)[:, :2]
 
@@ -254,18 +255,3 @@ def _angle(uniform: Tensor) -> Tensor:
 
 def _like(which: Tensor, value: Tensor) -> Tensor:
     return which if value.ndim == 1 else which[:, None]
-
-
-def _scaling(across: Tensor, down: Tensor) -> Float[Tensor, "b 3 3"]:
-    return torch.diag_embed(torch.stack((across, down, torch.ones_like(across)), 1))
-
-
-def _turning(angle: Tensor) -> Float[Tensor, "b 3 3"]:
-    cosine, sine, zero, one = angle.cos(), angle.sin(), torch.zeros_like(angle), torch.ones_like(angle)
-    return torch.stack((cosine, -sine, zero, sine, cosine, zero, zero, zero, one), 1).view(-1, 3, 3)
-
-
-def _moving(by: Float[Tensor, "b 2"]) -> Float[Tensor, "b 3 3"]:
-    matrix = torch.eye(3, dtype=by.dtype, device=by.device).repeat(len(by), 1, 1)
-    matrix[:, :2, 2] = by
-    return matrix
