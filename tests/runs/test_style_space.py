@@ -147,28 +147,53 @@ def test_mistakes(arguments: str, line: str, run: Run, tmp_path: Path, capsys: p
 
 
 def test_models_without_styles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A GAN without w says what it can do instead, and a diffusion model where latents come from."""
+    """A GAN that encodes no images says what it can do instead, a diffusion model where latents come from, and all what --mix needs."""
     train(gan(R3GANConfig()), tmp_path / "r3gan", device="cpu")
     train(shrunk("adm-digits").updated({"train": {"total_images": BATCH}}), tmp_path / "adm", device="cpu")
     glow = moved_run(tmp_path / "glow")
     np.savez(tmp_path / "images.npz", arr_0=np.zeros((1, 8, 8, 1), np.uint8), arr_1=np.zeros(1, int))
     capsys.readouterr()
     asked = [
-        (("sample", "r3gan", "--between", "0,1"), "model: R3GAN encodes no images; triptych sample draws images with it"),
+        (
+            ("sample", "r3gan", "--between", "0,1"),
+            "--labels: the latents (0, 1) are of the classes 0 and 1; give one for all images between them",
+        ),
         (("encode", "r3gan", str(tmp_path / "images.npz")), "model: R3GAN encodes no images; triptych sample draws images with it"),
         (
             ("sample", "adm", "--between", "0,1"),
             "--from: missing: ADM does not tell the latents of its samples; triptych encode writes those of images",
         ),
-        (
-            ("sample", "glow", "--mix", "1,1"),
-            "--mix: Glow has no style for each layer, so there are none to mix; --between shows what lies between two",
+        *(
+            (
+                ("sample", name.lower(), "--mix", "1,1"),
+                f"--mix: {name} has no style for each layer, as StyleGAN2 has; --between shows what lies between two images",
+            )
+            for name in ("R3GAN", "ADM", "Glow")
         ),
     ]
     assert glow.directory.name == "glow"
     for (verb, name, *rest), line in asked:
         assert command(verb, tmp_path / name, *rest) == 2
         assert capsys.readouterr().err == f"triptych: error: {line}\n"
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_gan_without_styles_walks_in_its_noise(conditional: bool, tmp_path: Path) -> None:
+    """On the sphere, between the samples themselves; the class is told."""
+    config = gan(R3GANConfig())
+    made = train(replace(config, model=replace(config.model, class_conditional=conditional)), tmp_path / "run", device="cpu")
+    labels = [3] if conditional else None
+    plain = made.sample(12, seed=3, labels=labels, device="cpu").images
+    way = made.edit(None, between=(11, 4), count=5, seed=3, labels=labels, device="cpu")
+    np.testing.assert_array_equal(way.images[[0, 4]], plain[[11, 4]])
+    z = Rng(3, ("sample",), torch.tensor([11, 4])).normal("z", 8).numpy()
+    middle = z.sum(0) / np.sqrt(2 + 2 * z[0] @ z[1] / np.linalg.norm(z[0]) / np.linalg.norm(z[1]))  # (z1 + z2) / (2 cos(angle / 2))
+    found = made.coder(device="cpu").decode(Latents((middle[None].astype(np.float32),), None), labels=labels).images
+    assert np.abs(way.images[2].astype(int) - found[0]).max() <= 1 and (way.images[2] != plain[4]).any()
+    with pytest.raises(ConfigError, match=r"^latents: got the shapes \[\(7,\)\], expected \(8,\) alone, which is z"):
+        made.coder(device="cpu").decode(Latents((np.zeros((1, 7), np.float32),), None), labels=labels)
+    with pytest.raises(ConfigError, match="^model: R3GAN encodes no images; triptych sample draws"):
+        made.coder(device="cpu").encode(np.zeros((1, 8, 8, 1), np.uint8))
 
 
 # Projection -------------------------------------------------------------------------------------------------------------

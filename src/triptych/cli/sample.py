@@ -29,7 +29,7 @@ USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--g
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
 An upsampler makes large images of the small ones that --base names: files, or a run that draws them.
 --from draws nothing: it shows latents of images (triptych encode writes them), moved along directions, on the way between two, or, of a
-model with a style for each layer, mixed. A model that draws by way of latents (flows, StyleGAN2) needs no --from: it takes its samples.
+model with a style for each layer, mixed. A model that draws by way of latents (flows, StyleGAN2, R3GAN) needs no --from: it takes its samples.
 
   triptych sample RUN --help    list all options, with the settings of that run's sampler
 
@@ -67,8 +67,7 @@ class SampleOptions(Loading):
     between: tuple[int, int] | None = None
     "Two latents, or samples (3,7): --count images on the way from one to the other."
     path: Literal["linear", "sphere"] | None = None
-    "The way of --between: a straight line, or on a sphere, which keeps the length; None: linear for flows, sphere for diffusion models."
-
+    "The way of --between: a straight line, or on a sphere, which keeps the length; None: sphere where latents are noise, else linear."
     mix: tuple[int, int] | None = None
     "Rows and columns (5,5) of a grid: each row has the coarse styles of a latent, or sample, and each column the fine ones of another."
     mix_at: int | None = None

@@ -345,32 +345,41 @@ class Upsampler(Protocol):
 
 
 @runtime_checkable
-class Encoder(Protocol):
-    """A model with latents that images go to and come back from."""
+class Decoder(Protocol):
+    """A model that makes images of latents."""
 
     encoding: Config
-    "The default settings of the two ways; `triptych encode` takes them as flags."
+    "The default settings of the ways from latents to images and, of an Encoder, back; `triptych encode` takes them as flags."
     interpolation: Literal["linear", "sphere"]
     "The path between the latents of two images: a line, or a sphere where latents are noise (on a line their norm would fall)."
     latents_hold_class: bool
-    "Whether the class of an image is in its latents. Else the two ways of a conditional model are told the labels."
+    "Whether the class of an image is in its latents. Else the ways of a conditional model are told the labels."
+
+    def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config) -> Tensor:
+        """The images (b, c, h, w) in [-1, 1] of latents; raises ConfigError for latents of other shapes than the model's.
+
+        `labels`: (b,), exactly when the model is conditional and its latents do not hold the class. Without gradients; the model must be in
+        evaluation mode.
+        """
+        ...
+
+
+@runtime_checkable
+class Encoder(Decoder, Protocol):
+    """A model with latents that images go to and come back from."""
 
     def encode(self, images: Tensor, *, labels: Tensor | None, rng: Rng, settings: Config, report: Report | None = None) -> list[Tensor]:
         """The latents of images (b, c, h, w), each with its batch axis first. `rng` draws what the model needs (dequantization noise).
 
-        `labels`: (b,), exactly when the model is conditional and its latents do not hold the class. `report` is told of the steps, where
-        there are several. Without gradients; the model must be in evaluation mode.
+        `labels`: as those of `decode`. `report` is told of the steps, where there are several. Without gradients; the model must be in
+        evaluation mode.
         """
-        ...
-
-    def decode(self, latents: list[Tensor], *, labels: Tensor | None, settings: Config) -> Tensor:
-        """The images (b, c, h, w) in [-1, 1] of latents; raises ConfigError for latents of other shapes than the model's."""
         ...
 
 
 @runtime_checkable
 class LatentSampler(Protocol):
-    """An encoder that samples by way of its latents."""
+    """A decoder that samples by way of its latents."""
 
     def sampled_latents(self, rng: Rng, *, labels: Tensor | None, settings: Config) -> list[Tensor]:
         """The latents of the images that `Sampler.sample` makes of the same arguments: `decode` makes these of them."""
@@ -379,7 +388,7 @@ class LatentSampler(Protocol):
 
 @runtime_checkable
 class Styled(Protocol):
-    """An encoder whose first latents are styles (n, styles, dims): one for each layer of its generator, from coarse to fine."""
+    """A decoder whose first latents are styles (n, styles, dims): one for each layer of its generator, from coarse to fine."""
 
     style_sizes: tuple[int, ...]
     "Pixels of a side of the layer of each style."

@@ -291,8 +291,11 @@ class R3GANConfig(NoiseGANConfig):
 
 
 class R3GAN(NoiseGAN):
-    """Phases "discriminator" and "generator", each with real images of its own."""
+    """Phases "discriminator" and "generator", each with real images of its own. Its latents are z."""
 
+    encoding = R3GANSamplingConfig()
+    interpolation = "sphere"
+    latents_hold_class = False
     config: R3GANConfig
     generator: R3GANGenerator
     discriminator: R3GANDiscriminator
@@ -324,13 +327,31 @@ class R3GAN(NoiseGAN):
         Raises ConfigError for settings or labels that do not fit.
         """
         settings_like(self.sampling, settings)
-        labels = self.checked_labels(labels, len(rng))
+        return self._images_of(self._noise(rng), labels, index=rng.index)
+
+    @torch.no_grad()
+    def sampled_latents(self, rng: Rng, *, labels: Int[Tensor, " b"] | None, settings: Config | None = None) -> list[Tensor]:
+        """z of the samples, (b, latent_dims), whatever their labels."""
+        settings_like(self.sampling, settings)
+        return [self._noise(rng)]
+
+    @torch.no_grad()
+    def decode(
+        self, latents: list[Tensor], *, labels: Int[Tensor, " b"] | None = None, settings: Config | None = None
+    ) -> Float[Tensor, "b c h w"]:
+        """The images in [-1, 1] of z. Raises ConfigError for latents of another shape, and for labels that do not fit."""
+        shapes, wanted = [tuple(latent.shape[1:]) for latent in latents], (self.config.latent_dims,)
+        if shapes != [wanted]:
+            raise ConfigError("latents", f"got the shapes {shapes}, expected {wanted} alone, which is z")
+        return self._images_of(latents[0].to(self.generator.basis.dtype), labels)
+
+    def _images_of(self, z: Tensor, labels: Tensor | None, *, index: Int[Tensor, " b"] | None = None) -> Float[Tensor, "b c h w"]:
+        labels = self.checked_labels(labels, len(z))
 
         def make(z: Tensor, labels: Tensor | None = None) -> list[Tensor]:
             return [self.generator(z, labels).clamp(-1, 1)]
 
-        given = [self._noise(rng)] if labels is None else [self._noise(rng), labels]
-        return in_groups(make, *given, side=self.image_shape[2], index=rng.index)[0]
+        return in_groups(make, *([z] if labels is None else [z, labels]), side=self.image_shape[2], index=index)[0]
 
     def _noise(self, rng: Rng) -> Float[Tensor, "b d"]:
         return rng.normal("z", self.config.latent_dims).to(self.generator.basis.dtype)

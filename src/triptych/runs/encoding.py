@@ -16,7 +16,7 @@ from triptych.core.batch import RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8, to_uint8
-from triptych.core.model import ComparesFeatures, Encoder, LatentSampler, Model, Sampler, Styled, Translator
+from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.config import ClassesFrom
@@ -41,7 +41,7 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     """What turns images into latents and latents into images. `settings`: None for those of `encoding`.
 
     `progress` is told how many of this process's images are done, and how many there are, in each of the two ways anew. Raises
-    ConfigError where the model encodes no images, CheckpointError as `load` does.
+    ConfigError where the model has no latents of which it makes images, CheckpointError as `load` does.
     """
     return Coder(run.open(Loading(**loading)), settings, progress=progress)
 
@@ -50,7 +50,7 @@ class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
     def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
-        self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_encoder(opened.model).encoding
+        self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_decoder(opened.model).encoding
         self._opened, self._progress, self._networks_loaded = opened, progress, False
 
     def encode(
@@ -66,6 +66,7 @@ class Coder:
         `labels` are taken in turn; None: those of the images. Raises ConfigError for labels that do not fit, DataError for images that
         cannot be used and where `out` cannot be written.
         """
+        require_encoder(self.model)
         if out is not None:
             check_name(out, kind="latents")
         pictures = self.open(images)
@@ -136,6 +137,9 @@ class Coder:
             for source in (latents, directions):
                 if isinstance(source, str | Path):
                     check_kept(out, source)
+        if edit.mix is not None and not isinstance(self.model, Styled):
+            reason = f"{type(self.model).__name__} has no style for each layer, as StyleGAN2 has; {{}} shows what lies between two images"
+            raise ConfigError("mix", reason, ["between"])
         kept = to_uint8 if isinstance(latents, Sampled) else nearest_uint8  # as samples are kept
         picked = self._sampled(latents, edit) if isinstance(latents, Sampled) else edit.picked(_read(latents))
         picked = dataclasses.replace(picked, labels=self._labels(picked, labels))
@@ -144,7 +148,7 @@ class Coder:
             raise ConfigError("labels", f"the latents {edit.between} are of the classes {classes}; give one for all images between them")
         if edit.strengths and not isinstance(directions, Directions | None):
             directions = read_directions(Path(directions))
-        edit = dataclasses.replace(edit, path=edit.path or require_encoder(self.model).interpolation)
+        edit = dataclasses.replace(edit, path=edit.path or require_decoder(self.model).interpolation)
         styles = self._styles(picked) if edit.mix is not None else ()
         made = edit.made_of(picked, directions if isinstance(directions, Directions) else None, styles=styles)
         return self._images(made, self._labels(made, None), out, columns=edit.columns, kept=kept, cornered=edit.mix is not None)
@@ -229,10 +233,8 @@ class Coder:
         return Latents(tuple(np.concatenate(parts) for parts in zip(*levels, strict=True)), labels)
 
     def _styles(self, latents: Latents) -> tuple[int, ...]:
-        """The pixels of the layer of each style. Raises ConfigError for a model without styles, and latents that have others."""
-        if not isinstance(self.model, Styled):
-            reason = f"{type(self.model).__name__} has no style for each layer, so there are none to mix; {{}} shows what lies between two"
-            raise ConfigError("mix", reason, ["between"])
+        """The pixels of the layer of each style. Raises ConfigError for latents that have others."""
+        assert isinstance(self.model, Styled)
         sizes, shape = self.model.style_sizes, latents.arrays[0].shape[1:]
         if len(shape) != 2 or shape[0] != len(sizes):
             raise ConfigError("latents", f"got the shape {shape} of an image's styles, expected {len(sizes)} of them")
@@ -241,7 +243,7 @@ class Coder:
     @property
     def _told_classes(self) -> int | None:
         """Classes of the labels that the two ways are told; None: they are told none."""
-        return None if require_encoder(self.model).latents_hold_class else self.model.num_classes
+        return None if require_decoder(self.model).latents_hold_class else self.model.num_classes
 
     def _num_classes(self, given: Sequence[int | str] | None) -> int | None:
         if given is not None and self.model.num_classes is not None and self._told_classes is None:
@@ -258,9 +260,9 @@ class Coder:
         for part in ranges(items, self._opened.batch_size()):
             batch = RawBatch(torch.from_numpy(images.load(part)), None, torch.as_tensor(part)).to(self._opened.world.device)
             told, rng = self._told(part, labels), Rng(0, ("encode",), batch.index)
-            with self._running() as encoder:
+            with self._running():
                 report = steps_within(within, len(part))
-                made = encoder.encode(batch.images, labels=told, rng=rng, settings=self.settings, report=report)
+                made = require_encoder(self.model).encode(batch.images, labels=told, rng=rng, settings=self.settings, report=report)
             yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
 
     def _decoded(
@@ -269,14 +271,14 @@ class Coder:
         """`kept`: what is kept of images (b, c, h, w) in [-1, 1]."""
         for part in ranges(items, self._opened.batch_size()):
             levels = [torch.from_numpy(array[part.start : part.stop]).to(self._opened.world.device) for array in latents.arrays]
-            with self._running() as encoder:
-                images = encoder.decode(levels, labels=self._told(part, labels), settings=self.settings)
+            with self._running():
+                images = require_decoder(self.model).decode(levels, labels=self._told(part, labels), settings=self.settings)
             yield part, {"images": kept(images).cpu().numpy()}
 
     @contextmanager
-    def _running(self) -> Iterator[Encoder]:
+    def _running(self) -> Iterator[None]:
         with evaluating(self.model), autocast(self._opened.loading.precision, device=self._opened.world.device):
-            yield require_encoder(self.model)
+            yield
 
     def _told(self, part: range, labels: np.ndarray | None) -> Tensor | None:
         """The labels of some indices, where the model is conditional."""
@@ -306,10 +308,22 @@ class Coder:
 def require_encoder(model: nn.Module) -> Encoder:
     """The model as an encoder; ConfigError where it is none."""
     if not isinstance(model, Encoder):
-        instead = "; triptych translate makes images of images with it" if isinstance(model, Translator) else ""
-        instead = instead or ("; triptych sample draws images with it" if isinstance(model, Sampler) else "")
-        raise ConfigError("model", f"{type(model).__name__} encodes no images{instead}")
+        raise ConfigError("model", f"{type(model).__name__} encodes no images{_instead(model)}")
     return model
+
+
+def require_decoder(model: nn.Module) -> Decoder:
+    """The model as a decoder; ConfigError where it is none."""
+    if not isinstance(model, Decoder):
+        raise ConfigError("model", f"{type(model).__name__} has no latents of which it makes images{_instead(model)}")
+    return model
+
+
+def _instead(model: nn.Module) -> str:
+    """What can be done with a model whose latents cannot be had."""
+    if isinstance(model, Translator):
+        return "; triptych translate makes images of images with it"
+    return "; triptych sample draws images with it" if isinstance(model, Sampler) else ""
 
 
 def _read(latents: Latents | str | Path) -> Latents:
