@@ -304,7 +304,6 @@ def test_images_with_other_channels_have_no_colours() -> None:
         ("p", {"p": 1.2}),
         ("p", {"p": -0.1}),
         ("p", {"p": Ramp(start=0.0, end=1.5, images=10)}),
-        ("p", {"p": Ramp(start=0.0, end=0.5, images=10), "target": 0.6}),
         ("target", {"target": 1.0}),
         ("every", {"every": 0}),
         ("images", {"images": 0}),

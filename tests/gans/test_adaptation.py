@@ -210,6 +210,11 @@ def test_microbatches_and_processes_move_p_alike(tmp_path: Path) -> None:
 def test_signs_that_mean_nothing_steer_nothing(game: AdversarialConfig, names: str) -> None:
     with pytest.raises(ConfigError, match=f"^ada.target: .*this {names}; leave it out and give ada.p"):
         GANConfig(adversarial=game, ada=STEERED)
+    ramp = replace(STEERED, p=Ramp(start=0.0, end=0.3, images=100))
+    with pytest.raises(ConfigError, match=f"^ada.target: .*this {names}; leave it out and give ada.p"):  # of both faults the one that counts
+        GANConfig(adversarial=game, ada=ramp)
+    with pytest.raises(ConfigError, match=r"^ada\.p: got .*, expected a number, from which ada\.target moves it$"):
+        GANConfig(adversarial=AdversarialConfig(kind="non_saturated"), ada=ramp)
     model = noise_gan(adversarial=game, ada=OFTEN)
     logged = model.loss(model.phases[0], labelled(COUNT), Rng(0, ("discriminator", 0), torch.arange(COUNT))).logged
     assert "ada_p" in logged and "ada_sign" not in logged

@@ -261,10 +261,23 @@ def test_the_probability_of_augmentations(stored: float | None, taken: float, tm
     model = trained("stylegan2", seed=1)
     pipe = {} if stored is None else {"augment_pipe": {"p": torch.tensor(stored), "Hz_geom": torch.ones(12)}}
     path = write(tmp_path / "x.pkl", "stylegan2", {"G_ema": (model, "generator")}, others=pipe)
-    run = runs.import_run(path, tmp_path / "run", program="nvidia")
+    said: list[str] = []
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
     assert run.config.model.ada.target == 0.6  # type: ignore[attr-defined]
     state = load_file(tmp_path / "run/checkpoints/000000000/model.safetensors")
     assert state["ada.p"] == taken
+    assert ("its p of the augmentations is no number from 0 on, and begins anew" in said) == (stored is not None and stored != taken)
+
+
+@pytest.mark.parametrize("stored", [None, 0.55])
+def test_a_probability_that_the_run_does_not_steer_is_said(stored: float | None, tmp_path: Path) -> None:
+    pipe = {} if stored is None else {"augment_pipe": {"p": torch.tensor(stored)}}
+    path = write(tmp_path / "x.pkl", "r3gan", {"G_ema": (trained("r3gan", seed=1), "generator")}, others=pipe)
+    said: list[str] = []
+    runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    assert "ada.p" not in load_file(tmp_path / "run/checkpoints/000000000/model.safetensors")
+    line = "its p of the augmentations, 0.55, is not taken: this run's is what --model.ada.p says"
+    assert (line in said) == (stored is not None) and sum("augmentations" in line for line in said) == (stored is not None)
 
 
 # Files that do not fit --------------------------------------------------------------------------------------------------------

@@ -72,7 +72,6 @@ class ADAConfig(Config):
     def validate(self) -> None:
         self.require(all(0 <= p <= 1 for p in ends(self.p)), "p", "from 0 to 1")
         self.require(self.target is None or -1 < self.target < 1, "target", "above -1 and below 1, such as 0.6")
-        self.require(self.target is None or not isinstance(self.p, Ramp), "p", "a number where ada.target moves it")
         for setting in ("every", "images"):
             self.require(getattr(self, setting) >= 1, setting, "at least 1")
         for change in self.changes():

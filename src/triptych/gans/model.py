@@ -17,10 +17,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.batch import Batch
-from triptych.core.config import Config, config
+from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
-from triptych.core.ramp import value_at
+from triptych.core.ramp import Ramp, value_at
 from triptych.core.rng import Rng
 from triptych.gans.ada import ADAConfig
 from triptych.gans.adaptation import Adaptation, mean_signs
@@ -97,10 +97,17 @@ class GANConfig(ModelConfig):
         self.require(self.generator_steps >= 1, "generator_steps", "at least 1")
         self.require(0 < self.discriminator_rate < float("inf"), "discriminator_rate", "a positive number")
         self.require(len(set(self.augment)) == len(self.augment), "augment", "names that differ")
-        if self.ada.target is not None and not self.adversarial.decides_by_sign:
+        if self.ada.target is not None:
+            self._check_steering()
+
+    def _check_steering(self) -> None:
+        """Raises ConfigError where p cannot be steered: first for a game in which it never can."""
+        if not self.adversarial.decides_by_sign:
             names = ["adversarial.relativistic" if self.adversarial.relativistic else "adversarial.kind", "ada.p"]
             reason = "p would be steered by the signs of scores, which mean nothing with this {}; leave it out and give {}"
             raise ConfigError("ada.target", reason, names)
+        if isinstance(self.ada.p, Ramp):
+            raise ConfigError("ada.p", f"got {spelled(self.ada.p)}, expected a number, from which {{}} moves it", ["ada.target"])
 
     @property
     def weights(self) -> dict[str, float]:

@@ -6,6 +6,7 @@ the model's weights too where the file has no others. Nothing in the file is run
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from triptych.core.batch import DataSpec
@@ -20,6 +21,7 @@ from triptych.recipes.config import RunConfig
 
 _P = "ada.p"
 """The name of ADA's p in a model's state."""
+_STORED_P = "p"
 
 
 def imported(request: ImportRequest) -> ImportedRun:
@@ -76,7 +78,7 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     else:
         notes.append("it has no discriminator, which begins anew")
     fresh = _fresh(config.model, spec)
-    files = {"model": fresh | state | _augmentation(snapshot, expected)}
+    files = {"model": fresh | state | _augmentation(snapshot, expected, notes)}
     if averaged is not None and "G" in networks:
         stem = config.train.all_averages[0].name
         files[stem] = {key: fresh[key] for key in expected if key.startswith("generator.")} | taken(averaged, "generator")
@@ -84,13 +86,20 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     return _Made(config, spec, recipe, files, notes)
 
 
-def _augmentation(snapshot: Snapshot, expected: State) -> State:
-    """p of the augmentations, where the file has it and the run steers it."""
+def _augmentation(snapshot: Snapshot, expected: State, notes: list[str]) -> State:
+    """p of the augmentations, where the file has it and the run steers it; else a note says of one that is there what counts."""
     found = snapshot.networks.get("augment_pipe")
-    p = None if found is None else found.tensors.get("p")
-    if p is None or _P not in expected or p.shape != expected[_P].shape or not p.isfinite() or p < 0:
+    p = None if found is None else found.tensors.get(_STORED_P)
+    if p is None:
         return {}
-    return {_P: p.to(expected[_P].dtype, copy=True)}
+    value = float(p) if p.numel() == 1 else math.nan
+    if not 0 <= value < math.inf:
+        notes.append("its p of the augmentations is no number from 0 on, and begins anew")
+        return {}
+    if _P not in expected:
+        notes.append(f"its p of the augmentations, {value:.4g}, is not taken: this run's is what --model.ada.p says")
+        return {}
+    return {_P: p.reshape(expected[_P].shape).to(expected[_P].dtype, copy=True)}
 
 
 def _fresh(model: ModelConfig, spec: DataSpec) -> State:
