@@ -211,7 +211,7 @@ def test_signs_that_mean_nothing_steer_nothing(game: AdversarialConfig, names: s
     with pytest.raises(ConfigError, match=f"^ada.target: .*this {names}; leave it out and give ada.p"):
         GANConfig(adversarial=game, ada=STEERED)
     ramp = replace(STEERED, p=Ramp(start=0.0, end=0.3, images=100))
-    with pytest.raises(ConfigError, match=f"^ada.target: .*this {names}; leave it out and give ada.p"):  # of both faults the one that counts
+    with pytest.raises(ConfigError, match=f"^ada.target: .*this {names}; leave it out and give ada.p"):  # the graver of two faults
         GANConfig(adversarial=game, ada=ramp)
     with pytest.raises(ConfigError, match=r"^ada\.p: got .*, expected a number, from which ada\.target moves it$"):
         GANConfig(adversarial=AdversarialConfig(kind="non_saturated"), ada=ramp)

@@ -29,7 +29,7 @@ USAGE = """usage: triptych sample RUN [--count N] [--seed S] [--labels 3,7] [--g
 Draws images from a trained run. Image k of a seed is the same whatever the count, batch size or number of processes.
 An upsampler makes large images of the small ones that --base names: files, or a run that draws them.
 --from draws nothing: it shows latents of images (triptych encode writes them), moved along directions, on the way between two, or, of a
-model with a style for each layer, mixed. A model that draws by way of latents (flows, StyleGAN2, R3GAN) needs no --from: it takes its samples.
+model with a style for each layer, mixed. Flows, StyleGAN2 and R3GAN, which draw by way of latents, need no --from: they take their samples.
 
   triptych sample RUN --help    list all options, with the settings of that run's sampler
 
