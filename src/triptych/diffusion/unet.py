@@ -234,12 +234,16 @@ class UNetEncoder(nn.Module):
         c = self.config
         return SelfAttention(width, heads=width // c.num_head_channels if c.num_head_channels else heads, order=c.attention_order)
 
-    def _embed(self, t: Tensor, y: Tensor | None) -> Tensor:
-        """The embedding of timestep and label after the SiLU with which every block begins: float32 (b, embedding)."""
+    def _embed(self, t: Tensor, y: Tensor | None, more: Tensor | None = None) -> Tensor:
+        """The embedding of timestep and label after the SiLU with which every block begins: float32 (b, embedding).
+
+        `more` (b, num_channels) is added to the sinusoids of t.
+        """
         if (y is not None) != (self.num_labels is not None):
             raise ValueError("labels must be given exactly when the network has classes")
         with torch.autocast(t.device.type, enabled=False):
-            embedding = self.time_embed["2"](F.silu(self.time_embed["0"](timestep_embedding(t, self.config.num_channels))))
+            waves = timestep_embedding(t, self.config.num_channels)
+            embedding = self.time_embed["2"](F.silu(self.time_embed["0"](waves if more is None else waves + more)))
             if y is not None:
                 embedding = embedding + self.label_emb(y.clamp(min=0)) * (y != NO_LABEL)[:, None]
             return F.silu(embedding)
@@ -298,7 +302,10 @@ class UNet(UNetEncoder):
         `t`: original timesteps, integer, between two or rescaled. `y`: labels, exactly when the network has classes; for a sample whose
         label is NO_LABEL it has none. `rng` draws the dropout masks in training mode.
         """
-        embedding = self._embed(t, y)
+        return self._through(x, self._embed(t, y), rng)
+
+    def _through(self, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
+        """The output for noisy images and the embedding of what is told of them."""
         skips, h = self._down(x, embedding, rng)
         for stage in self.output_blocks:
             h = self._run(stage, h, skips.pop(), embedding, rng)

@@ -70,6 +70,15 @@ def downsampled_convolution(
     return convolution(downsampled(x, taps), weight) if not reach else convolution(_filtered(x, taps, reach=reach - 1), weight, stride=2)
 
 
+def convolved_downsampled(
+    x: Float[Tensor, "b c h w"], weight: Float[Tensor, "d c k k"], taps: Taps = BINOMIAL
+) -> Float[Tensor, "b d h//2 w//2"]:
+    """A convolution (k odd), then the filter, then every second pixel. What the filter sees beyond the border is convolved too."""
+    kernel = _kernels(taps, x)[0]
+    beyond = max(kernel.shape) // 2 - 1
+    return _filtered(convolution(x, weight, padding=weight.shape[2] // 2 + beyond), taps, reach=-1 - beyond, stride=2)
+
+
 def _filtered(x: Tensor, taps: Taps, *, reach: int, stride: int = 1, gain: float = 1.0) -> Tensor:
     """x convolved with the filter, after half its length and `reach` pixels of zeros on each side."""
     for kernel in _kernels(taps, x, gain=gain):
