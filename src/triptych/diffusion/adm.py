@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec, checked_labels
+from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook
-from triptych.diffusion.guidance import LabelledPredictor, NoisyImageClassifier, classifier_score, in_terms_of, retimed, same_noise
-from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, Guide, SamplingConfig, last_sample
+from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHook, NoiseConfig
+from triptych.diffusion.guidance import retimed
+from triptych.diffusion.guided import Guide, Guided, led_away_from, led_by
+from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
 
@@ -115,64 +116,14 @@ class ADM(DiffusionModel):
         """The x_0 that the network predicts, told the labels (b,), or none of an unconditional model; without guidance and clipping."""
         return x0_predictor(self.diffusion, self.denoiser((labels,)))
 
-    def guided_by(self, classifier: Model) -> GuidedADM:
+    def seen_by(self, c: Coefficients, noise: NoiseConfig | None) -> Coefficients:
+        """A timestep as a network of `noise` sees it, which has the same timesteps but may rescale them otherwise."""
+        return retimed(c, self.noise, noise)
+
+    def guided_by(self, classifier: Model) -> Guided:
         """This model's sampler, led by a NoisyImageClassifier of the same images, noise and classes; ConfigError for any other."""
-        if not isinstance(classifier, NoisyImageClassifier):
-            reason = f"{type(classifier).__name__} is no classifier of noisy images; a weaker model goes to {{}}"
-            raise ConfigError("guide", reason, ["guide_with"])
-        _require_same("guide", self, classifier)
-        if self.num_classes not in (None, classifier.num_classes):
-            raise ConfigError("guide", f"it tells {classifier.num_classes} classes apart, this model has {self.num_classes}")
-        return GuidedADM(self, classifier)
+        return led_by(self, classifier)
 
-    def guided_with(self, weaker: Model) -> GuidedADM:
+    def guided_with(self, weaker: Model) -> Guided:
         """This model's sampler, led away from a LabelledPredictor of the same images, noise and classes; ConfigError for any other."""
-        if not isinstance(weaker, LabelledPredictor):
-            reason = f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to {{}}"
-            raise ConfigError("guide_with", reason, ["guide"])
-        _require_same("guide_with", self, weaker)
-        if weaker.num_classes not in (None, self.num_classes):
-            classes = "none" if self.num_classes is None else self.num_classes
-            raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {classes}")
-        return GuidedADM(self, weaker)
-
-
-class GuidedADM(nn.Module):
-    """A sampler: an ADM, led by a classifier or away from a weaker model. An unconditional one learns the labels from its classifier."""
-
-    def __init__(self, model: ADM, guide: NoisyImageClassifier | LabelledPredictor) -> None:
-        super().__init__()
-        self.model, self.guide, self.sampling = model, guide, model.sampling
-        self.num_classes = guide.num_classes if isinstance(guide, NoisyImageClassifier) else model.num_classes
-
-    def sample(self, rng: Rng, *, labels: Tensor | None, settings: Config, report: Report | None = None) -> Tensor:
-        """See `ADM.sample`; `labels` (b,) are given where the model is conditional or led by a classifier."""
-        if self.num_classes is not None:
-            labels = checked_labels(labels, len(rng), num_classes=self.num_classes)
-        model_labels = labels if self.num_classes is None or self.model.num_classes is not None else None
-        steps = self.model.sample_progressive(rng, labels=model_labels, settings=settings, guide=self._guide(labels, settings))
-        return self.model.last_image(steps, settings, report)
-
-    def _guide(self, labels: Tensor | None, settings: Config) -> Guide:
-        assert isinstance(settings, SamplingConfig)
-        process, guide = self.model.diffusion, self.guide
-        if not isinstance(guide, NoisyImageClassifier):
-            return Guide(weak=in_terms_of(process, guide.noise, guide.predictor(None if guide.num_classes is None else labels)))
-        assert labels is not None
-
-        def classify(x: Tensor, c: Coefficients) -> Tensor:
-            return guide.classify(x, retimed(c, process.config, guide.noise))
-
-        return Guide(score=classifier_score(classify, labels, scale=settings.guidance_scale, interval=settings.guidance_interval))
-
-
-def _require_same(setting: str, model: ADM, guide: NoisyImageClassifier | LabelledPredictor) -> None:
-    """Raises ConfigError, naming what differs, unless the guide knows images and noise levels as the model does."""
-    shape, image_shape, noise = model.image_shape, guide.image_shape, guide.noise
-    if image_shape[1:] != shape[1:]:
-        raise ConfigError(setting, f"its images have {image_shape[1]} pixels, this model's {shape[1]}; give one trained at {shape[1]}")
-    if image_shape[0] != shape[0]:
-        raise ConfigError(setting, f"its images have {image_shape[0]} channel(s), this model's {shape[0]}")
-    if noise is not None and not same_noise(noise, model.noise):
-        theirs, ours = (f"{n.steps} steps {'of a table' if n.betas else n.schedule}" for n in (noise, model.noise))
-        raise ConfigError(setting, f"its noise schedule is {theirs}, this model's {ours}; give one trained on the same")
+        return led_away_from(self, weaker)

@@ -131,6 +131,16 @@ class StepCoefficients(Coefficients):
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
 
 
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The noise levels sigma that a model knows."""
+
+    low: float
+    high: float
+    at: Callable[[float], Coefficients]
+    "The coefficients of a level from low to high, as numbers."
+
+
 Denoiser = Callable[[Tensor, Coefficients], Tensor]
 """The network's output for noisy images x_t (b, c, h, w) at the noise levels of the coefficients."""
 
@@ -213,6 +223,12 @@ class NoiseProcess:
     def time_of(self, sigma: float) -> float:
         """The time, from 0 to steps - 1, at which the noise level is `sigma`; the inverse of `at_time`."""
         return float(np.interp(math.log(sigma), self._log_sigmas, np.arange(self.steps)))
+
+    @property
+    def levels(self) -> Levels:
+        """From the first timestep to the last, also between two of them."""
+        low, high = (self.at_time(t).sigma for t in (0, self.steps - 1))
+        return Levels(low, high, lambda sigma: self.at_time(self.time_of(sigma)))
 
     def noised(self, x0: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """x_t, a sample of q(x_t | x_0)."""

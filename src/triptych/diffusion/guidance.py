@@ -97,9 +97,22 @@ def extrapolated(
     return denoise
 
 
-def in_terms_of(process: GaussianDiffusion, noise: NoiseConfig | None, predict: Predictor) -> Denoiser:
-    """The x_0 that a model of `noise` predicts, as a network of `process` would say it; both have the same noise schedule."""
-    return lambda x, c: process.prediction_from(predict(x, retimed(c, process.config, noise)), x, c)
+def in_terms_of(process: GaussianDiffusion, predict: Predictor) -> Denoiser:
+    """An x_0 that is predicted, as a network of `process` would say it."""
+    return lambda x, c: process.prediction_from(predict(x, c), x, c)
+
+
+def extrapolated_image(strong: Predictor, weak: Predictor, *, scale: float, interval: Interval | None = None) -> Predictor:
+    """x_0 as weak + scale * (strong - weak). At scale 1, and outside the interval, `weak` is not asked."""
+
+    def predict(x: Tensor, c: Coefficients) -> Tensor:
+        x0 = strong(x, c)
+        if scale == 1 or not within(interval, c):
+            return x0
+        other = weak(x, c)
+        return other + scale * (x0 - other)
+
+    return predict
 
 
 def retimed(c: Coefficients, config: NoiseConfig, other: NoiseConfig | None) -> Coefficients:

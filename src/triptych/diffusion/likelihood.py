@@ -25,8 +25,9 @@ from torch import Tensor
 
 from triptych.core.config import Config, config
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Denoiser, GaussianDiffusion
+from triptych.diffusion.gaussian import Levels
 from triptych.diffusion.ode import State, runge_kutta_4
+from triptych.diffusion.samplers import Predictor
 
 BIN = 2 / 255
 """Distance between neighbouring 8-bit values in [-1, 1]."""
@@ -71,24 +72,22 @@ def estimated_trace(rng: Rng, *, probes: int) -> Trace:
 
 
 @torch.no_grad()
-def log_density(
-    process: GaussianDiffusion, denoise: Denoiser, images: Float[Tensor, " b *d"], *, steps: int, trace: Trace
-) -> Float64[Tensor, " b"]:
+def log_density(predict: Predictor, levels: Levels, images: Float[Tensor, " b *d"], *, steps: int, trace: Trace) -> Float64[Tensor, " b"]:
     """log p of each of the images, in nats. No graph outlives a network call.
 
-    p is the density of y = x / sqrt(abar) at t = 0, the least noise of the process, to which the ODE takes x_{T-1} from N(0, 1).
+    p is the density of y = x / sqrt(abar) at the least noise of the levels, to which the ODE takes x from N(0, 1) at the most noise.
     The error of the fixed grid falls with the fourth power of `steps`; the estimate is as noisy as `trace` is.
     """
-    first, last = process.at_time(0), process.at_time(process.steps - 1)
-    grid = np.linspace(math.log(first.sigma), math.log(last.sigma), steps + 1).tolist()
+    first = levels.at(levels.low)
+    grid = np.linspace(math.log(levels.low), math.log(levels.high), steps + 1).tolist()
     dimensions, calls = images[0].numel(), itertools.count()
 
     def slope(state: State, log_sigma: float) -> State:
         """d x / d log sigma, and its divergence (b,), at the x of the state."""
-        c, x = process.at_time(process.time_of(math.exp(log_sigma))), state[0]
+        c, x = levels.at(math.exp(log_sigma)), state[0]
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            x0 = process.x0_from(process.split(denoise(x, c))[0], x, c).to(x.dtype)
+            x0 = predict(x, c).to(x.dtype)
             divergence = c.abar * dimensions - c.sqrt_abar * trace(x0, x, next(calls))
         return c.abar * x.detach() - c.sqrt_abar * x0.detach(), divergence
 
@@ -99,7 +98,7 @@ def log_density(
 
 
 def log_prob(
-    process: GaussianDiffusion, denoise: Denoiser, images: Float[Tensor, " b *d"], rng: Rng, *, settings: FlowODEConfig
+    predict: Predictor, levels: Levels, images: Float[Tensor, " b *d"], rng: Rng, *, settings: FlowODEConfig
 ) -> Float64[Tensor, " b"]:
     """log P of each 8-bit image in [-1, 1], in nats.
 
@@ -109,5 +108,5 @@ def log_prob(
     shape = images.shape[1:]
     within = (rng.uniform("dequantization", *shape) - 0.5) * BIN
     trace = exact_trace if settings.probes is None else estimated_trace(rng, probes=settings.probes)
-    density = log_density(process, denoise, images + within, steps=settings.steps, trace=trace)
+    density = log_density(predict, levels, images + within, steps=settings.steps, trace=trace)
     return density + math.prod(shape) * math.log(BIN)

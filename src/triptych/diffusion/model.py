@@ -11,20 +11,20 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec, labels_for_model
-from triptych.core.config import Config, config, settings_like, spelled
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, Bound, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.bounds import bound, losses
 from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
-from triptych.diffusion.guidance import extrapolated, up_to
+from triptych.diffusion.guidance import extrapolated, in_terms_of, up_to
+from triptych.diffusion.guided import Guide, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
@@ -118,14 +118,6 @@ class DiffusionConfig(ModelConfig):
         return dataclasses.replace(self, network=self.network.shrunk(), sampling=dataclasses.replace(self.sampling, steps="4"))
 
 
-@dataclass(frozen=True)
-class Guide:
-    """Who helps to sample: a classifier of noisy images, by its score, or a weaker model, by what it predicts (see guidance.py)."""
-
-    score: Score | None = None
-    weak: Denoiser | None = None
-
-
 class DiffusionModel(Model):
     """The model of a DiffusionConfig; `network` is its U-Net, `diffusion` its process."""
 
@@ -181,11 +173,9 @@ class DiffusionModel(Model):
 
     def _told(self, conditions: Conditions, rng: Rng) -> Conditions:
         """The conditions of a training step: without some of the labels, where the model learns to go without."""
-        labels = conditions[-1]
-        if labels is None or not self.training or self.config.label_dropout == 0:
+        if not self.training:
             return conditions
-        dropped = rng.uniform("label-dropout") < self.config.label_dropout
-        return (*conditions[:-1], labels.masked_fill(dropped, NO_LABEL))
+        return (*conditions[:-1], dropped_labels(conditions[-1], rng, probability=self.config.label_dropout))
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         """Records the losses (b,) for loss-aware timestep sampling."""
@@ -209,7 +199,8 @@ class DiffusionModel(Model):
         settings = settings_like(self.likelihood, settings)
         if self.config.diffusion.mean == "previous_x":
             raise ConfigError("likelihood", "got ode, but this model predicts previous_x, which has no flow between timesteps; use bound")
-        return log_prob(self.diffusion, self.denoiser(self.conditions(batch)), batch.images, rng, settings=settings)
+        predict = x0_predictor(self.diffusion, self.denoiser(self.conditions(batch)))
+        return log_prob(predict, self.diffusion.levels, batch.images, rng, settings=settings)
 
     def denoiser(self, conditions: Conditions) -> Denoiser:
         """The network, told `conditions`."""
@@ -228,30 +219,22 @@ class DiffusionModel(Model):
         process = self.diffusion
         if settings.sampler not in SOLVERS:
             process = process.respaced(respaced_timesteps(settings.steps, total=process.steps))
-        guide = guide or self._own_guide(conditions, settings)
-        denoise = self.denoiser(conditions)
-        if guide.weak is not None:
-            denoise = extrapolated(self.diffusion, denoise, guide.weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
-        return self._steps(process, denoise, guide.score, rng, settings, hook)
+        denoise, score = self.denoiser(conditions), None if guide is None else guide.score
+        weak = self._weaker(conditions, guide, settings)
+        if weak is not None:
+            denoise = extrapolated(self.diffusion, denoise, weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
+        return self._steps(process, denoise, score, rng, settings, hook)
 
-    def _own_guide(self, conditions: Conditions, settings: SamplingConfig) -> Guide:
-        """Without another model: the network itself, told no label; nothing at scale 1."""
-        if settings.guidance_scale == 1:
-            if settings.guidance_interval is not None:
-                got = spelled(settings.guidance_interval)
-                reason = f"got {got}, but nothing guides; give a guide, or a {{}} other than 1"
-                raise ConfigError("guidance_interval", reason, ["guidance_scale"])
-            return Guide()
-        if self.config.label_dropout == 0:
-            raise ConfigError(
-                "guidance_scale",
-                f"got {settings.guidance_scale}, but this model was not trained with model.label_dropout, which classifier-free guidance "
-                "needs; give a guide, or 1",
-            )
+    def _weaker(self, conditions: Conditions, guide: Guide | None, settings: SamplingConfig) -> Denoiser | None:
+        """What guides by the difference to it: the guide's model, or without a guide the network itself, told no label."""
+        if guide is not None:
+            return None if guide.weak is None else in_terms_of(self.diffusion, guide.weak)
+        if not guides_itself(settings, label_dropout=self.config.label_dropout):
+            return None
         labels = conditions[-1]
         assert labels is not None, "a model with label dropout is conditional"
         alone = self.denoiser((*conditions[:-1], torch.full_like(labels, NO_LABEL)))
-        return Guide(weak=lambda x, c: self.diffusion.split(alone(x, c))[0])
+        return lambda x, c: self.diffusion.split(alone(x, c))[0]
 
     def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
         """The images (b, c, h, w) at the end of a trajectory with these settings; `report` is told of its steps."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
 
-SamplerName = Literal["ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun"]
+SamplerName = Literal["ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun", "euler"]
 """The first two are below, the others in solvers.py."""
 Predictor = Callable[[Tensor, Coefficients], Tensor]
 """The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
@@ -73,13 +73,18 @@ def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: St
 def x0_predictor(
     process: GaussianDiffusion, denoise: Denoiser, *, hook: ImageHook | None = None, score: Score | None = None, hook_again: bool = False
 ) -> Predictor:
-    """The x_0 that the network predicts, changed by `hook` and moved along `score`; `hook_again`: then changed by `hook` once more.
+    """The x_0 that the network predicts, changed as `steered` does."""
+    return steered(lambda x, c: process.x0_from(process.split(denoise(x, c))[0], x, c), hook=hook, score=score, hook_again=hook_again)
+
+
+def steered(predictor: Predictor, *, hook: ImageHook | None = None, score: Score | None = None, hook_again: bool = False) -> Predictor:
+    """A predicted x_0, changed by `hook` and moved along `score`; `hook_again`: then changed by `hook` once more.
 
     Moving the score by g moves eps by -sqrt(1 - abar) g (Dhariwal and Nichol 2021, Eq. 14), and x_0 by (1 - abar) / sqrt(abar) g.
     """
 
     def predict(x: Tensor, c: Coefficients) -> Tensor:
-        x0 = process.x0_from(process.split(denoise(x, c))[0], x, c)
+        x0 = predictor(x, c)
         x0 = x0 if hook is None else hook(x0)
         gradient = None if score is None else score(x, c)
         if gradient is None:

@@ -1,7 +1,7 @@
 """Ways from noise to images in few network calls: solvers of the equations whose steps lie at any noise levels.
 
 "dpm++2m" and "dpm++2m-sde": DPM-Solver++(2M) of Lu et al. 2022, arXiv 2211.01095. "unipc": UniPC of Zhao et al. 2023, arXiv 2302.04867.
-"heun": Karras et al. 2022, arXiv 2206.00364, Algorithm 1 without churn.
+"heun": Karras et al. 2022, arXiv 2206.00364, Algorithm 1, and Algorithm 2 where there is churn. "euler": without its second half.
 
 All of them follow the x_0 that the network predicts, between the points of `points_of`. The last point is the least noise that the
 process knows; the step that ends there returns the x_0 predicted at it. With alpha = sqrt(abar), s = sqrt(1 - abar), lambda =
@@ -73,11 +73,11 @@ def points_of(process: NoiseProcess, *, steps: int, spacing: Spacing) -> list[Co
     return [first, *(process.at_time(process.time_of(sigma)) for sigma in sigmas[1:])]
 
 
-def noise_levels(high: float, low: float, *, steps: int, spacing: Literal["log-snr", "edm"]) -> list[float]:
-    """`steps` noise levels sigma from `high` down to `low`: evenly in log(sigma), or in sigma^(1/7) (Karras et al. 2022, Eq. 5)."""
+def noise_levels(high: float, low: float, *, steps: int, spacing: Literal["log-snr", "edm"], rho: float = RHO) -> list[float]:
+    """`steps` noise levels sigma from `high` down to `low`: evenly in log(sigma), or in sigma^(1/rho) (Karras et al. 2022, Eq. 5)."""
     if spacing == "log-snr":
         return np.exp(np.linspace(math.log(high), math.log(low), steps)).tolist()
-    return (np.linspace(high ** (1 / RHO), low ** (1 / RHO), steps) ** RHO).tolist()
+    return (np.linspace(high ** (1 / rho), low ** (1 / rho), steps) ** rho).tolist()
 
 
 def num_points(steps: int | str | None, *, total: int) -> int:
@@ -159,23 +159,66 @@ def _unified(x: Tensor, start: tuple[Coefficients, Tensor], end: Coefficients, o
     return end.sqrt_noise / c.sqrt_noise * x + end.sqrt_abar * mixed
 
 
-def heun(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], noise: Callable[[int], Tensor]) -> Iterator[Step]:
-    """The steps of Heun's method in x / sqrt(abar) over sigma (Karras et al. 2022, Algorithm 1) from x (b, c, h, w), without noise.
+@dataclass(frozen=True)
+class Churn:
+    """Noise that is added before a step and removed by it (Karras et al. 2022, Algorithm 2)."""
 
-    Two network calls each, one in the last, and one in those that begin above sigma = 80: they are Euler's, for the trapezoid
-    magnifies an error of x_0 at the end of the step by the quotient of the two sigmas.
+    at: Callable[[float], Coefficients]
+    "The coefficients of a noise level."
+    amount: float
+    "S_churn: over all steps. Each step's share is at most sqrt(2) - 1 of its noise level."
+    low: float = 0.0
+    "S_min."
+    high: float = math.inf
+    "S_max: only noise levels from low to high are churned."
+    deviation: float = 1.0
+    "S_noise: of the noise that is added, a little above 1 where the network removes too much."
+
+    def added(self, x: Tensor, c: Coefficients, *, steps: int, noise: Callable[[], Tensor]) -> tuple[Tensor, Coefficients]:
+        """x (b, c, h, w) with more noise, and its noise level."""
+        gamma = min(self.amount / steps, math.sqrt(2) - 1) if self.low <= c.sigma <= self.high else 0.0
+        if gamma == 0:
+            return x, c
+        raised = self.at(c.sigma * (1 + gamma))
+        more = math.sqrt(raised.sigma**2 - c.sigma**2) * self.deviation
+        return (x / c.sqrt_abar + more * noise()) * raised.sqrt_abar, raised
+
+
+def heun(
+    predict: Predictor,
+    x: Tensor,
+    *,
+    points: Sequence[Coefficients],
+    noise: Callable[[int], Tensor],
+    churn: Churn | None = None,
+    euler_above: float = LARGEST_SIGMA,
+) -> Iterator[Step]:
+    """The steps of Heun's method in x / sqrt(abar) over sigma (Karras et al. 2022, Algorithms 1 and 2) from x (b, c, h, w).
+
+    Two network calls each, one in the last, and one in those that begin above `euler_above`: they are Euler's, for the trapezoid
+    magnifies an error of x_0 at the end of the step by the quotient of the two sigmas. There is no noise but that of `churn`.
     """
-    for c, following in pairwise(points):
-        x0, scaled = predict(x, c), x / c.sqrt_abar
+    for i, (c, following) in enumerate(zip(points, [*points[1:], None], strict=True)):
+        euler = c.sigma > euler_above
+        if churn is not None:
+            x, c = churn.added(x, c, steps=len(points), noise=partial(noise, i))
+        x0 = predict(x, c)
+        if following is None:
+            yield Step(x0, x0)
+            return
+        scaled = x / c.sqrt_abar
         change = following.sigma - c.sigma
         slope = (scaled - x0) / c.sigma
         ahead = scaled + change * slope
-        if c.sigma <= LARGEST_SIGMA:
+        if not euler:
             there = (ahead - predict(ahead * following.sqrt_abar, following)) / following.sigma
             ahead = scaled + change * (slope + there) / 2
         x = ahead * following.sqrt_abar
         yield Step(x, x0)
-    yield _last(predict, x, points)
+
+
+euler = partial(heun, euler_above=0.0)
+"""Euler's method in x / sqrt(abar) over sigma, one network call each: DDIM at any noise levels."""
 
 
 SOLVERS: dict[str, Solver] = {
@@ -183,5 +226,6 @@ SOLVERS: dict[str, Solver] = {
     "dpm++2m-sde": Solver(partial(dpm_solver_2m, tau=1), order=2, spacing="log-snr"),
     "unipc": Solver(unipc, order=UNIPC_ORDER + 1, spacing="log-snr"),
     "heun": Solver(heun, order=2, spacing="edm", calls=2),
+    "euler": Solver(euler, order=1, spacing="edm"),
 }
 """By the name of the setting `sampler`."""
