@@ -59,8 +59,8 @@ class Updater:
             buffers: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
             self._module = DistributedDataParallel(module, find_unused_parameters=partial, **buffers)
         self._layout_checked = False
-        self.stepped = False
-        "Whether the last step was taken; False after an overflow of fp16."
+        self.stepped = True
+        "Whether the last step was taken; False after an overflow of fp16. True before the first, which may come late (`Model.turns`)."
 
     def require_gradients(self, wanted: bool) -> None:
         """Switches the gradients of its parameters on or off."""

@@ -238,15 +238,15 @@ class GAN(Model, Averaged):
         """The terms of the phase; in evaluation mode, of the generator, its `distances` alone: scores there mean nothing."""
         if phase.name == GENERATOR:
             if not self.training:
-                return _terms(self.distances(batch, rng), {}, first_alone=True)
-            return _terms(self.generator_terms(batch, rng), self.weights)
+                return weighted_terms(self.distances(batch, rng), {}, first_alone=True)
+            return weighted_terms(self.generator_terms(batch, rng), self.weights)
         lazy = phase.name == PENALTY
         with torch.no_grad(), frozen_statistics(self.generator):
             contests = self.penalised_contests(batch, rng) if lazy else self.contests(batch, rng)
         if lazy:
-            return _terms(self._penalty_terms(contests), {})
+            return weighted_terms(self._penalty_terms(contests), {})
         terms, signs = self._discriminator_terms(contests)
-        losses = _terms(terms | self.discriminator_extras(contests, rng), self.weights)
+        losses = weighted_terms(terms | self.discriminator_extras(contests, rng), self.weights)
         return losses if self.ada is None else self._with_signs(losses, signs, self.ada)
 
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
@@ -362,7 +362,7 @@ class GAN(Model, Averaged):
         rescale_average(average, divided)
 
 
-def _terms(terms: Mapping[str, Tensor], weights: Mapping[str, float], *, first_alone: bool = False) -> LossTerms:
+def weighted_terms(terms: Mapping[str, Tensor], weights: Mapping[str, float | Tensor], *, first_alone: bool = False) -> LossTerms:
     """The weighted sum of the terms, or the first of them alone; each goes to the log as it is."""
     weighted = [weights.get(name, 1.0) * term for name, term in terms.items()]
     logged = {name: term.detach() for name, term in terms.items()}

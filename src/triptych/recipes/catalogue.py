@@ -28,6 +28,7 @@ HEADINGS = {
     "diffusion": "diffusion",
     "classifiers": "diffusion, classifiers",
     "upsamplers": "diffusion, super-resolution",
+    "autoencoders": "autoencoders",
 }
 """What the recipes of a module are listed under, in this order; other modules follow, under their names."""
 

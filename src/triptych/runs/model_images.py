@@ -1,8 +1,8 @@
 """The images that a run makes, numbered from 0 and made when they are asked for: what is measured of it.
 
-A sampler draws them; a translator makes them of held-out inputs, an upsampler of held-out images that were made small. They are made in
-chunks that begin at multiples of their length and are always whole: so an image is the same to the last bit in whatever process it is made,
-and whatever number of images is asked for.
+A sampler draws them; a translator makes them of held-out inputs, an upsampler of held-out images that were made small, an encoder of
+held-out images by way of their latents. They are made in chunks that begin at multiples of their length and are always whole: so an image
+is the same to the last bit in whatever process it is made, and whatever number of images is asked for.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from triptych.core.batch import DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.images import nearest_uint8
-from triptych.core.model import Example, Report, Sampler, Translator, Upsampler
+from triptych.core.model import Encoder, Example, Report, Sampler, Translator, Upsampler
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
 from triptych.engine.run_directory import RunDirectory
+from triptych.runs.encoding import require_encoder
 from triptych.runs.given.data_images import Spread, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided
+from triptych.runs.reconstructing import Reconstruction
 from triptych.runs.sampling import Request, draw, label_list, require_sampler
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.translating import Translation, check_styles, require_translator
@@ -167,19 +169,21 @@ def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     model = run.outline
     if run.spec.channels not in (1, 3) or run.spec.frames is not None:
         raise ConfigError("model", f"{type(model).__name__} makes no single grey or RGB images, and others are not measured")
-    for protocol, maker in ((Translator, TranslationMaker), (Upsampler, UpsamplingMaker), (Sampler, SampleMaker)):
+    for protocol, maker in _MAKERS:
         if isinstance(model, protocol):
             return maker(run, request)
     raise makes_none(model)
 
 
 def settings_of(run: StoredRun) -> Config:
-    """The default settings of the run's sampler, or of its translations. Raises ConfigError for a run that makes no images."""
+    """The default settings of the run's sampler, of its translations or its encoder. Raises ConfigError for a run that makes no images."""
     model = run.outline
     if isinstance(model, Translator):
         return model.translation
     if isinstance(model, Sampler | Upsampler):
         return model.sampling
+    if isinstance(model, Encoder):
+        return model.encoding
     raise makes_none(model)
 
 
@@ -269,6 +273,41 @@ class UpsamplingMaker(Maker):
         )
 
 
+class ReconstructionMaker(Maker):
+    """Held-out images, encoded and decoded."""
+
+    has_truth = True
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        super().__init__(run, request)
+        why = "this run's model encodes held-out images, and decodes them"
+        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with"), why)
+        self.settings = request.settings or require_encoder(run.outline).encoding
+        self._images, self._split = held_out(reopened(run.config.data, run.spec))
+        self.most = len(self._images)
+
+    def _further(self) -> dict[str, Any]:
+        return {"inputs": self._split}
+
+    def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
+        images, chunk = Spread(self._images, count), self._chunk(opened.world.device)
+
+        def originals(items: Sequence[int]) -> np.ndarray:
+            return images.batch(np.minimum(items, count - 1)).images
+
+        wanted = Reconstruction(count, self.request.seed, None, self.settings, opened.loading.precision, load=originals)
+        return ModelImages(
+            lambda part: draw(opened.model, wanted, part, opened.world.device, report),
+            count=count,
+            size=self.size,
+            channels=self.channels,
+            chunk=chunk,
+            identity=self.identity(count, origin=opened.origin, precision=opened.loading.precision),
+            truth=originals,
+            any_range=True,
+        )
+
+
 class TranslationMaker(Maker):
     """Translations of held-out inputs, one or several of each."""
 
@@ -337,3 +376,12 @@ def held_out(data: Data) -> tuple[ImageSet, str]:
 def _sources(images: ImageSet, settings: Config) -> int:
     """How many images can be translated: of two domains those of the one that a translation begins in, each once."""
     return len(images.domains[1 - target_domain(settings)] if isinstance(images, UnpairedImages) else images)
+
+
+_MAKERS: tuple[tuple[type, type[Maker]], ...] = (
+    (Translator, TranslationMaker),
+    (Upsampler, UpsamplingMaker),
+    (Sampler, SampleMaker),
+    (Encoder, ReconstructionMaker),
+)
+"""How a model makes images, by what it is; the first that fits counts."""

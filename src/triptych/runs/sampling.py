@@ -27,6 +27,7 @@ from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges, steps_within
 
+_COLUMNS = 16  # of pictures with several kinds of images
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
 
@@ -92,6 +93,10 @@ class Request:
         """The labels of these indices (b,), where there are labels."""
         return None if self.labels is None else torch.from_numpy(self.labels[part.start : part.stop]).to(device)
 
+    def levels(self, images: Tensor) -> Tensor:
+        """What is kept of images (b, c, h, w): uint8 (b, h, w, c)."""
+        return to_uint8(images)
+
 
 def label_list(num_classes: int | None, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
     """A label for each of `count` images of a model with so many classes: `given` in turn (numbers or names); None: all classes in turn.
@@ -135,7 +140,7 @@ def require_sampler(model: nn.Module) -> Sampler:
 def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
     """The images of these indices, one batch: uint8 (b, h, w, c)."""
     with evaluating(model), autocast(request.precision, device=device):
-        return to_uint8(request.images(model, part, device, report)).numpy()
+        return request.levels(request.images(model, part, device, report)).numpy()
 
 
 def drawing(model: nn.Module, request: Request, *, batch_size: int, device: torch.device, origin: Mapping[str, Any] | None = None) -> Work:
@@ -218,3 +223,17 @@ def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> N
         columns = period if 5 <= period <= 20 else None
     picture = grid(samples.images, columns=columns)
     save_picture(enlarge(picture, max(1, round(_GRID_CELL / samples.images.shape[1]))), path)
+
+
+def write_kinds(path: Path, kinds: Sequence[np.ndarray]) -> None:
+    """Writes a picture of images of several kinds, uint8 (n, h, w, c) each: a row of each kind in turn, white after the last image."""
+    count = len(kinds[0])
+    columns = min(count, _COLUMNS)
+    shown = [_row(kind, start, columns) for start in range(0, count, columns) for kind in kinds]
+    write_grid(path, Samples(np.concatenate(shown), None), columns=columns)
+
+
+def _row(images: np.ndarray, start: int, columns: int) -> np.ndarray:
+    """`columns` images from `start` on, white ones after the last."""
+    row = images[start : start + columns]
+    return np.concatenate((row, np.full((columns - len(row), *row.shape[1:]), 255, dtype=np.uint8)))

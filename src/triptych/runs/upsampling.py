@@ -26,10 +26,8 @@ from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import open_squares
 from triptych.runs.given.small_images import Load, SmallImages
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Request, Samples, check_output, drawn, require_sampler, write_grid
+from triptych.runs.sampling import Request, Samples, check_output, drawn, require_sampler, write_kinds
 from triptych.runs.stored import StoredRun
-
-_COLUMNS = 16  # of the grids during training
 
 
 def upsample(
@@ -129,14 +127,6 @@ def upsampled_grid(model: nn.Module, data: Data, *, count: int, precision: str) 
     enlarged = small[:, nearest_pixel][:, :, nearest_pixel]
 
     def write(path: Path, made: np.ndarray) -> None:
-        columns = min(count, _COLUMNS)
-        shown = [_row(kind, start, columns) for start in range(0, count, columns) for kind in (enlarged, made, originals)]
-        write_grid(path, Samples(np.concatenate(shown), None), columns=columns)
+        write_kinds(path, (enlarged, made, originals))
 
     return request, write
-
-
-def _row(images: np.ndarray, start: int, columns: int) -> np.ndarray:
-    """`columns` images from `start` on, white ones after the last."""
-    row = images[start : start + columns]
-    return np.concatenate((row, np.full((columns - len(row), *row.shape[1:]), 255, dtype=np.uint8)))
