@@ -325,3 +325,14 @@ def test_a_run_shows_and_measures_reconstructions(tmp_path: Path):
     spread = held_out.batch(np.arange(6) * len(held_out) // 6).images
     assert pictures.truth is not None and np.array_equal(pictures.truth(range(6)), spread)
     assert np.abs(pictures.images(range(6)) - reconstructed(spread)).max() <= 1
+
+
+def test_averages_follow_the_weights_before_the_discriminator_has_joined(tmp_path: Path):
+    config = RunConfig(
+        model=KLAutoencoderConfig(network=NETWORK, discriminator=PATCHES, perceptual_weight=0.0, adversarial_start=1_000),
+        data=DataConfig(source="digits", image_size=8, flip=False, workers=0),
+        train=TrainConfig(total_images=16, batch_size=8, sample_count=0, ema_rates=(0.0,), ema_warmup=False, validate_images=0),
+    )
+    run = train(config, tmp_path / "run", device="cpu")
+    averaged, raw = run.tensors(weights="ema-0.0"), run.tensors(weights="raw")
+    assert all(torch.equal(tensor, raw[name]) for name, tensor in averaged.items() if name.startswith("generator."))
