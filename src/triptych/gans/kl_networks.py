@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, Self
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -245,6 +244,6 @@ class KLNetworks(nn.Module):
         return self.decoded(posterior.at(noise)), posterior
 
     @property
-    def last_weight(self) -> torch.nn.Parameter:
+    def last_weight(self) -> Tensor:
         """The weight of the decoder's last convolution."""
         return self.decoder.conv_out.weight
