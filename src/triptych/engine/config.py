@@ -204,10 +204,10 @@ class OptimConfig(Config):
     "Added to the denominator."
     weight_decay: float = 0.0
     "Decoupled in adamw, added to the gradient in adam and adamax, the part of each weight that a step takes away in adamax-glow."
-    schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
-    "After warm-up: constant, or down along a line or half a cosine, or by a factor every so many images."
+    schedule: Literal["constant", "linear", "cosine", "step", "inverse-sqrt"] = "constant"
+    "After warm-up: constant, or down along a line or half a cosine, by a factor every so many images, or as 1 / sqrt(images seen)."
     decay_start: int = 0
-    "linear, cosine: images seen (or epochs) where the rate begins to fall."
+    "linear, cosine, inverse-sqrt: images seen (or epochs) where the rate begins to fall (EDM2's reference batches times the batch size)."
     decay_end: int | None = None
     "linear, cosine: images seen (or epochs) where it stops falling; None: train.total_images."
     decay_to: float = 0.0
@@ -239,6 +239,7 @@ class OptimConfig(Config):
         self.require(self.decay_start >= 0, "decay_start", "0 or more")
         self.require(self.decay_end is None or self.decay_end > self.decay_start, "decay_end", "more than decay_start, or nothing")
         self.require(0 <= self.decay_to <= 1, "decay_to", "0 to 1")
+        self.require(self.decay_start >= 1 or self.schedule != "inverse-sqrt", "decay_start", "at least 1 with schedule inverse-sqrt")
         self.require(self.decay_every is None or self.decay_every >= 1, "decay_every", "at least 1")
         self.require(self.decay_every is not None or self.schedule != "step", "decay_every", "a number of images with schedule step")
         self.require(0 < self.decay_factor <= 1, "decay_factor", "above 0 and at most 1")

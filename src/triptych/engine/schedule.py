@@ -40,12 +40,14 @@ def scheduled_rate(rate: float, optim: OptimConfig, progress: TrainingProgress) 
 
     Warm-up: proportional to the images seen when the step is done, over `optim.warmup` images. Then constant; or a line or half a cosine
     from 1 at decay_start to decay_to at decay_end (the end of the run where that is None); or decay_factor to the power of the whole
-    decay_every that are over.
+    decay_every that are over; or 1 / sqrt(images seen / decay_start) from decay_start on (Karras et al. 2024, of EDM2).
     """
     images_seen, total_images = progress.images_seen, progress.total_images
     if optim.schedule == "step":
         assert optim.decay_every is not None, "OptimConfig refuses it"
         rate *= optim.decay_factor ** (images_seen // optim.decay_every)
+    elif optim.schedule == "inverse-sqrt":
+        rate /= math.sqrt(max(images_seen / optim.decay_start, 1.0))
     elif optim.schedule != "constant":
         start, end = optim.decay_start, optim.decay_end or total_images
         done = min(max(images_seen - start, 0) / max(end - start, 1), 1.0)
