@@ -173,8 +173,8 @@ class EDM2UNet(nn.Module):
         self.emb_noise = UnitLinear(widths[0], self.embedding)
         self.emb_label = None if num_labels is None else UnitLinear(num_labels, self.embedding)
         skips: list[int] = []
-        self.enc = nn.ModuleDict(self._encoder(widths, skips))
-        self.dec = nn.ModuleDict(self._decoder(widths, skips))
+        self.enc = nn.ModuleDict(dict(self._encoder(widths, skips)))
+        self.dec = nn.ModuleDict(dict(self._decoder(widths, skips)))
         self.out_conv = UnitConv2d(widths[0], channels, 3)
         self.out_gain = nn.Parameter(torch.zeros([]))
         self.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue] (missing in its overloads)
