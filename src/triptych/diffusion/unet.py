@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
@@ -23,6 +22,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
 from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged
+from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged
 
 # 64 to 512: guided-diffusion; 32: improved-diffusion; the smaller ones end at 4 or 7 pixels likewise.
@@ -257,10 +257,8 @@ class UNetEncoder(nn.Module):
         return outputs, self._run(self.middle_block, h, None, embedding, rng)
 
     def _run(self, stage: nn.Module, x: Tensor, skip: Tensor | None, embedding: Tensor, rng: Rng | None) -> Tensor:
-        if self.config.checkpoint and torch.is_grad_enabled():
-            # Nothing inside draws from a global generator: the masks are recomputed from rng.
-            return checkpoint(stage, x, skip, embedding, rng, use_reentrant=False, preserve_rng_state=False)
-        return stage(x, skip, embedding, rng)
+        # Nothing inside draws from a global generator: the masks are recomputed from rng.
+        return recomputed(stage, x, skip, embedding, rng, when=self.config.checkpoint)
 
 
 class UNet(UNetEncoder):

@@ -38,6 +38,7 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.nn.convolution import Conv2d
 from triptych.nn.filters import BINOMIAL, downsampled, kernel_of, upsampled
 from triptych.nn.precision import stage_precision, widened
+from triptych.nn.recomputing import recomputed_twice
 from triptych.nn.rectifier import leaky_rectifier
 
 _SLOPE = 0.2  # of leaky ReLU below 0
@@ -47,6 +48,8 @@ _BLOCK_GAIN = math.sqrt(2 / (1 + _SLOPE**2))  # keeps the variance through a lea
 @config
 class R3GANNetworkConfig(Config):
     """The generator or the discriminator."""
+
+    changeable: ClassVar = frozenset(("checkpoint",))
 
     widths: tuple[int, ...] = (768, 768, 768, 768)
     "Channels at each resolution, the lowest first; each is twice the one before it. The published networks begin at 4x4 pixels."
@@ -58,6 +61,8 @@ class R3GANNetworkConfig(Config):
     "Channels of each group of the 3x3 convolutions."
     half_stages: int = 3
     "So many of the highest resolutions may be computed in half precision, where train.precision says so; the others are in float32."
+    checkpoint: bool = False
+    "Recompute the blocks in the backward pass: half the memory for their features, for a third more time, under penalties for twice the time."
 
     def validate(self) -> None:
         self.require(len(self.widths) > 0 and min(self.widths) >= 1, "widths", "positive whole numbers")
@@ -140,7 +145,7 @@ class UpStage(nn.Module):
         self.may_be_half, self.raised = half, lower is not None
         self.register_buffer("kernel", _kernel(), persistent=False)
         self.transition = None if lower in (None, width) else _pointwise(lower, width)
-        self.blocks = _blocks(width, settings)
+        self.blocks = ResidualBlocks(width, settings)
 
     def forward(self, features: Float[Tensor, "b l _ _"]) -> Float[Tensor, "b c h w"]:
         with stage_precision(features, half=self.may_be_half) as x:
@@ -158,7 +163,7 @@ class DownStage(nn.Module):
         super().__init__()
         self.may_be_half, self.lowered = half, lower is not None
         self.register_buffer("kernel", _kernel(), persistent=False)
-        self.blocks = _blocks(width, settings)
+        self.blocks = ResidualBlocks(width, settings)
         self.transition = None if lower in (None, width) else _pointwise(width, lower)
 
     def forward(self, features: Float[Tensor, "b c h w"]) -> Float[Tensor, "b l _ _"]:
@@ -173,8 +178,18 @@ def _kernel() -> Tensor:
     return kernel_of(BINOMIAL, device=torch.device("cpu"))  # it is not saved with a run, so it is there before the weights are
 
 
-def _blocks(width: int, settings: R3GANNetworkConfig) -> nn.Sequential:
-    return nn.Sequential(*(ResidualBlock(width, settings) for _ in range(settings.num_blocks)))
+class ResidualBlocks(nn.Sequential):
+    """One after the other, with checkpoints between them where the settings say so."""
+
+    def __init__(self, width: int, settings: R3GANNetworkConfig) -> None:
+        super().__init__(*(ResidualBlock(width, settings) for _ in range(settings.num_blocks)))
+        self.checkpoint = settings.checkpoint
+
+    def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        x = input
+        for block in self:
+            x = recomputed_twice(block, x, when=self.checkpoint)
+        return x
 
 
 def _stages(kind: Callable[..., nn.Module], settings: R3GANNetworkConfig) -> list[nn.Module]:

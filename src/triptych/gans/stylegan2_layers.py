@@ -36,6 +36,8 @@ _LEAST_HALF = 8  # the resolution below which all is float32
 class StyleGAN2NetworkConfig(Config):
     """What both networks have."""
 
+    changeable: ClassVar = frozenset(("checkpoint",))
+
     base_channels: int = 32_768
     "Channels at a resolution are this divided by it, at most `max_channels`."
     max_channels: int = 512
@@ -48,6 +50,8 @@ class StyleGAN2NetworkConfig(Config):
     "How many of the highest resolutions follow `train.precision`; the others stay float32."
     conv_clamp: float | None = None
     "Features are clipped to plus and minus this (256 in StyleGAN2-ADA, for half precision); None: they are not."
+    checkpoint: bool = False
+    "Recompute each resolution in the backward pass: a sixth to a fifth less memory for features, for about half more time."
 
     def validate(self) -> None:
         for name in ("base_channels", "max_channels", "mapping_layers"):
@@ -69,7 +73,7 @@ class StyleGAN2NetworkConfig(Config):
 class StyleGAN2GeneratorConfig(StyleGAN2NetworkConfig):
     """The generator: from z by the mapping network to w, and from w to the image."""
 
-    changeable: ClassVar = frozenset(("modulation",))
+    changeable: ClassVar = frozenset(("checkpoint", "modulation"))
 
     style_dims: int = 512
     "Numbers of w, and width of the mapping network."

@@ -29,6 +29,7 @@ from triptych.gans.stylegan2_layers import (
 from triptych.nn.convolution import convolution
 from triptych.nn.filters import BINOMIAL, downsampled_convolution, kernel_of, upsampled
 from triptych.nn.precision import stage_precision, widened
+from triptych.nn.recomputing import recomputed, recomputed_twice
 from triptych.nn.rectifier import leaky_rectifier
 
 # The generator ----------------------------------------------------------------------------------------------------------
@@ -105,7 +106,6 @@ class SynthesisBlock(nn.Module):
         image: Float[Tensor, "b c _ _"] | None,
         ws: Float[Tensor, "b n s"],
         noise: Sequence[Tensor] | None,
-        *,
         by_weights: bool,
     ) -> tuple[Float[Tensor, "b _ h h"], Float[Tensor, "b c h h"]]:
         """The features, and the image so far. `ws`: of each of its convolutions and of torgb; `noise`: of the convolutions."""
@@ -125,6 +125,7 @@ class SynthesisNetwork(nn.Module):
     def __init__(self, settings: StyleGAN2GeneratorConfig, *, size: int, image_channels: int) -> None:
         super().__init__()
         self.modulation: Modulation = settings.modulation
+        self.checkpoint = settings.checkpoint
         self.resolutions = [2**power for power in range(2, size.bit_length())]
         for resolution in self.resolutions:
             block = SynthesisBlock(settings, resolution=resolution, size=size, image_channels=image_channels)
@@ -147,7 +148,7 @@ class SynthesisNetwork(nn.Module):
             assert isinstance(block, SynthesisBlock)
             behind = first + block.num_layers
             drawn = None if noise is None else noise[first:behind]
-            x, image = block(x, image, ws[:, first : behind + 1], drawn, by_weights=by_weights)
+            x, image = recomputed(block, x, image, ws[:, first : behind + 1], drawn, by_weights, when=self.checkpoint)
             first = behind
         assert image is not None, "there is at least one resolution"
         return image
@@ -282,6 +283,7 @@ class StyleGAN2Discriminator(nn.Module):
 
     def __init__(self, settings: StyleGAN2DiscriminatorConfig, *, num_classes: int | None, size: int, image_channels: int) -> None:
         super().__init__()
+        self.checkpoint = settings.checkpoint
         self.resolutions = [2**power for power in range(size.bit_length() - 1, 2, -1)]
         for resolution in self.resolutions:
             block = DiscriminatorBlock(settings, resolution=resolution, size=size, image_channels=image_channels)
@@ -296,7 +298,7 @@ class StyleGAN2Discriminator(nn.Module):
         """A score (b, 1) for each image; with classes the product of its features with those of its label, / sqrt(their number)."""
         x = images
         for resolution in self.resolutions:
-            x = self.get_submodule(f"b{resolution}")(x)
+            x = recomputed_twice(self.get_submodule(f"b{resolution}"), x, when=self.checkpoint)
         with stage_precision(x, half=False) as x:
             x = self.b4(x)
             if self.mapping is not None:

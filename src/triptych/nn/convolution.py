@@ -99,8 +99,8 @@ class _Kernel(Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, rest: tuple[Tensor, torch.Size, _Geometry]) -> Tensor:
-        ctx.x, shape, ctx.geometry = rest
-        ctx.save_for_backward(weight)
+        x, shape, ctx.geometry = rest
+        ctx.save_for_backward(weight, x)  # x with its own graph
         ctx.set_materialize_grads(False)
         return weight.new_zeros(()).expand(shape)
 
@@ -108,8 +108,8 @@ class _Kernel(Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         if gradient is None:
             return None, None
-        (weight,) = ctx.saved_tensors
-        return _Weight.apply(ctx.x, gradient, weight.detach(), ctx.geometry), None
+        weight, x = ctx.saved_tensors
+        return _Weight.apply(x, gradient, weight.detach(), ctx.geometry), None
 
 
 class _Input(Function):
