@@ -62,7 +62,7 @@ class R3GANNetworkConfig(Config):
     half_stages: int = 3
     "So many of the highest resolutions may be computed in half precision, where train.precision says so; the others are in float32."
     checkpoint: bool = False
-    "Recompute the blocks in the backward pass: half the memory for their features, for a third more time, under penalties for twice the time."
+    "Recompute the blocks in the backward pass: half the memory for features, for a third more time, with penalties for twice the time."
 
     def validate(self) -> None:
         self.require(len(self.widths) > 0 and min(self.widths) >= 1, "widths", "positive whole numbers")
