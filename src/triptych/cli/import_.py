@@ -19,7 +19,7 @@ USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema 
 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
 whose FILE is a .pt; glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables;
-nvidia, whose FILE is a .pkl of StyleGAN2 or R3GAN, of which nothing is run;
+nvidia, whose FILE is a .pkl of StyleGAN2 or R3GAN, of which nothing is run; diffusers, whose FILE is the folder of an AutoencoderKL;
 or imaginaire, whose YAML file says it all (without a checkpoint the run has its settings alone, and is to be trained).
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 
@@ -34,7 +34,8 @@ A file that they published is known by its name, or by the shapes of its tensors
 example: triptych import guided-diffusion 256x256_diffusion.pt --run runs/adm256
          triptych import glow abl-1x1-aff/logs/model_best_loss.ckpt --run runs/glow
          triptych import imaginaire base128_bs4.yaml spade.pt --run runs/spade
-         triptych import nvidia ffhq.pkl --run runs/faces"""
+         triptych import nvidia ffhq.pkl --run runs/faces
+         triptych import diffusers ./sd-vae --run runs/sd-vae"""
 _NAMES = ("run", "flags", "ema", "ema-rate", "data", "processes")
 
 

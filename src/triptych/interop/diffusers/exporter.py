@@ -1,4 +1,4 @@
-"""A diffusion model as a folder of the library diffusers: https://github.com/huggingface/diffusers.
+"""A diffusion model as a folder of the library diffusers: https://github.com/huggingface/diffusers. For autoencoders see `autoencoder`.
 
 `UNet2DModel.from_pretrained(folder, subfolder="unet")` loads the network, `DDPMPipeline.from_pretrained(folder)` draws from it where it
 is told no class. diffusers is not needed to write one. Its blocks hold a level each: residual blocks, their attention, and what changes
@@ -7,20 +7,16 @@ the resolution after them; the scheduler has the diffusion.
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
-from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
 from triptych.core.model import Model
 from triptych.diffusion.adm import ADM
 from triptych.diffusion.blocks import SelfAttention, split_rows
@@ -28,9 +24,11 @@ from triptych.diffusion.gaussian import RESCALED_TO, GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.norm import NUM_GROUPS
 from triptych.diffusion.unet import UNet
+from triptych.gans.kl_autoencoder import KLAutoencoderConfig
+from triptych.interop.diffusers import autoencoder
+from triptych.interop.diffusers.folder import VERSION, write_folder
 from triptych.interop.programs import Exported, ExportRequest
 
-_VERSION = "0.34.0"  # whose configurations these are; later versions read them too
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
 _SCHEDULER, _INDEX = "scheduler/scheduler_config.json", "model_index.json"
 _RESIDUAL = {
@@ -69,6 +67,8 @@ class DiffusersModel:
 
 def exported(request: ExportRequest) -> Exported:
     """Writes the folder; an earlier export is replaced. Raises as `programs.exported` does."""
+    if isinstance(request.config, KLAutoencoderConfig):
+        return autoencoder.exported(request)
     layout = to_diffusers(request.load(), drop_variance=request.drop_variance)
     write_diffusers(layout, request.out)
     return Exported((request.out,), None, tuple(layout.notes))
@@ -88,7 +88,7 @@ def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel
     if drop_variance:
         half = len(tensors["conv_out.bias"]) // 2
         tensors |= {name: tensors[name][:half].clone() for name in ("conv_out.weight", "conv_out.bias")}
-    head = {"_diffusers_version": _VERSION}
+    head = {"_diffusers_version": VERSION}
     index = {"_class_name": "DDPMPipeline", **head, "scheduler": ["diffusers", "DDPMScheduler"], "unet": ["diffusers", "UNet2DModel"]}
     rescaled = diffusion.time_unit != 1
     return DiffusersModel(
@@ -102,32 +102,8 @@ def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel
 
 def write_diffusers(layout: DiffusersModel, folder: Path) -> None:
     """Writes the folder, whole or not at all; an earlier export is replaced, and ConfigError raised where other files are in the way."""
-    if folder.name in ("", ".."):
-        raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
-    if folder.exists() and not _is_export(folder):
-        raise ConfigError("out", f"{folder} is there and is no earlier export; choose another, or remove it")
-    temporary = temporary_path(folder)
-    sweep(folder.parent)
-    try:
-        for part in ("unet", "scheduler"):
-            (temporary / part).mkdir(parents=True)
-        documents = {_UNET: layout.unet, _SCHEDULER: layout.scheduler, _INDEX: layout.index}
-        for name, document in documents.items():
-            if document is not None:
-                write_text(temporary / name, json.dumps(document, indent=2) + "\n")
-        with whole(temporary / _WEIGHTS) as file:
-            save_file(layout.tensors, file, metadata={"format": "pt"})
-        replace_folder(temporary, folder, aside=temporary_path(folder))
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _is_export(folder: Path) -> bool:
-    """Whether the folder holds an export and nothing else, or nothing."""
-    if not folder.is_dir():
-        return False
-    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    return files <= {_UNET, _SCHEDULER, _INDEX, _WEIGHTS} and (_UNET in files or not any(folder.iterdir()))
+    documents = {_UNET: layout.unet, _SCHEDULER: layout.scheduler} | ({} if layout.index is None else {_INDEX: layout.index})
+    write_folder(folder, documents, {_WEIGHTS: layout.tensors}, known=(_UNET, _SCHEDULER, _INDEX, _WEIGHTS), head=_UNET)
 
 
 def _refused(model: ADM, *, drop_variance: bool) -> Iterator[str]:

@@ -1,0 +1,52 @@
+"""Folders in diffusers' layout: configurations as JSON, weights as safetensors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from triptych.core.errors import ConfigError
+from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
+
+VERSION = "0.34.0"
+"""Of diffusers, whose configurations these are; later versions read them too."""
+
+
+def write_folder(
+    folder: Path, documents: Mapping[str, dict[str, Any]], weights: Mapping[str, Mapping[str, Tensor]], *, known: Collection[str], head: str
+) -> None:
+    """Writes JSON documents and tensors by the names of their files, whole or not at all; an earlier export is replaced.
+
+    `known`: the files that an export may have; `head`: the one that it always has. Raises ConfigError where other files are in the way.
+    """
+    if folder.name in ("", ".."):
+        raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
+    if folder.exists() and not _is_export(folder, known, head):
+        raise ConfigError("out", f"{folder} is there and is no earlier export; choose another, or remove it")
+    temporary = temporary_path(folder)
+    sweep(folder.parent)
+    try:
+        for name in (*documents, *weights):
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+        for name, document in documents.items():
+            write_text(temporary / name, json.dumps(document, indent=2) + "\n")
+        for name, tensors in weights.items():
+            with whole(temporary / name) as file:
+                save_file(dict(tensors), file, metadata={"format": "pt"})
+        replace_folder(temporary, folder, aside=temporary_path(folder))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _is_export(folder: Path, known: Collection[str], head: str) -> bool:
+    """Whether the folder holds an export and nothing else, or nothing."""
+    if not folder.is_dir():
+        return False
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return files <= set(known) and (head in files or not any(folder.iterdir()))
