@@ -121,7 +121,7 @@ def translate_takes(rest: list[str]) -> None:
 
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
-    if options.program not in ("imaginaire", "nvidia"):
+    if options.program not in ("imaginaire", "nvidia", "diffusers"):
         parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
 
 
