@@ -79,7 +79,14 @@ def configuration(few: Path, *, steered: bool, seed: int, images: int, gamma: fl
     recipe, every = load_recipe("stylegan2-digits"), images // LOOKS
     assert isinstance(recipe.model, StyleGAN2Config)
     ada = replace(recipe.model.ada, target=TARGET) if steered else replace(recipe.model.ada, target=None, p=1e-9)
-    looks = {"checkpoint_every": every, "keep_every": every, "sample_every": every, "sample_count": 60}
+    looks = {
+        "checkpoint_every": every,
+        "keep_every": every,
+        "sample_every": every,
+        "sample_count": 60,
+        "evaluate_every": None,
+        "best_by": "validation",
+    }
     return replace(
         recipe,
         model=replace(recipe.model, ada=ada, penalty=replace(recipe.model.penalty, r1_gamma=gamma)),

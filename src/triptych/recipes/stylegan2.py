@@ -21,6 +21,7 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.stylegan2 import PathConfig, StyleGAN2Config
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.recipes.config import RunConfig
+from triptych.recipes.watching import watched, watched_cheaply
 
 _ADA = ADAConfig(target=0.6)
 
@@ -45,7 +46,7 @@ def stylegan2_photos64() -> RunConfig:
     --model.class-conditional learns them.
     """
     recipe = _auto(64)
-    train = replace(recipe.train, total_images=5_000_000, checkpoint_every=100_000, sample_every=100_000)
+    train = replace(recipe.train, total_images=5_000_000, checkpoint_every=100_000, sample_every=100_000, evaluate_every=100_000)
     return replace(recipe, data=DataConfig(image_size=64), train=train)
 
 
@@ -171,14 +172,16 @@ def _published(
             ada=_ADA,
         ),
         data=DataConfig(image_size=image_size, flip=flip),
-        train=TrainConfig(
-            total_images=millions * 1_000_000,
-            batch_size=batch_size,
-            precision="bf16",
-            ema_rates=(),
-            averages=(AverageConfig(half_life=half_life, ramp_up=ramp_up),),
-            checkpoint_every=200_000,
-            sample_every=200_000,
+        train=watched(
+            TrainConfig(
+                total_images=millions * 1_000_000,
+                batch_size=batch_size,
+                precision="bf16",
+                ema_rates=(),
+                averages=(AverageConfig(half_life=half_life, ramp_up=ramp_up),),
+                checkpoint_every=200_000,
+                sample_every=200_000,
+            )
         ),
         optim=_lazy(rate),
         log=LogConfig(every=100 * batch_size),
@@ -199,15 +202,17 @@ def _small(data: DataConfig, *, images: int) -> RunConfig:
             ada=replace(_ADA, x_flip=0.0, rotation_90=0.0, rotation=0.0, hue_rotation=0.0, saturation=0.0, images=50_000),
         ),
         data=data,
-        train=TrainConfig(
-            total_images=images,
-            batch_size=32,
-            precision="auto",
-            compile="off",
-            ema_rates=(),
-            averages=(AverageConfig(half_life=5_000, ramp_up=0.05),),
-            checkpoint_every=images // 10,
-            sample_every=images // 10,
+        train=watched_cheaply(
+            TrainConfig(
+                total_images=images,
+                batch_size=32,
+                precision="auto",
+                compile="off",
+                ema_rates=(),
+                averages=(AverageConfig(half_life=5_000, ramp_up=0.05),),
+                checkpoint_every=images // 10,
+                sample_every=images // 10,
+            )
         ),
         optim=_lazy(0.0025),
         log=LogConfig(every=3_200),

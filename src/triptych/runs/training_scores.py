@@ -18,7 +18,7 @@ from triptych.engine.metric_log import read_metrics
 from triptych.engine.progress import Watch
 from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
-from triptych.evaluation.feature_space import OR_NAMED, Embedder, default_space, open_space
+from triptych.evaluation.feature_space import OR_NAMED, WITHOUT_FILE, Embedder, any_space, default_space, open_space
 from triptych.evaluation.near_equal import near_equal_share, reduced
 from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.spread import MOST
@@ -38,6 +38,7 @@ from triptych.runs.stored import Opened, StoredRun
 
 SETTINGS = SetMetricConfig(kid_subsets=10)  # a hundred would take longer than the samples
 LOWER_IS_BETTER = frozenset(("frechet", "fid", "sfid", "kid", "copies", "lpips"))
+_ANY = "any"
 _SMALL = Look(("small",), "small", lambda items, images: {"small": reduced(images)})
 
 
@@ -46,7 +47,7 @@ class TrainingScores:
 
     def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
         """Raises ConfigError, DataError or CheckpointError, naming the setting, for what can never be measured; no image is read yet."""
-        self._world, self._directory = world, directory
+        self._world, self._directory, self._space = world, directory, config.train.evaluate_features
         with _named_as_in_training():
             self._names = _checked(config.train)
             self._made = _Made(_Trained(model, spec, config, directory, world), config.train)
@@ -83,8 +84,10 @@ class TrainingScores:
         return [] if self._reference is None else [f"against {len(self._reference)} {self._reference.name.partition(' of ')[0]}"]
 
     def describe(self) -> str:
-        """What is measured, for the log."""
-        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}"
+        """What is measured, for the log, and what a user lacks for more."""
+        lacking = self._space == _ANY and self._embedder is not None and self._embedder.name == WITHOUT_FILE
+        advice = '; pip install "triptych[features]" brings a network that has learned' if lacking else ""
+        return f"evaluations: {', '.join([*self._names, NEAR_EQUAL, SPREAD])}; {self._how()}{advice}"
 
     def prepare(self, progress: Watch) -> None:
         """Looks at the reference, unless the cache has what an earlier look found; `progress` is told of its images."""
@@ -149,7 +152,11 @@ def _checked(train: TrainConfig) -> list[str]:
 
 
 def _space(train: TrainConfig) -> str:
-    return train.evaluate_features or (INCEPTION if FID in train.evaluate_metrics else default_space())
+    if train.evaluate_features not in (None, _ANY):
+        return train.evaluate_features
+    if FID in train.evaluate_metrics:
+        return INCEPTION
+    return default_space() if train.evaluate_features is None else any_space()
 
 
 def _reference(made: _Made, real: SplitPictures, names: Sequence[str]) -> _Remembered | None:
