@@ -22,8 +22,8 @@ from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.stylegan2 import PathConfig, StyleGAN2, StyleGAN2Config, StyleGAN2Sampling
 from triptych.gans.stylegan2_layers import FullyConnected, MappingNetwork, StyleGAN2GeneratorConfig, modulated_convolution
-from triptych.gans.stylegan2_networks import DiscriminatorLayer, SynthesisLayer, group_deviation
-from triptych.nn.filters import kernel_of, upsampled_convolution
+from triptych.gans.stylegan2_networks import DiscriminatorLayer, SynthesisLayer, ToRGB, group_deviation
+from triptych.nn.filters import kernel_of, upsampled, upsampled_convolution
 from triptych.recipes.catalogue import load_recipe
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -131,6 +131,35 @@ def test_equalised_layers() -> None:
     y = F.conv2d(image, layer.weight / math.sqrt(36), layer.bias, padding=1)
     expected = torch.where(y > 0, y, 0.2 * y).clamp(-math.sqrt(0.5), math.sqrt(0.5))  # sqrt(2) sqrt(1/2) = 1
     torch.testing.assert_close(layer(image), expected)
+    layer.gain, layer.limit = 0.3, None
+    y = 0.3 * F.conv2d(image, layer.weight / math.sqrt(36), layer.bias, padding=1)
+    torch.testing.assert_close(layer(image), torch.where(y > 0, y, 0.2 * y))
+
+
+def test_the_image_of_features_is_modulated_alone() -> None:
+    """sum over i of s_i w_i x_i / sqrt(number of i), and the bias, clipped."""
+    torch.manual_seed(0)
+    layer = ToRGB(StyleGAN2GeneratorConfig(style_dims=6, conv_clamp=1.5), 4, image_channels=3)
+    torch.nn.init.normal_(layer.bias)
+    x, w = numbers(2, 4, 8, 8), numbers(2, 6)
+    styles = w @ layer.affine.weight.T / math.sqrt(6) + layer.affine.bias
+    expected = torch.einsum("oi,bi,bihw->bohw", layer.weight[:, :, 0, 0], styles, x) / math.sqrt(4) + layer.bias[:, None, None]
+    assert expected.abs().max() > 1.5
+    for by_weights in (False, True):
+        torch.testing.assert_close(layer(x, w, by_weights=by_weights), expected.clamp(-1.5, 1.5))
+
+
+def test_each_layer_has_its_style() -> None:
+    """The image of a resolution has the style of the next one's first convolution, and is doubled by the filter to be added."""
+    synthesis = made().generator.synthesis
+    ws, noise = numbers(2, 4, 6), [numbers(2, 1, side, side, seed=side) for side in synthesis.sides]
+    four, eight = (synthesis.get_submodule(name) for name in ("b4", "b8"))
+    x = four.conv1(four.const.expand(2, -1, -1, -1), ws[:, 0], noise[0], by_weights=False)  # type: ignore[union-attr]
+    image = four.torgb(x, ws[:, 1], by_weights=False)  # type: ignore[operator]
+    x = eight.conv0(x, ws[:, 1], noise[1], by_weights=False)  # type: ignore[operator]
+    x = eight.conv1(x, ws[:, 2], noise[2], by_weights=False)  # type: ignore[operator]
+    image = upsampled(image, kernel_of((1.0, 3.0, 3.0, 1.0))) + eight.torgb(x, ws[:, 3], by_weights=False)  # type: ignore[operator]
+    torch.testing.assert_close(synthesis(ws, noise), image)
 
 
 def test_mapping() -> None:
@@ -260,6 +289,7 @@ def test_a_residual_block_and_a_plain_one() -> None:
     block, x = model.discriminator.b8, numbers(2, 3, 8, 8)
     y = block.fromrgb(x)
     torch.testing.assert_close(block(x), block.skip(y) + block.conv1(block.conv0(y)))
+    assert block.skip.gain == pytest.approx(math.sqrt(0.5)), "the sum has the variance of one"
     plain = made(discriminator=replace(StyleGAN2Config().discriminator.shrunk(), architecture="plain")).discriminator.b8
     assert plain.skip is None and plain.conv1.gain == pytest.approx(math.sqrt(2)) and block.conv1.gain == pytest.approx(1)
 
