@@ -75,7 +75,16 @@ def test_command(
         assert main([verb, *rest]) == 0
         assert "--train.total-images" in capsys.readouterr().out
     elif "--help" not in rest:
-        TAKEN[verb](rest)
+        if verb == "sample" and (recipe := recipe_of(page, rest[0])) is not None:
+            sample.configure(rest[0], rest[1:], sampling=load_recipe(recipe).model.sampling)  # type: ignore[attr-defined]
+        else:
+            TAKEN[verb](rest)
+
+
+def recipe_of(page: Path, run: str) -> str | None:
+    """The recipe that a command of the page trains this run by, where it says so."""
+    trained = [command[2] for command in commands(page) if command[:2] == ["triptych", "train"] and run in command[3:]]
+    return next((name for name in trained if name in recipes() and hasattr(load_recipe(name).model, "sampling")), None)
 
 
 def train_takes(rest: list[str]) -> None:

@@ -35,11 +35,11 @@ def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return [_with_ramps(value, change) for value in document] if isinstance(document, list) else document
 
 
-_STRENGTHS = {"r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate"}
+_STRENGTHS = {"r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate", "eps", "dropout", "p", "warmup_images"}
 
 
 def _without_strengths(document: Any) -> Any:
-    """The document of a configuration without how strong its penalties, averages and steps are, and whether images are mirrored."""
+    """The document of a configuration without the strengths of penalties, averages, steps and dropout, and without mirrored images."""
     if isinstance(document, dict):
         parts = {name: value == 0 if name in _STRENGTHS else _without_strengths(value) for name, value in document.items()}
         return {name: value for name, value in parts.items() if name != "flip"}

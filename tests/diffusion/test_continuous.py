@@ -96,7 +96,7 @@ def test_the_published_sampler(churn: dict[str, float]) -> None:
         n,
         churn=settings.churn,
         low=settings.churn_min,
-        high=settings.churn_max,
+        high=settings.highest_churned,
         deviation=settings.churn_noise,
     )
     torch.testing.assert_close(found, expected.clamp(-1, 1), atol=1e-9, rtol=0)

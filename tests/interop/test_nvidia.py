@@ -105,7 +105,7 @@ def test_names_and_shapes_of_published_networks(case: str) -> None:
     with without_weights():
         ours = seeded_build(model, spec, seed=0)
     for part, network_, count in zip(PARTS, networks, published.counts, strict=True):
-        partners = family.given(part_of(ours.state_dict(), part), part=part, config=model)
+        partners = family.given(part_of(ours.state_dict(), part), part=part, config=model, spec=spec)
         wanted, found = (
             {key: tuple(tensor.shape) for key, tensor in tensors.items() if not key.endswith(CONSTANTS)}
             for tensors in (network_.tensors, partners)
@@ -181,8 +181,8 @@ def trained(case: str, *, seed: int) -> Model:
 
 def named(model: Model, case: str, part: Any) -> dict[str, Tensor]:
     """A network's tensors under the original's names."""
-    kind, config, _ = SMALL[case]
-    return FAMILIES[kind].given(part_of(model.state_dict(), part), part=part, config=config)
+    kind, config, spec = SMALL[case]
+    return FAMILIES[kind].given(part_of(model.state_dict(), part), part=part, config=config, spec=spec)
 
 
 def tensors_of(model: Model, case: str, part: Any) -> dict[str, Tensor]:
@@ -385,7 +385,6 @@ def test_other_filters(kernel: Tensor) -> None:
 @pytest.mark.parametrize(
     ("tensor", "name", "kind"),
     [
-        ("model.map_layer0.weight", "ema", "EDM"),
         ("unet.emb_fourier.freqs", "ema", "EDM2"),
         ("synthesis.input.freqs", "G_ema", "StyleGAN3"),
     ],
@@ -395,7 +394,7 @@ def test_networks_that_no_model_takes(tensor: str, name: str, kind: str, tmp_pat
         path = write_pickle(tmp_path / "x.pkl", {name: network("Precond", {tensor: torch.ones(2)}, settings={})})
     assert main(["import", "nvidia", str(path), "--run", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of StyleGAN2 and R3GAN are taken" in said
+    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of StyleGAN2, R3GAN and EDM are taken" in said
 
 
 @pytest.mark.parametrize("content", [{}, [], {"G_ema": None}, {"optimizer": {"state": {}}}, 3])

@@ -102,7 +102,18 @@ def test_only_a_long_warmup_is_warned_of():
 
 
 @pytest.mark.parametrize(
-    "name", ["adm-photos64", "adm-digits", "adm-mnist", "glow-digits", "glow-mnist", "classifier-digits", "upsample-digits"]
+    "name",
+    [
+        "adm-photos64",
+        "edm-photos64",
+        "edm-digits",
+        "adm-digits",
+        "adm-mnist",
+        "glow-digits",
+        "glow-mnist",
+        "classifier-digits",
+        "upsample-digits",
+    ],
 )
 def test_on_few_images_of_ones_own_the_learning_rate_reaches_its_value(name):
     recipe = load_recipe(name).updated({"train": {"total_images": 1_200, "batch_size": 20}, "optim": {"schedule": "constant"}})

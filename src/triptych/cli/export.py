@@ -14,7 +14,7 @@ from triptych.runs.loading import WeightsChoice
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
 
 Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder (of diffusion models and
-autoencoders); or nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2 or R3GAN.
+autoencoders); or nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN or EDM.
 
   triptych export RUN --help    list all options
 

@@ -19,7 +19,7 @@ USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema 
 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
 whose FILE is a .pt; glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables;
-nvidia, whose FILE is a .pkl of StyleGAN2 or R3GAN, of which nothing is run; diffusers, whose FILE is the folder of an AutoencoderKL;
+nvidia, whose FILE is a .pkl of StyleGAN2, R3GAN or EDM, of which nothing is run; diffusers, whose FILE is the folder of an AutoencoderKL;
 or imaginaire, whose YAML file says it all (without a checkpoint the run has its settings alone, and is to be trained).
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 

@@ -56,8 +56,8 @@ class LevelSamplingConfig(Config):
     "S_churn of the stochastic sampler: noise that is added over all steps, and removed by them; 0: none."
     churn_min: float = 0.0
     "S_min: noise is added at levels from here"
-    churn_max: float = math.inf
-    "S_max: to here."
+    churn_max: float | None = None
+    "S_max: to here; None: to the first."
     churn_noise: float = 1.0
     "S_noise: deviation of the noise that is added."
     clip: bool = False
@@ -75,11 +75,16 @@ class LevelSamplingConfig(Config):
         self.require(
             self.churn == 0 or self.sampler in ("heun", "euler"), "churn", f"0 with sampler {self.sampler}; heun and euler have it"
         )
-        self.require(0 <= self.churn_min <= self.churn_max, "churn_min", "0 or more, and at most churn_max")
+        self.require(0 <= self.churn_min <= self.highest_churned, "churn_min", "0 or more, and at most churn_max")
         self.require(0 < self.churn_noise < math.inf, "churn_noise", "a positive number")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
+
+    @property
+    def highest_churned(self) -> float:
+        """The largest noise level at which noise is added."""
+        return math.inf if self.churn_max is None else self.churn_max
 
     def points(self) -> list[Coefficients]:
         """The coefficients of the noise levels, from the first to the last."""
@@ -228,7 +233,7 @@ class ContinuousModel(Model):
 
         steps = SOLVERS[settings.sampler].steps
         if settings.sampler in ("heun", "euler"):
-            churn = Churn(level, settings.churn, settings.churn_min, settings.churn_max, settings.churn_noise)
+            churn = Churn(level, settings.churn, settings.churn_min, settings.highest_churned, settings.churn_noise)
             steps = partial(heun, churn=churn, euler_above=math.inf) if settings.sampler == "heun" else partial(euler, churn=churn)
         return steps(predict, x, points=points, noise=noise)
 

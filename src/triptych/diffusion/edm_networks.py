@@ -135,6 +135,8 @@ class ADMUNetConfig(UNetConfig, EDMNetworkConfig):
     "Base width."
     num_res_blocks: int = 3
     "Residual blocks of each level (one more in a decoder)."
+    channel_mult: tuple[float, ...] | None = (1, 2, 3, 4)
+    "Width of each level as a multiple of num_channels; None: the table of ADM, by image size."
     attention_resolutions: tuple[int, ...] = (32, 16, 8)
     "Image sizes, in pixels, of the levels with attention (the middle always has it)."
     num_head_channels: int | None = 64

@@ -1,4 +1,4 @@
-"""Runs as state dicts with NVIDIA's names of tensors: the generator's, the discriminator's beside it, and what builds the networks."""
+"""Runs as state dicts with NVIDIA's names of tensors, one file for each network, and what builds the networks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from triptych.core.errors import ConfigError
 from triptych.core.files import whole, write_text
 from triptych.core.weight_files import write_weights
-from triptych.interop.nvidia.families import FAMILIES
-from triptych.interop.nvidia.family import PARTS, State, part_of
+from triptych.interop.nvidia.families import FAMILIES, KNOWN
+from triptych.interop.nvidia.family import State, part_of
 from triptych.interop.programs import Exported, ExportRequest
 
 
@@ -23,20 +23,21 @@ def exported(request: ExportRequest) -> Exported:
     family = next((family for family in FAMILIES.values() if isinstance(request.config, family.config)), None)
     if family is None:
         kind = type(request.config).__name__.removesuffix("Config")
-        raise ConfigError("to", f"NVIDIA's names are those of {' and '.join(FAMILIES)}; this run is of {kind}")
+        raise ConfigError("to", f"NVIDIA's names are those of {KNOWN}; this run is of {kind}")
     if out.suffix not in (".pt", ".safetensors"):
         raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt or .safetensors")
-    discriminator, beside = out.with_stem(f"{out.stem}-discriminator"), out.with_suffix(".json")
-    for path in (out, discriminator):
+    paths, beside = (out, *(out.with_stem(f"{out.stem}-{part}") for part in family.parts[1:])), out.with_suffix(".json")
+    for path in paths:
         if path.exists() and not beside.exists():
             raise ConfigError(
                 "out", f"{path} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it"
             )
+    settings = family.built_with(request.config, request.spec)
     state = request.load().state_dict()
-    for part, path in zip(PARTS, (out, discriminator), strict=True):
-        _write(family.given(part_of(state, part), part=part, config=request.config), path)
-    write_text(beside, json.dumps(family.built_with(request.config, request.spec), indent=2) + "\n")
-    return Exported((out, discriminator, beside), None, family.notes)
+    for part, path in zip(family.parts, paths, strict=True):
+        _write(family.given(part_of(state, part), part=part, config=request.config, spec=request.spec), path)
+    write_text(beside, json.dumps(settings, indent=2) + "\n")
+    return Exported((*paths, beside), None, family.notes)
 
 
 def _write(state: State, path: Path) -> None:

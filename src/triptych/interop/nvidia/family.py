@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec
@@ -18,7 +19,7 @@ from triptych.nn.filters import BINOMIAL
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 
-Part = Literal["generator", "discriminator"]
+Part = Literal["generator", "discriminator", "network"]
 PARTS: tuple[Part, ...] = ("generator", "discriminator")
 State = dict[str, Tensor]
 
@@ -33,32 +34,48 @@ class Family:
     "Its settings that tensors show; the others, which are about training, are a recipe's."
     read: Callable[[Network, Network | None], tuple[ModelConfig, DataSpec]]
     "The model that a generator and a discriminator are of (None: the file has none), and its images. Raises CheckpointError, ConfigError."
-    original_name: Callable[[str, Part, ModelConfig], str]
+    original_name: Callable[[str, Part, ModelConfig, DataSpec], str]
     "The original's name of a tensor of ours, both without the network's own."
     constants: str
-    "The end of the names of tensors that are not learned: kernels of 1 3 3 1, the filter of all resampling."
+    "The end of the names of tensors that are not learned: kernels of the filter of all resampling."
     built_with: Callable[[ModelConfig, DataSpec], dict[Part, dict[str, Any]]]
     "What the original's networks have to be built with."
     notes: tuple[str, ...]
     "What the user of an export has to know."
+    parts: tuple[Part, ...] = PARTS
+    "The model's networks, that which makes images first."
+    taps: Callable[[ModelConfig], tuple[float, ...]] = lambda config: BINOMIAL
+    "Of the filter of all resampling."
+    to_original: Callable[[str, Tensor, ModelConfig], Tensor] = lambda name, tensor, config: tensor
+    "A tensor of ours, by our name, in the original's layout."
+    to_ours: Callable[[str, Tensor, ModelConfig], Tensor] = lambda name, tensor, config: tensor
+    "The way back."
 
-    def taken(self, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig) -> State:
+    def taken(self, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig, spec: DataSpec) -> State:
         """A network's tensors under our names, of our dtypes, without constants. `ours`: the names, shapes and dtypes that are expected.
 
         Raises CheckpointError that names, as the original does, the first tensor that is missing, too many or of another shape, or that
         holds other values than it may.
         """
-        names = {name: self.original_name(name, part, config) for name in ours}
+        names = {name: self.original_name(name, part, config, spec) for name in ours}
         names = {name: original for name, original in names.items() if not original.endswith(self.constants)}
         learned = {name: tensor for name, tensor in theirs.items() if not name.endswith(self.constants)}
-        check_fit({original: ours[name] for name, original in names.items()}, learned)
+        check_fit({original: self.to_original(name, ours[name], config) for name, original in names.items()}, learned)
         for name in theirs.keys() - learned.keys():
-            check_filter(name, theirs[name], BINOMIAL)
-        return {name: learned[original].to(ours[name].dtype, copy=True).contiguous() for name, original in names.items()}
+            check_filter(name, theirs[name], self.taps(config))
+        return {
+            name: self.to_ours(name, learned[original].to(ours[name].dtype, copy=True), config).contiguous()
+            for name, original in names.items()
+        }
 
-    def given(self, ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig) -> State:
+    def given(self, ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig, spec: DataSpec) -> State:
         """A network's tensors under the original's names; they are copied and made contiguous."""
-        return {self.original_name(name, part, config): tensor.detach().clone().contiguous() for name, tensor in ours.items()}
+        return {
+            self.original_name(name, part, config, spec): self.to_original(name, tensor.detach(), config).clone(
+                memory_format=torch.contiguous_format
+            )
+            for name, tensor in ours.items()
+        }
 
     def run(self, model: ModelConfig, spec: DataSpec) -> tuple[RunConfig, str | None]:
         """A run of the model with the settings of training of the recipe that is most like it, and that recipe's name if it is the same."""

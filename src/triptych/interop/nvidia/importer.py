@@ -13,7 +13,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import ModelConfig, seeded_build
 from triptych.core.outline import without_weights
-from triptych.interop.nvidia.families import FAMILIES
+from triptych.interop.nvidia.families import FAMILIES, KNOWN
 from triptych.interop.nvidia.family import Family, Part, State, part_of
 from triptych.interop.nvidia.snapshots import AVERAGES, LICENCES, Snapshot, read_snapshot
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
@@ -31,8 +31,7 @@ def imported(request: ImportRequest) -> ImportedRun:
     with about_file(request.file):
         if snapshot.kind not in FAMILIES:
             raise CheckpointError(
-                f"is a network of {snapshot.kind} ({snapshot.maker.class_name}), which no model here takes; "
-                f"those of {' and '.join(FAMILIES)} are taken"
+                f"is a network of {snapshot.kind} ({snapshot.maker.class_name}), which no model here takes; those of {KNOWN} are taken"
             )
         made = _run(snapshot, FAMILIES[snapshot.kind])
     licence = LICENCES[snapshot.kind]
@@ -66,22 +65,23 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     def taken(name: str, part: Part) -> State:
         """A network of the file under the names of our model's state."""
         try:
-            found = family.taken(networks[name].tensors, part_of(expected, part), part=part, config=config.model)
+            found = family.taken(networks[name].tensors, part_of(expected, part), part=part, config=config.model, spec=spec)
         except CheckpointError as error:
             raise CheckpointError(f"{name}: {error}") from None
         return {f"{part}.{key}": tensor for key, tensor in found.items()}
 
-    averaged = next((name for name in AVERAGES if name in networks), None)
-    state = taken("G" if "G" in networks else snapshot.maker_name, "generator")
-    if "D" in networks:
-        state |= taken("D", "discriminator")
-    else:
-        notes.append("it has no discriminator, which begins anew")
+    averaged, maker = next((name for name in AVERAGES if name in networks), None), family.parts[0]
+    state = taken("G" if "G" in networks else snapshot.maker_name, maker)
+    if "discriminator" in family.parts:
+        if "D" in networks:
+            state |= taken("D", "discriminator")
+        else:
+            notes.append("it has no discriminator, which begins anew")
     fresh = _fresh(config.model, spec)
     files = {"model": fresh | state | _augmentation(snapshot, expected, notes)}
     if averaged is not None and "G" in networks:
         stem = config.train.all_averages[0].name
-        files[stem] = {key: fresh[key] for key in expected if key.startswith("generator.")} | taken(averaged, "generator")
+        files[stem] = {key: fresh[key] for key in expected if key.startswith(f"{maker}.")} | taken(averaged, maker)
         notes.append(f"its average is the run's {stem}, and is used unless --weights raw is given")
     return _Made(config, spec, recipe, files, notes)
 

@@ -23,7 +23,7 @@ _LAYERS, _EMBEDDING = "Model.MainLayers.", "Model.EmbeddingLayer.weight"
 _MOST_STAGES = 12
 
 
-def _original_name(name: str, part: Part, config: ModelConfig) -> str:
+def _original_name(name: str, part: Part, config: ModelConfig, spec: DataSpec) -> str:
     assert isinstance(config, R3GANConfig)
     network = config.generator if part == "generator" else config.discriminator
     between, first_block = (0, 1) if part == "generator" else (network.num_blocks, 0)

@@ -84,7 +84,7 @@ def snapshot_of(content: Any) -> Snapshot:
                 return Snapshot(kind, networks)
     classes = ", ".join(sorted({network.class_name for network in networks.values()})[:4])
     what = f"networks of other classes ({classes})" if networks else "no networks"
-    raise CheckpointError(f"holds {what}; expected the G_ema of StyleGAN2 or R3GAN, as their training writes it")
+    raise CheckpointError(f"holds {what}; expected the G_ema of StyleGAN2 or R3GAN, or the ema of EDM, as their training writes it")
 
 
 def network_of(record: Record) -> Network:

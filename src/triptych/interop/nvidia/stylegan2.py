@@ -90,7 +90,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for part in (settings, *inner) if isinstance(part, Mapping) for name, value in part.items()}
 
 
-def _original_name(name: str, part: Part, config: ModelConfig) -> str:
+def _original_name(name: str, part: Part, config: ModelConfig, spec: DataSpec) -> str:
     return name
 
 
