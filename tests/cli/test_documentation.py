@@ -11,7 +11,22 @@ from typing import Any
 import pytest
 from torch.distributed.run import get_args_parser
 
-from triptych.cli import compare, data, encode, evaluate, export, glow, guided_diffusion, import_, report, sample, score, train, translate
+from triptych.cli import (
+    average,
+    compare,
+    data,
+    encode,
+    evaluate,
+    export,
+    glow,
+    guided_diffusion,
+    import_,
+    report,
+    sample,
+    score,
+    train,
+    translate,
+)
 from triptych.cli.arguments import flag_words
 from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
@@ -101,6 +116,10 @@ def sample_takes(rest: list[str]) -> None:
     assert options.out is not None
 
 
+def average_takes(rest: list[str]) -> None:
+    assert average.configure(rest[0], rest[1:]).length is not None
+
+
 def evaluate_takes(rest: list[str]) -> None:
     metrics = flag_words("--metrics", rest)
     if "--reference" in rest or (metrics and metrics != ["bits-per-dim"]):
@@ -173,6 +192,7 @@ def imaginaire_takes(rest: list[str]) -> None:
 TAKEN = {
     "train": train_takes,
     "sample": sample_takes,
+    "average": average_takes,
     "evaluate": evaluate_takes,
     "translate": translate_takes,
     "encode": encode_takes,

@@ -33,10 +33,12 @@ def test_by_default_the_settings_of_the_run(fake_runs: FakeRuns, capsys: pytest.
         "batch_size": None,
         "checkpoint": "latest",
         "weights": None,
+        "ema_length": None,
         "device": None,
         "precision": "float32",
         "guide": None,
         "guide_with": None,
+        "guide_ema_length": None,
         "out": Path("runs/toy/samples.png"),
     }
     assert capsys.readouterr().out == "64 images in runs/toy/samples.png\n"
@@ -44,7 +46,8 @@ def test_by_default_the_settings_of_the_run(fake_runs: FakeRuns, capsys: pytest.
 
 def test_every_option(fake_runs: FakeRuns) -> None:
     options = "--count 10 --seed 3 --labels 3,7,cat --steps 50 --sampler ddim --eta 0.5 --batch-size 5 --checkpoint 512000"
-    options += " --weights ema-0.999 --device cpu --precision bf16 --guide runs/judge --guide-with runs/weak --out a.npz"
+    options += " --weights ema-0.999 --device cpu --precision bf16 --guide runs/judge --guide-with runs/weak --guide-ema-length 0.2"
+    options += " --out a.npz"
     asked = sampled(fake_runs, *options.split())
     assert asked == {
         "count": 10,
@@ -54,10 +57,12 @@ def test_every_option(fake_runs: FakeRuns) -> None:
         "batch_size": 5,
         "checkpoint": "512000",
         "weights": "ema-0.999",
+        "ema_length": None,
         "device": "cpu",
         "precision": "bf16",
         "guide": "runs/judge",
         "guide_with": "runs/weak",
+        "guide_ema_length": 0.2,
         "out": Path("a.npz"),
     }
 
@@ -93,6 +98,7 @@ def test_the_images_of_an_upsampler(given: str, count: int, fake_runs: FakeRuns,
         "batch_size": None,
         "checkpoint": "latest",
         "weights": None,
+        "ema_length": None,
         "device": None,
         "precision": "float32",
         "out": Path("runs/toy/samples.png"),
@@ -128,6 +134,7 @@ NOTHING = {
     "batch_size": None,
     "checkpoint": "latest",
     "weights": None,
+    "ema_length": None,
     "device": None,
     "precision": "float32",
     "out": Path("runs/toy/samples.png"),

@@ -6,7 +6,9 @@ import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -14,6 +16,7 @@ from tests.engine.toys import Clip, Denoiser, Pair, make_loop, run, seeded
 from tests.float64 import in_float64
 from triptych.engine.distributed import _PATIENCE, failing_together, open_world
 from triptych.engine.peers import PeerError
+from triptych.engine.snapshots import save_snapshot
 
 
 @in_float64()
@@ -46,6 +49,21 @@ def train_without_warnings(folder: Path) -> None:
     warnings.simplefilter("error")
     world = open_world("cpu")
     run(make_loop(seeded(Denoiser), folder / str(world.rank), world=world, batch_size=4, total_images=8))
+
+
+@in_float64()
+def write_snapshots(folder: Path) -> None:
+    """A training with snapshots, all processes of which share the folder; each notes what it writes."""
+    world, settings = open_world("cpu"), {"batch_size": 8, "total_images": 32, "ema_lengths": (0.05, 0.2), "snapshot_every": 16}
+    loop = make_loop(seeded(Denoiser), folder, world=world, **settings)
+
+    def noted(*given: Any, images_seen: int, **named: Any) -> None:
+        (folder / f"{images_seen}-by-{world.rank}").touch()
+        save_snapshot(*given, images_seen=images_seen, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triptych.engine.loop.save_snapshot", noted)
+        run(loop)
 
 
 def keep_waiting(folder: Path) -> None:

@@ -41,7 +41,14 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_keywords_of_a_verb_are_the_settings() -> None:
     assert typing.get_type_hints(LoadingKeywords) == field_types(Loading)
     options = sample.SampleOptions(count=3, checkpoint="8", weights="raw", batch_size=2, precision="bf16", device="cpu")
-    assert options.keywords() == {"checkpoint": "8", "weights": "raw", "batch_size": 2, "precision": "bf16", "device": "cpu"}
+    assert options.keywords() == {
+        "checkpoint": "8",
+        "weights": "raw",
+        "ema_length": None,
+        "batch_size": 2,
+        "precision": "bf16",
+        "device": "cpu",
+    }
     assert Loading(**options.keywords()) == Loading(checkpoint="8", weights="raw", batch_size=2, precision="bf16", device="cpu")
 
 

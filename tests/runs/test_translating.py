@@ -158,7 +158,7 @@ def test_held_out_images_need_the_data_of_the_run(tmp_path: Path) -> None:
     document["data"]["conditions"] = ["night"]
     (tmp_path / "run/config.json").write_text(json.dumps(document))
     with pytest.raises(DataError, match="pairs: no longer the data of this run"):
-        Run(run._paths).translate(None, **CPU)
+        Run(run.paths).translate(None, **CPU)
     shutil.rmtree(tmp_path / "pairs")
     with pytest.raises(DataError, match="pairs: does not exist"):
         run.translate(None, **CPU)

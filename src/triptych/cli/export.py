@@ -11,7 +11,7 @@ from triptych.core.errors import ConfigError
 from triptych.interop.programs import Target
 from triptych.runs.loading import WeightsChoice
 
-USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME] [--drop-variance]
+USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME | --ema-length LENGTH] [--drop-variance]
 
 Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder (of diffusion models and
 autoencoders); or nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN or EDM.
@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             options.out,
             checkpoint=options.checkpoint,
             weights=options.weights,
+            ema_length=options.ema_length,
             drop_variance=options.drop_variance,
         )
     show(f"wrote {' and '.join(map(str, done.paths))}")

@@ -41,6 +41,7 @@ class Verb:
 VERBS = {
     "train": Verb("triptych.cli.train", "RECIPE [--run DIR] [settings]", "train a recipe; the same command again goes on with the run"),
     "sample": Verb("triptych.cli.sample", "RUN [--count N] [--out FILE]", "draw images from a trained run"),
+    "average": Verb("triptych.cli.average", "RUN --length LENGTH [--at IMAGES]", "weights of an average of any length, out of snapshots"),
     "translate": Verb("triptych.cli.translate", "RUN INPUT [--style IMAGES] [--out DIR]", "make images from other images or from maps"),
     "evaluate": Verb("triptych.cli.evaluate", "RUN_OR_IMAGES [--reference IMAGES] [--metrics LIST]", "measure a run, or images"),
     "import": Verb("triptych.cli.import_", "PROGRAM FILE --run DIR [--flags ...]", "make a run of another program's weights"),

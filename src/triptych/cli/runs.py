@@ -59,7 +59,7 @@ def table(listing: list[Listed], folder: Path) -> str:
 
 def page(run: Listed) -> str:
     """All that is to be said of one run."""
-    from triptych.report.listing import checkpoints, pictures
+    from triptych.report.listing import checkpoints, pictures, snapshots
 
     lines = [f"{run.root}: {run.recipe}, {_images(run)} images seen, {_size(run.size_bytes)}, last written {_date(run.written)}"]
     lines += [run.fault] if run.fault else []
@@ -70,6 +70,7 @@ def page(run: Listed) -> str:
         f"  {one.images_seen:>12,} images  {_size(one.size_bytes):>8}  {_date(one.written)}{'  best' if one.is_best else ''}"
         for one in stored
     ]
+    lines += [] if not (taken := snapshots(run.root)) else ["", f"{taken.count} snapshots of averages  {_size(taken.size_bytes)}"]
     left_out = max(0, len(drawn) - _MOST_PICTURES)
     lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
     lines += [f"  {path}" for path in drawn[left_out:]]

@@ -56,6 +56,8 @@ class SampleOptions(Loading):
     "A run, or RUN/checkpoints/N, of a classifier of noisy images that leads the sampler to the labels, by --guidance-scale; None: none."
     guide_with: str | None = None
     "A run, or RUN/checkpoints/N, of a weaker model (smaller, less trained) that the sampler is led away from, by --guidance-scale."
+    guide_ema_length: float | None = None
+    "Length of the power-function average of that run's weights (0.15); None: its first average."
     latents: str | None = None
     "Also written --from: an .npz of latents (triptych encode makes it), of which the images are made; None: they are drawn."
     pick: tuple[int, ...] | None = None
@@ -78,6 +80,8 @@ class SampleOptions(Loading):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.out is None or Path(self.out).suffix in OUTPUTS, "out", OUTPUTS_IN_WORDS)
         self.require(self.labels is None or all(self.labels), "labels", "numbers or names of classes")
+        led = self.guide is not None or self.guide_with is not None
+        self.require(self.guide_ema_length is None or led, "guide_ema_length", "nothing without --guide-with or --guide")
         for name in ("guide", "guide_with"):
             alone = self.base is None or getattr(self, name) is None
             self.require(alone, name, "none beside --base: draw with it to an .npz first, and give that as --base")
@@ -142,7 +146,8 @@ def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:
     if options.base is None:
         count = options.count or _COUNT
         with progress_bar("sampling") as progress:
-            run.sample(count, **asked, guide=options.guide, guide_with=options.guide_with, progress=progress)
+            leading = {"guide": options.guide, "guide_with": options.guide_with, "guide_ema_length": options.guide_ema_length}
+            run.sample(count, **asked, **leading, progress=progress)
         return count
     inputs = run.inputs(options.base)
     count = options.count or inputs.count

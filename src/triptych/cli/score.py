@@ -58,6 +58,8 @@ class ScoreOptions(Loading):
     "Samplers: a run of a classifier of noisy images that leads them; None: no classifier."
     guide_with: str | None = None
     "Samplers: a run of a weaker model that they are led away from; None: none."
+    guide_ema_length: float | None = None
+    "Samplers: Length of the power-function average of that run's weights (0.15); None: its first average."
     style: str | None = None
     "Translators: images whose look is taken; None: none, or drawn by the seed."
     style_each: bool = False
@@ -67,7 +69,7 @@ class ScoreOptions(Loading):
     keep_samples: str | None = None
     "A folder (a PNG each) or FILE.npz that keeps the images which the run makes; None: they are not kept."
     sweep: str | None = None
-    "A setting and its values (guidance-scale=1,2,4, weights=raw,ema-0.999, ema=0.99,0.999): one evaluation for each, in one table."
+    "A setting and its values (guidance-scale=1,2,4, weights=raw,ema-0.999, ema-length=0.05,0.1): one evaluation for each, in one table."
     out: str | None = None
     "FILE.json: the figures; None: a name in RUN/evaluations, or for sets only the terminal."
     classifier: str | None = None
@@ -110,6 +112,7 @@ def measure(images: str, options: ScoreOptions, settings: Config, progress: Watc
         labels=label_values(options.labels),
         guide=options.guide,
         guide_with=options.guide_with,
+        guide_ema_length=options.guide_ema_length,
         style=options.style,
         style_each=options.style_each,
         style_count=options.style_count,

@@ -60,15 +60,8 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
     the temporary folder is removed and the older checkpoints are as they were.
     """
     target = folder / f"{images_seen:09d}"
-    temporary = folder / f"{_TEMPORARY}{target.name}-{os.getpid()}"
     try:
-        folder.mkdir(exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        hashes = {stem + SUFFIX: _write_tensors(temporary / (stem + SUFFIX), tensors) for stem, tensors in files.items()}
-        write_state(temporary / STATE, images_seen=images_seen, files=hashes, info=info)
-        sync(temporary)
-        replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
+        write_folder(target, images_seen=images_seen, files=files, info=info)
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
             superseded = folder / f"{_SUPERSEDED}{newer:09d}"
             shutil.rmtree(superseded, ignore_errors=True)
@@ -77,9 +70,23 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mappi
         kept = [number for number in list_checkpoints(folder) if number != images_seen]
         last = f"the last good one is {checkpoint_path(folder, kept[-1])}" if kept else "there is no earlier one"
         raise CheckpointError(f"cannot write checkpoint {target}: {explain(error)}; {last}") from error
+    return target
+
+
+def write_folder(target: Path, *, images_seen: int, files: Mapping[str, Mapping[str, Tensor]], info: Mapping[str, Any]) -> None:
+    """Writes the folder of a checkpoint, in the place of another; see `save_checkpoint`. Raises OSError and SafetensorError."""
+    folder = target.parent
+    temporary = folder / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+    try:
+        folder.mkdir(exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        hashes = {stem + SUFFIX: write_tensors(temporary / (stem + SUFFIX), tensors) for stem, tensors in files.items()}
+        write_state(temporary / STATE, images_seen=images_seen, files=hashes, info=info)
+        sync(temporary)
+        replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target
 
 
 def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
@@ -144,15 +151,20 @@ def prune(folder: Path, *, keep_last: int, keep_every: int | None, best: int | N
     kept = {*numbers[-keep_last:], best}
     removed = [number for number in numbers if number not in kept and (keep_every is None or number % keep_every)]
     for number in removed:
-        path = checkpoint_path(folder, number)
-        doomed = folder / f"{_TEMPORARY}{path.name}-removed"
-        shutil.rmtree(doomed, ignore_errors=True)
-        try:
-            os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
-        except OSError as error:
-            raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
-        shutil.rmtree(doomed, ignore_errors=True)
+        remove_checkpoint(folder, number)
     return removed
+
+
+def remove_checkpoint(folder: Path, number: int) -> None:
+    """Removes the checkpoint of that number of images. Raises CheckpointError."""
+    path = checkpoint_path(folder, number)
+    doomed = folder / f"{_TEMPORARY}{path.name}-removed"
+    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        os.rename(path, doomed)  # first, so that nobody sees a half of it; `sweep` removes what remains
+    except OSError as error:
+        raise CheckpointError(f"cannot remove checkpoint {path}: {explain(error)}") from error
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def sweep(folder: Path) -> None:
@@ -168,7 +180,7 @@ def sweep(folder: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Writes one file to the disk; its SHA-256. Read back from the page cache, that takes a fifth of the time of the writing."""
     with whole(path) as temporary:  # for the permissions: safetensors makes files that their owner alone may read
         save_file(_portable(tensors), temporary)

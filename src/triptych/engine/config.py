@@ -9,16 +9,23 @@ from typing import ClassVar, Literal
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp, ends, value_at
+from triptych.engine.lengths import LENGTHS, LONGEST, SHORTEST, exponent_of, length_name
 
 
 @config
 class AverageConfig(Config):
-    """An exponential moving average of the weights, e <- r e + (1 - r) w after each iteration: by its rate r, or by its half-life."""
+    """A moving average of the weights, e <- r e + (1 - r) w after each iteration: by its rate r, by its half-life, or by its length.
+
+    One by its length is a power-function average: r = (1 - images of an iteration / t)^(gamma + 1), where t counts the images seen, those
+    of the iteration included. So its profile grows with the run.
+    """
 
     rate: float | None = None
-    "r; None: it follows from half_life."
+    "r; None: it follows from half_life or length."
     half_life: int | Ramp | None = None
     "Images over which a weight comes to count half as much: r = 0.5^(images of an iteration / half_life). A ramp: it changes with the run."
+    length: float | None = None
+    "The width of a power-function average, as a share of the images seen (sigma_rel in EDM2): 0.05 or 0.1, at most 0.288."
     ramp_up: float | None = None
     "The half-life is at most this share of the images seen (0.05 in EDM and StyleGAN2); None: it is not bounded."
     warmup: bool = False
@@ -27,26 +34,37 @@ class AverageConfig(Config):
     "Images until which the average is a copy of the weights."
 
     def validate(self) -> None:
-        self.require((self.rate is None) != (self.half_life is None), "rate", "a rate or a half_life")
+        given = [name for name in ("rate", "half_life", "length") if getattr(self, name) is not None]
+        self.require(len(given) == 1, given[0] if given else "rate", "either a rate, or a half_life, or a length")
         self.require(self.rate is None or 0 <= self.rate < 1, "rate", "from 0 to below 1")
         lives = ends(self.half_life)
         within = all(0 <= life < 2**63 for life in lives) and (not lives or lives[-1] >= 1)
         self.require(within, "half_life", "at least 1 (a ramp may start at 0) and below 2^63")
         self.require(self.ramp_up is None or (self.ramp_up > 0 and self.half_life is not None), "ramp_up", "above 0, with a half_life")
         self.require(self.start >= 0, "start", "0 or more")
+        if self.length is not None:
+            self.require(SHORTEST <= self.length <= LONGEST, "length", LENGTHS)
+            self.require(not self.warmup, "warmup", "False with a length, which starts by itself")
+            self.require(self.start == 0, "start", "0 with a length, which starts by itself")
 
     @property
     def name(self) -> str:
-        """What its file is called: ema-0.9999 by its rate, ema-500000 by its half-life in images."""
+        """What its file is called: ema-0.9999 by its rate, ema-500000 by its half-life in images, ema-length-0.1 by its length."""
+        if self.length is not None:
+            return length_name(self.length)
         return f"ema-{self.half_life.end:.0f}" if isinstance(self.half_life, Ramp) else f"ema-{self.half_life or self.rate}"
 
     @property
     def described(self) -> str:
         """What it is, in a message."""
+        if self.length is not None:
+            return f"length {self.length}"
         return f"rate {self.rate}" if self.half_life is None else f"half-life {self.name.removeprefix('ema-')} images"
 
     def rate_at(self, images_seen: int, *, images: int) -> float:
         """r of the update after the iteration of so many images that began at `images_seen`; 0: the average becomes the weights."""
+        if self.length is not None:
+            return (images_seen / (images_seen + images)) ** (exponent_of(self.length) + 1)
         updates = images_seen // images - self.start // images
         if updates < 0:
             return 0.0
@@ -91,8 +109,14 @@ class TrainConfig(Config):
     "Start each average at rate (1 + n) / (10 + n) after n steps until that reaches its own."
     ema_start: int = 0
     "Images until which the averages are copies of the weights."
+    ema_lengths: tuple[float, ...] = ()
+    "Lengths of power-function averages (EDM2 tracks 0.05,0.1), after those of ema_rates; the three settings above do not concern them."
     averages: tuple[AverageConfig, ...] = ()
-    "Further averages, after those of ema_rates: each by a rate or a half-life of its own."
+    "Further averages, after those of ema_rates and ema_lengths: each by a rate, a half-life or a length of its own."
+    snapshot_every: int | None = None
+    "Images between snapshots of the power-function averages, of which triptych average makes one of any length; None: none."
+    snapshot_precision: Literal["float32", "fp16"] = "float32"
+    "How they are stored. fp16 takes half the space, and leaves of a weight about three and a half digits."
     statistics_batches: int = 30
     "Training batches over which an average takes new statistics (of batch norm) before each use of it; 0: those of the weights."
     checkpoint_every: int | None = 500_000
@@ -133,7 +157,7 @@ class TrainConfig(Config):
     def validate(self) -> None:
         for name in ("total_images", "batch_size", "keep_last"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
-        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "validate_every", "evaluate_every"):
+        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "snapshot_every", "validate_every", "evaluate_every"):
             self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
         for name in ("sample_count", "validate_images", "profile_steps", "ema_start", "statistics_batches"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
@@ -148,17 +172,21 @@ class TrainConfig(Config):
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
         self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
         self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")
+        self.require(all(SHORTEST <= length <= LONGEST for length in self.ema_lengths), "ema_lengths", LENGTHS)
         names = [average.name for average in self.all_averages]
         if len(set(names)) < len(names):
-            raise ConfigError("averages", f"got {', '.join(names)}, expected rates and half-lives that differ")
+            raise ConfigError("averages", f"got {', '.join(names)}, expected averages that differ")
+        powers = any(average.length is not None for average in self.all_averages)
+        self.require(self.snapshot_every is None or powers, "snapshot_every", "nothing without averages by length (ema_lengths 0.05,0.1)")
         self.require(self.loss_scale_floor > 0, "loss_scale_floor", "a positive number")
         self.require(self.loss_scale >= self.loss_scale_floor, "loss_scale", "at least loss_scale_floor")
         self.require(self.loss_scale_growth >= 0, "loss_scale_growth", "0 or more")
 
     @property
     def all_averages(self) -> tuple[AverageConfig, ...]:
-        """Those of `ema_rates`, then `averages`; the first one is used for samples and validation."""
-        return (*(AverageConfig(rate=rate, warmup=self.ema_warmup, start=self.ema_start) for rate in self.ema_rates), *self.averages)
+        """Those of `ema_rates`, of `ema_lengths`, then `averages`; the first one is used for samples and validation."""
+        by_rate = (AverageConfig(rate=rate, warmup=self.ema_warmup, start=self.ema_start) for rate in self.ema_rates)
+        return (*by_rate, *(AverageConfig(length=length) for length in self.ema_lengths), *self.averages)
 
 
 @config

@@ -1,4 +1,4 @@
-"""Exponential moving averages of the weights: e <- r e + (1 - r) w after each iteration.
+"""Moving averages of the weights: e <- r e + (1 - r) w after each iteration.
 
 A model may name effective values for some parameters (`Averaged.effective`). A weight that spectral norm divides is averaged as it
 is applied: the average of quotients is not the quotient of averages.
@@ -27,6 +27,8 @@ class Average:
 
     def __init__(self, model: Model, settings: AverageConfig) -> None:
         self.settings = settings
+        self.begun = 0
+        "Images seen when it began, at the weights of then."
         live = averaged_state(model)
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
         learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
@@ -49,6 +51,11 @@ class Average:
             self.tensors[name].copy_(self._live[name])
         if self._model is not None:
             self._model.recompute_buffers(self.tensors)
+
+    @property
+    def learned(self) -> frozenset[str]:
+        """The names of those of its tensors that are averaged; the others are copies."""
+        return frozenset(self._sources)
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:

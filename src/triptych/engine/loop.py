@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
@@ -36,6 +37,7 @@ from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.schedule import refuse_impossible, step_settings
 from triptych.engine.signals import StopRequest
+from triptych.engine.snapshots import give_up_after, late, save_snapshot
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.updater import Updater
 
@@ -93,8 +95,10 @@ class Loop:
                 updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
         for average in self.averages:
             stored = checkpoint.files.get(average.settings.name)
+            average.begun = checkpoint.images_seen
             if stored is not None:
                 average.load(stored)
+                average.begun = checkpoint.info.get("begun", {}).get(average.settings.name, 0)
             elif imported:
                 self._say(f"the average of {average.settings.described} starts at the imported weights")
             else:
@@ -116,21 +120,26 @@ class Loop:
             for average in self.averages:
                 self._estimate(average)
             files = self._tensors()
-            fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
-            if fault is not None:  # no loss has seen the weights of the last step yet
-                raise RunError(
-                    f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; "
-                    "a lower --optim.learning-rate or --optim.clip-norm may help"
-                )
+            self._require_finite(files)
             if self.world.is_main:
                 scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
                 info = {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
+                info |= late(self.averages)
                 self.directory.require()
                 save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=info)
             self._saved_at = self.images_seen
         if self.world.is_main:
             best = None if self.best is None else int(self.best["images"])
             prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
+
+    def _require_finite(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Raises RunError in all processes where weights are not finite: no loss has seen those of the last step yet."""
+        fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
+        if fault is not None:
+            raise RunError(
+                f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; "
+                "a lower --optim.learning-rate or --optim.clip-norm may help"
+            )
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
         """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training."""
@@ -153,6 +162,9 @@ class Loop:
         stopped = False
         agreement = Agreement(self.world)
         self.model.train()
+        if self.world.is_main:
+            for folder in (self.directory.snapshots, *self.directory.averages.glob("*")):
+                give_up_after(folder, self.images_seen)
         try:
             self._catch_up()
             stopped = self._train(agreement)
@@ -198,8 +210,9 @@ class Loop:
             carried = self._step(turn.phase, batch, replace(progress, step=steps[name]))
             slices[turn.slice] = replace(batch, inputs={**batch.inputs, **carried}) if carried else batch
             steps[name] += 1
-        if all(updater.stepped for updater in self.updaters.values()):
-            for average in self.averages:
+        stepped = all(updater.stepped for updater in self.updaters.values())
+        for average in self.averages:
+            if stepped or average.settings.length is not None:  # the profile of one by length goes by the images seen
                 average.update(self.images_seen, images=self.drawn)
         self.images_seen += self.drawn
 
@@ -248,6 +261,8 @@ class Loop:
         if drawing and self.world.is_main:
             for ending in self.callables.grids:  # of a past that was given up: what is not there when the run goes on is drawn
                 self._grid_path(ending).unlink(missing_ok=True)
+        if self._passed(train.snapshot_every, before):
+            self._snapshot()  # before the checkpoint: where a run goes on, all that fell due until then are there
         validating = not stopped and self._due(train.validate_every, before)
         improved = validating and self._validate()
         saved = improved or overdue or stopped or self._due(train.checkpoint_every, before)
@@ -265,8 +280,20 @@ class Loop:
 
     def _due(self, every: int | None, before: int) -> bool:
         """Whether a multiple of `every` lies between `before` and the images seen, or the run has ended."""
-        ended = self.images_seen >= self.train.total_images
-        return ended or (every is not None and self.images_seen // every > before // every)
+        return self.images_seen >= self.train.total_images or self._passed(every, before)
+
+    def _passed(self, every: int | None, before: int) -> bool:
+        return every is not None and self.images_seen // every > before // every
+
+    @patiently("writing a snapshot")
+    def _snapshot(self) -> None:
+        """Writes a snapshot of the averages by length. All processes call it; the main one writes."""
+        self._check()
+        self._require_finite({average.settings.name: average.tensors for average in self.averages})
+        if self.world.is_main:
+            self.directory.require()
+            dtype = torch.float16 if self.train.snapshot_precision == "fp16" else torch.float32
+            save_snapshot(self.directory.snapshots, self.averages, images_seen=self.images_seen, dtype=dtype)
 
     def _catch_up(self) -> None:
         """Makes up for the validation, the grids and the evaluation that were due where the run goes on and that a stop prevented."""

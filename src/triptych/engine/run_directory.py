@@ -18,7 +18,7 @@ REPLACED = ".old-"
 """Prefix of a checkpoint that is being replaced by another of the same number."""
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
-_OWN = {"checkpoints", "samples", "evaluations", "profile", "tensorboard", "wandb"}
+_OWN = {"checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
@@ -31,6 +31,10 @@ class RunDirectory:
         self.config_path = root / "config.json"
         "The configuration, every default written out."
         self.checkpoints = root / "checkpoints"
+        self.snapshots = root / "snapshots"
+        "The folder of snapshots of the power-function averages, each as a checkpoint that has nothing else."
+        self.averages = root / "averages"
+        "The folder of averages that were made of snapshots."
         self.samples = root / "samples"
         "The folder of sample grids."
         self.metrics_path = root / "metrics.jsonl"
@@ -147,9 +151,12 @@ def run_that_keeps(path: Path) -> Path | None:
 
 
 def run_and_checkpoint(place: str | Path) -> tuple[Path, str | None]:
-    """The folder of a run, and of RUN/checkpoints/000512000 the name of the checkpoint, "512000"; None: the place is the run's."""
+    """The folder of a run, and of RUN/checkpoints/000512000 the name of the checkpoint, "512000"; None: the place is the run's.
+
+    Of RUN/snapshots/000512000 likewise.
+    """
     path = Path(place)
-    if path.parent.name != "checkpoints" or not path.name.isdecimal() or RunDirectory(path).exists():
+    if path.parent.name not in ("checkpoints", "snapshots") or not path.name.isdecimal() or RunDirectory(path).exists():
         return path, None
     return path.parent.parent, str(int(path.name))
 

@@ -11,6 +11,7 @@ from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.ramp import value_at
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.distributed import World
+from triptych.engine.statistics import needs_batches
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,9 @@ def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
         raise ConfigError(
             "train.microbatch", f"got {train.microbatch}, but the samples of a batch affect each other in {name}; leave it out"
         )
+    if train.snapshot_every is not None and needs_batches(model):
+        reason = f"got {train.snapshot_every}, but averages of {type(model).__name__} take statistics from images; leave it out"
+        raise ConfigError("train.snapshot_every", reason)
     if train.batch_size < world.size:
         raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")
     group, microbatch = model.group_size, train.microbatch

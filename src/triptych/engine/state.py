@@ -2,9 +2,10 @@
 
     {"format": 1, "images_seen": 512000, "files": {name: SHA-256}, "log2_loss_scale": {networks: number},
      "best": null or {"score": number, "images": number, "by": what chose it}, "window": {measurement: [sum, number]}, "imported": {...},
-     "digest": SHA-256 of all the rest}
+     "begun": {average: images}, "digest": SHA-256 of all the rest}
 
-"window" and "imported" may be missing; so may "digest" and "by", which the first versions did not write.
+"begun" says at how many images averages by length began that the run did not have from its start. It, "window" and "imported" may
+be missing; so may "digest" and "by", which the first versions did not write.
 """
 
 from __future__ import annotations
@@ -126,9 +127,10 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "best": (_is_best, "null, or a score and the images seen"),
     "window": (lambda value: _is_table(value, _is_pair), "pairs of numbers, by name"),
+    "begun": (lambda value: _is_table(value, _is_count), "numbers of images, by name"),
     "imported": (_is_origin, "where the weights are from, with a list of averages"),
 }
-_OPTIONAL = ("window", "imported")
+_OPTIONAL = ("window", "begun", "imported")
 
 
 def _fault(state: Mapping[str, Any]) -> str | None:

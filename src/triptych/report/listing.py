@@ -48,6 +48,14 @@ class ListedCheckpoint:
     is_best: bool
 
 
+@dataclass(frozen=True)
+class ListedSnapshots:
+    """The snapshots of a run."""
+
+    count: int
+    size_bytes: int
+
+
 def find_runs(folder: Path, *, depth: int = _DEPTH) -> Iterator[Path]:
     """The runs in a folder and the folders below it, by name; those inside a run are not looked for."""
     try:
@@ -94,6 +102,13 @@ def checkpoints(root: Path) -> list[ListedCheckpoint]:
         ListedCheckpoint(number, *_measured(checkpoint_path(folder, number)), is_best=best is not None and number == best.images)
         for number in numbers
     ]
+
+
+def snapshots(root: Path) -> ListedSnapshots | None:
+    """The snapshots of averages by length; None: there are none."""
+    folder = RunDirectory(root).snapshots
+    numbers = list_checkpoints(folder)
+    return ListedSnapshots(len(numbers), _measured(folder)[0]) if numbers else None
 
 
 def pictures(root: Path) -> list[Path]:

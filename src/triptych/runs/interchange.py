@@ -24,6 +24,7 @@ from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_c
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import Exported, ExportRequest, ImportRequest, Program, Target, exported, imported
 from triptych.runs.document import RunDocument
+from triptych.runs.loading import Loading
 from triptych.runs.run import Run, open_run
 
 
@@ -115,14 +116,15 @@ def export_run(
     *,
     checkpoint: str = "latest",
     weights: str | None = None,
+    ema_length: float | None = None,
     drop_variance: bool = False,
 ) -> Exported:
     """Writes a run's weights for another program, and says how to use them there.
 
     guided-diffusion: `out` is a .pt, and beside it a .flags.txt has the flags of its scripts. diffusers: `out` is a folder, with the
     second half of the output channels left out on request (`drop_variance`). nvidia: `out` is a .pt or .safetensors of the generator of a
-    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. `checkpoint` and `weights` are
-    as in `Run.load`.
+    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. `checkpoint`, `weights`
+    and `ema_length` are as in `WeightsChoice`.
 
     An earlier export is replaced. Raises ConfigError that names what the other program cannot express, and for an `out` that is
     something else, CheckpointError where nothing can be read or written.
@@ -130,7 +132,7 @@ def export_run(
     run, out = open_run(run_dir), Path(out)
 
     def load() -> Model:
-        return run.load(checkpoint=checkpoint, weights=weights, device="cpu")
+        return run.open(Loading(checkpoint=checkpoint, weights=weights, ema_length=ema_length, device="cpu")).model
 
     try:
         return exported(to, ExportRequest(out, run.config.model, run.spec, load, drop_variance))

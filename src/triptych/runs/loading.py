@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.engine.lengths import LENGTHS, LONGEST, SHORTEST, length_name
 
 Precision = Literal["float32", "bf16", "fp16"]
 
@@ -16,11 +18,22 @@ class WeightsChoice(Config):
     checkpoint: str = "latest"
     "latest, best, or the images seen of a checkpoint that was kept."
     weights: str | None = None
-    "raw, or ema-RATE (ema-0.9999); None: the run's first moving average, or raw when it has none."
+    "raw, ema-RATE (ema-0.9999) or ema-length-LENGTH; None: the run's first moving average, or raw when it has none."
+    ema_length: float | None = None
+    "Length of a power-function average (0.1), which need not have been tracked; None: see weights."
 
     def validate(self) -> None:
         named = self.checkpoint in ("latest", "best") or self.checkpoint.isdecimal()
         self.require(named, "checkpoint", "latest, best or a number of images")
+        if self.ema_length is not None:
+            self.require(SHORTEST <= self.ema_length <= LONGEST, "ema_length", LENGTHS)
+            if self.weights is not None:
+                raise ConfigError("ema_length", f"got {self.ema_length} beside {{}} {self.weights}; leave one of them out", ["weights"])
+
+    @property
+    def chosen(self) -> str | None:
+        """The name of the weights; None: see `weights`."""
+        return self.weights if self.ema_length is None else length_name(self.ema_length)
 
 
 @config
@@ -47,6 +60,7 @@ class LoadingKeywords(TypedDict, total=False):
 
     checkpoint: str
     weights: str | None
+    ema_length: float | None
     batch_size: int | None
     precision: Precision
     device: str | None

@@ -26,11 +26,10 @@ from triptych.core.model import Encoder, Example, Report, Sampler, Translator, U
 from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
-from triptych.engine.run_directory import RunDirectory
 from triptych.runs.encoding import require_encoder
 from triptych.runs.given.data_images import Spread, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
-from triptych.runs.guidance import guided
+from triptych.runs.guidance import guided, leader
 from triptych.runs.reconstructing import Reconstruction
 from triptych.runs.sampling import Request, draw, label_list, require_sampler
 from triptych.runs.stored import Opened, StoredRun
@@ -55,7 +54,8 @@ class ImageRequest:
     "Samplers: taken in turn; None: all classes in turn."
     guide: str | Path | None = None
     guide_with: str | Path | None = None
-    "Samplers: runs that lead them; see `sampling.sample`."
+    guide_ema_length: float | None = None
+    "Samplers: runs that lead them, and the average of their weights; see `sampling.sample`."
     style: InputsLike | None = None
     style_each: bool = False
     style_count: int = 1
@@ -206,14 +206,16 @@ class SampleMaker(Maker):
 
     def _further(self) -> dict[str, Any]:
         guides = {name: directory for name in ("guide", "guide_with") if (directory := getattr(self.request, name)) is not None}
-        hashes = {name: StoredRun(RunDirectory(Path(directory))).origin()["hash"] for name, directory in guides.items()}
+        hashes: dict[str, Any] = {}
+        for name, place in guides.items():
+            run, weights = leader(place, self.request.guide_ema_length)
+            hashes[name] = run.origin(checkpoint=weights.checkpoint, weights=weights.chosen)["hash"]
         return {"labels": None if self.request.labels is None else list(self.request.labels)} | hashes
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         request, chunk = self.request, self._chunk(opened.world.device)
-        sampler = guided(
-            opened.model, self.run, guide=request.guide, guide_with=request.guide_with, settings=self.settings, world=opened.world
-        )
+        leading = {"guide": request.guide, "guide_with": request.guide_with, "guide_ema_length": request.guide_ema_length}
+        sampler = guided(opened.model, self.run, **leading, settings=self.settings, world=opened.world)
         whole = -(-count // chunk) * chunk
         labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
         wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision)
@@ -238,7 +240,7 @@ class UpsamplingMaker(Maker):
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
         why = "this run's model enlarges held-out images, with their own labels"
-        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with"), why)
+        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
         self.settings = request.settings or require_upsampler(run.outline).sampling
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
         self.most, self.labelled = len(self._images), self._images.labels is not None
@@ -281,7 +283,7 @@ class ReconstructionMaker(Maker):
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
         why = "this run's model encodes held-out images, and decodes them"
-        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with"), why)
+        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
         self.settings = request.settings or require_encoder(run.outline).encoding
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
         self.most = len(self._images)
@@ -313,7 +315,7 @@ class TranslationMaker(Maker):
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         super().__init__(run, request)
-        self._refuse(("labels", "guide", "guide_with"), "this run's model translates images")
+        self._refuse(("labels", "guide", "guide_with", "guide_ema_length"), "this run's model translates images")
         model, each = require_translator(run.outline), request.style_each
         check_styles(model, styled=request.style is not None, each=each, answers=request.style_count, held_out=True)
         self.channels, self.settings = model.output_channels, request.settings or model.translation

@@ -69,7 +69,7 @@ def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
         name: f"{name} {sampler[name]}" for name in ("sampler", "steps", "guidance_scale", "temperature", "direction") if name in sampler
     }
     how |= {"seed": f"seed {protocol['seed']}", "precision": protocol["precision"]}
-    how.pop("checkpoint" if swept == "weights" else (swept or "").replace("-", "_"), None)
+    how.pop("checkpoint" if swept in ("weights", "ema-length") else (swept or "").replace("-", "_"), None)
     return f"{said} ({', '.join(how.values())})"
 
 

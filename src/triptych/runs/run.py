@@ -12,7 +12,7 @@ from triptych.core.config import Config
 from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
-from triptych.runs import encoding, evaluation, sampling, scoring, translating, upsampling
+from triptych.runs import averaging, encoding, evaluation, sampling, scoring, translating, upsampling
 from triptych.runs.directions import DIRECTIONS, Directions, Edit, Range
 from triptych.runs.files import check_place
 from triptych.runs.latents import Latents, PathName, Sampled
@@ -25,9 +25,11 @@ from triptych.runs.translating import require_translator
 class Run(StoredRun):
     """A trained (or half trained) run: its configuration, its checkpoints, and what its model makes.
 
-    The verbs take the settings of `Loading` as keyword arguments: `checkpoint`, `weights`, `batch_size`, `precision` and `device`.
+    The verbs take the settings of `Loading` as keyword arguments: `checkpoint`, `weights`, `ema_length`, `batch_size`, `precision` and
+    `device`.
     """
 
+    average = averaging.average
     sample = sampling.sample
     translate = translating.translate
     evaluate = evaluation.evaluate

@@ -41,6 +41,7 @@ def sample(
     out: str | Path | None = None,
     guide: str | Path | None = None,
     guide_with: str | Path | None = None,
+    guide_ema_length: float | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
 ) -> Samples:
@@ -48,8 +49,9 @@ def sample(
 
     `labels` (numbers or class names) are taken in turn; None: all classes in turn. `settings`: of the model's sampler;
     None: those of the run. `out`: a .png, .jpg or .webp for a grid, a .npz, or a folder; an interrupted call goes on where it was.
-    `guide`: a run whose classifier leads the sampler; `guide_with`: a run whose weaker model it is led away from. `progress` is told how
-    many of this process's images are drawn, and how many there are.
+    `guide`: a run whose classifier leads the sampler; `guide_with`: a run whose weaker model it is led away from; `guide_ema_length`: the
+    length of the average of its weights, None: its first average. `progress` is told how many of this process's images are drawn, and how
+    many there are.
     Raises ConfigError and CheckpointError for what the run does not have, DataError where `out` cannot be written.
     """
     if count < 1:
@@ -58,7 +60,8 @@ def sample(
         check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
     chosen = settings or require_sampler(opened.model).sampling
-    sampler = guided(opened.model, run, guide=guide, guide_with=guide_with, settings=chosen, world=opened.world)
+    leading = {"guide": guide, "guide_with": guide_with, "guide_ema_length": guide_ema_length}
+    sampler = guided(opened.model, run, **leading, settings=chosen, world=opened.world)
     num_classes = require_sampler(sampler.model).num_classes
     request = Request(count, seed, label_list(num_classes, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
     return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)

@@ -211,7 +211,7 @@ def _subject(
         raise ConfigError("count", f"got {count}, but {images} is a set, of which all images count; leave it out")
     if kept is not None:
         raise ConfigError("keep_samples", f"got {str(kept)!r}, but {images} is a set already; leave it out")
-    for name in ("settings", "labels", "guide", "guide_with", "style", "style_each", "style_count"):
+    for name in ("settings", "labels", "guide", "guide_with", "guide_ema_length", "style", "style_each", "style_count"):
         if getattr(request, name) != getattr(ImageRequest(), name):
             raise ConfigError(name, f"got {getattr(request, name)!r}, but {images} is no run, which makes its images so; leave it out")
     return PictureSide(open_pictures(images, image_size=image_size), str(images))  # type: ignore[arg-type]  (is_run: no StoredRun)

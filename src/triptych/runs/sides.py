@@ -84,7 +84,7 @@ class RunSide(Subject, Reference):
         self.run, self.name, self._loading = run, str(run.directory), loading
         self.maker = maker_of(run, request)
         self.size, self.channels, self.labelled = self.maker.size, self.maker.channels, self.maker.labelled
-        self._origin = run.origin(checkpoint=loading.checkpoint, weights=loading.weights)
+        self._origin = run.origin(checkpoint=loading.checkpoint, weights=loading.chosen)
         self._count = 0
         self._images: ModelImages | None = None
 

@@ -19,8 +19,10 @@ from triptych.core.outline import without_weights
 from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.distributed import World, open_world
+from triptych.engine.lengths import length_in, length_name
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
+from triptych.runs.averaging import average_origin, read_average, snapshots
 from triptych.runs.document import RunDocument
 from triptych.runs.loading import Loading
 from triptych.runs.weights import load_weights
@@ -53,7 +55,8 @@ class StoredRun:
     """A run that can be read. Raises CheckpointError where there is none that this version can read."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self._paths = directory
+        self.paths = directory
+        "Where its files lie."
         document = RunDocument.from_dict(directory.read_config())
         self.config: RunConfig = document.config
         self.spec: DataSpec = document.spec
@@ -70,11 +73,11 @@ class StoredRun:
     @property
     def directory(self) -> Path:
         """The folder of the run."""
-        return self._paths.root
+        return self.paths.root
 
     def checkpoints(self) -> list[int]:
         """Images seen by each checkpoint, ascending."""
-        return list_checkpoints(self._paths.checkpoints)
+        return list_checkpoints(self.paths.checkpoints)
 
     def find_checkpoint(self, which: str = "latest") -> int:
         """Images seen by the checkpoint "latest", "best" (by train.best_by) or of a number of images.
@@ -87,18 +90,22 @@ class StoredRun:
         if which == "latest":
             return there[-1]
         if which == "best":
-            newest = load_newest(self._paths.checkpoints, warn=_warn, files=())
+            newest = load_newest(self.paths.checkpoints, warn=_warn, files=())
             best = None if newest is None else newest.info["best"]
             if best is None:
                 raise CheckpointError(f"{self.directory} has no best checkpoint: nothing of it was validated or evaluated; use latest")
             which = str(best["images"])
         if not which.isdecimal() or int(which) not in there:
+            if which.isdecimal() and int(which) in snapshots(self.paths):
+                reason = f"{self.directory} has a snapshot at {int(which)} images and no checkpoint: say which average (--ema-length 0.1)"
+                raise CheckpointError(reason)
             raise CheckpointError(f'no checkpoint "{which}" in {self.directory}; there are latest, best, {", ".join(map(str, there))}')
         return int(which)
 
     def load(self, *, checkpoint: str = "latest", weights: str | None = None, device: str | None = None) -> Model:
-        """The model in evaluation mode. `weights`: "raw" or "ema-RATE"; None: the first average, or raw where there is none.
+        """The model in evaluation mode. `weights`: see `WeightsChoice`; None: the first average, or raw where there is none.
 
+        An average by length that was not tracked is put together out of snapshots, also at the images of a snapshot without a checkpoint.
         Raises CheckpointError for a checkpoint that is missing, damaged or of another model.
         """
         return self.open(Loading(checkpoint=checkpoint, weights=weights, device=device)).model
@@ -110,7 +117,7 @@ class StoredRun:
         """
         keep_freed_memory()
         world = open_world(loading.device)
-        model, origin = self.loaded(loading.checkpoint, loading.weights, world)
+        model, origin = self.loaded(loading.checkpoint, loading.chosen, world)
         return Opened(model, self.spec, world, origin, loading, self.config.train.batch_size)
 
     def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
@@ -119,26 +126,42 @@ class StoredRun:
 
     def origin(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, str | int]:
         """Where the weights that `load` takes would be from, as long as they can be read: nothing of them is. Raises as `load` does."""
-        found = checkpoint_path(self._paths.checkpoints, self.find_checkpoint(checkpoint))
+        at = self._snapshot_alone(checkpoint, weights)
+        found = checkpoint_path(self.paths.checkpoints, self.find_checkpoint(checkpoint if at is None else "latest"))
         loaded = load_checkpoint(found, files=())
-        chosen = self._weights_file(weights, loaded.info)
+        chosen, length = self._weights_file(weights, loaded.info, tracked=at is None)
+        if length is not None:
+            return average_origin(self.paths, length, at or loaded.images_seen)
         return {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
 
     def _read(self, which: str, weights: str | None) -> tuple[dict[str, Tensor], dict[str, str | int]]:
-        chosen = "model"
+        chosen, length = "model", None
+        at = self._snapshot_alone(which, weights)
+        which = which if at is None else "latest"  # for what the averages do not follow
 
         def files(info: Mapping[str, Any]) -> set[str]:
-            nonlocal chosen
-            chosen = self._weights_file(weights, info)
-            return {"model", chosen}
+            nonlocal chosen, length
+            chosen, length = self._weights_file(weights, info, tracked=at is None)
+            return {"model", chosen} if length is None else {"model"}
 
         loaded = None
         if which == "latest":
-            loaded = load_newest(self._paths.checkpoints, warn=_warn, files=files)
+            loaded = load_newest(self.paths.checkpoints, warn=_warn, files=files)
         if loaded is None:
-            loaded = load_checkpoint(checkpoint_path(self._paths.checkpoints, self.find_checkpoint(which)), files=files)
+            loaded = load_checkpoint(checkpoint_path(self.paths.checkpoints, self.find_checkpoint(which)), files=files)
+        if length is not None:
+            images = at or loaded.images_seen
+            average = read_average(self.paths, length, images, self.outline)
+            return loaded.files["model"] | average, average_origin(self.paths, length, images)
         origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
         return loaded.files["model"] | loaded.files[chosen], origin
+
+    def _snapshot_alone(self, which: str, weights: str | None) -> int | None:
+        """The number of a snapshot, where an average by length is asked for at one of which there is no checkpoint."""
+        if weights is None or length_in(weights) is None or not which.isdecimal():
+            return None
+        number = int(which)
+        return number if number in snapshots(self.paths) and number not in self.checkpoints() else None
 
     def loaded(self, which: str, weights: str | None, world: World) -> tuple[Model, dict[str, str | int]]:
         """What `load` gives, on the device of `world`, and where its weights are from: images seen, which ones, their SHA-256."""
@@ -149,18 +172,21 @@ class StoredRun:
         model.to(world.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
         return model, origin
 
-    def _weights_file(self, weights: str | None, info: Mapping[str, Any]) -> str:
-        """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights."""
+    def _weights_file(self, weights: str | None, info: Mapping[str, Any], *, tracked: bool = True) -> tuple[str, float | None]:
+        """The file of a checkpoint, of which `info` is the rest of its state.json, that holds the weights; of an average that is in none
+        of its files, or that is not `tracked` there, its name and its length."""
         stems = [average.name for average in self.config.train.all_averages]
         if "imported" in info:  # without its average, if it has one: see interchange.py
             stems = [stem for stem in stems if stem in info["imported"]["averages"]]
         if weights is None:
-            return stems[0] if stems else "model"
+            return stems[0] if stems else "model", None
         if weights == "raw":
-            return "model"
-        if weights not in stems:
+            return "model", None
+        length = length_in(weights)
+        name = weights if length is None else length_name(length)
+        if length is None and name not in stems:
             raise ConfigError("weights", f'got "{weights}", expected one of {", ".join(["raw", *stems])}{nearest(weights, stems)}')
-        return weights
+        return name, None if tracked and name in stems else length
 
 
 def _warn(message: str) -> None:

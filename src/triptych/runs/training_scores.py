@@ -188,7 +188,7 @@ class _Trained(StoredRun):
     """The run that is trained: its model is at hand, and no checkpoint need be there."""
 
     def __init__(self, model: Model, spec: DataSpec, config: RunConfig, directory: RunDirectory, world: World) -> None:
-        self._paths, self.config, self.spec, self.recipe = directory, config, spec, None
+        self.paths, self.config, self.spec, self.recipe = directory, config, spec, None
         self.outline, self._world = model, world
 
     def origin(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, str | int]:

@@ -1,0 +1,216 @@
+"""Averages of any length, put together out of those that a run tracked: see `engine/power_averages.py`.
+
+What there is to put together are the snapshots until the images that are asked for, and the averages in the checkpoint of just these
+images. What `triptych average` made lies in RUN/averages, and is taken where it is there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.files import explain
+from triptych.core.model import Averaged, Model
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
+from triptych.engine.config import AverageConfig
+from triptych.engine.ema import averaged_state
+from triptych.engine.lengths import exponent_of, length_in, length_name
+from triptych.engine.power_averages import Combination, Profile, combination
+from triptych.engine.run_directory import RunDirectory
+from triptych.engine.state import SUFFIX
+from triptych.runs.files import check_place
+from triptych.runs.pieces import digest_of
+
+if TYPE_CHECKING:
+    from triptych.runs.stored import StoredRun
+
+ROUGH = 0.05
+"""A residual above which the weights are likely to be off by more than a hundredth of what they have changed (benchmarks/averages.py)."""
+_LATE = 1e-4
+"""The largest share of an average that may be left of the weights at which it began, where it began late."""
+_MADE_OF = "made_of"
+"""The field of a kept one's state.json that has the hash of what it is made of."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """An average that a run tracked, at some number of images."""
+
+    folder: Path
+    "The snapshot or checkpoint that has it."
+    stem: str
+    digest: str
+    profile: Profile
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """An average, as a sum of tracked ones."""
+
+    length: float
+    images: int
+    parts: Sequence[Tracked]
+    combination: Combination
+
+    @property
+    def name(self) -> str:
+        """What its file is called."""
+        return length_name(self.length)
+
+    @property
+    def digest(self) -> str:
+        """A hash of what it is made of."""
+        return digest_of([self.length, self.images, [part.digest for part in self.parts]])
+
+    @property
+    def described(self) -> str:
+        """What it is made of, in a few words."""
+        lengths = sorted({length_in(part.stem) or 0.0 for part in self.parts})
+        times = len({part.profile.images for part in self.parts})
+        of = f"length {' and '.join(map(str, lengths))} at {times} time{'s' if times > 1 else ''}"
+        return f"{len(self.parts)} averages of {of}, residual {self.combination.residual:.2%}" if len(self.parts) > 1 else f"that of {of}"
+
+
+def snapshots(directory: RunDirectory) -> list[int]:
+    """Images seen at each snapshot, ascending."""
+    return list_checkpoints(directory.snapshots)
+
+
+def mixture(directory: RunDirectory, length: float, images: int) -> Mixture:
+    """The average of that length after so many images, out of what the run has; no weights are read.
+
+    Raises CheckpointError where the run has too little, or something that cannot be read.
+    """
+    wanted = Profile(images, exponent_of(length))
+    tracked = {part.profile: part for part in tracked_averages(directory, images)}  # of a checkpoint and a snapshot with the same one
+    if wanted in tracked:
+        return Mixture(length, images, [tracked[wanted]], combination([wanted], wanted))
+    if len(tracked) < 2:
+        have = "only one average by length" if tracked else "no averages by length"
+        there = snapshots(directory)
+        first = f"; its first snapshot is at {there[0]}" if there else ""
+        raise CheckpointError(
+            f"{directory.root} has {have} until {images} images seen, too few to put {length_name(length)} together{first}; a training "
+            "with --train.ema-lengths 0.05,0.1 --train.snapshot-every IMAGES writes them"
+        )
+    return Mixture(length, images, list(tracked.values()), combination(list(tracked), wanted))
+
+
+def tracked_averages(directory: RunDirectory, images: int) -> list[Tracked]:
+    """What there is to put together at so many images; last that of the checkpoint. Raises CheckpointError."""
+    folders = [checkpoint_path(directory.snapshots, number) for number in snapshots(directory) if number <= images]
+    folders += [checkpoint_path(directory.checkpoints, images)] if images in list_checkpoints(directory.checkpoints) else []
+    found = []
+    for folder in folders:
+        stored = load_checkpoint(folder, files=())
+        begun = stored.info.get("begun", {})
+        for stem, digest in stored.hashes.items():
+            length = length_in(stem)
+            if length is not None and stored.images_seen:
+                profile = Profile(stored.images_seen, exponent_of(length))
+                if profile.left_of(begun.get(stem, 0)) <= _LATE:
+                    found.append(Tracked(folder, stem, digest, profile))
+    return found
+
+
+def mixed(made: Mixture, model: Model) -> dict[str, Tensor]:
+    """The tensors of the average, on the CPU; `model` has their names, types and shapes, and need not have weights.
+
+    What is not learned is that of the last of the parts. Raises CheckpointError for a part that is damaged or of another model.
+    """
+    if made.combination.residual > ROUGH:
+        warnings.warn(
+            f"{made.name} at {made.images} images seen is {made.described}: what the run tracked does not reach it well; more snapshots "
+            "(--train.snapshot-every), or a length between the tracked ones, would",
+            stacklevel=2,
+        )
+    live = averaged_state(model)
+    sums = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in live.items() if isinstance(tensor, torch.nn.Parameter)}
+    tensors: dict[str, Tensor] = {}
+    latest = max(part.profile.images for part in made.parts)
+    for part, factor in zip(made.parts, made.combination.coefficients.tolist(), strict=True):
+        stored = load_checkpoint(part.folder, files=(part.stem,)).files[part.stem]
+        _require_shapes(stored, live, part.folder / (part.stem + SUFFIX))
+        for name, total in sums.items():
+            total.add_(stored[name].double(), alpha=factor)
+        if part.profile.images == latest:
+            tensors = {name: stored[name].clone() for name in live}
+    tensors |= {name: total.to(live[name].dtype) for name, total in sums.items()}
+    if isinstance(model, Averaged):
+        model.recompute_buffers(tensors)
+    return tensors
+
+
+def _require_shapes(stored: Mapping[str, Tensor], live: Mapping[str, Tensor], path: Path) -> None:
+    wrong = next((name for name in live if name not in stored or stored[name].shape != live[name].shape), None)
+    if wrong is not None or len(stored) != len(live):
+        raise CheckpointError(f"{path} is of another model: its tensors are not this one's ({wrong or 'it has more'})")
+
+
+def kept_folder(directory: RunDirectory, length: float, images: int) -> Path:
+    """The folder, as a checkpoint's, in which `triptych average` keeps an average."""
+    return directory.averages / length_name(length) / f"{images:09d}"
+
+
+def average_origin(directory: RunDirectory, length: float, images: int) -> dict[str, str | int]:
+    """Where the average that `read_average` gives would be from: images seen, its name, a hash of what it is made of. Raises alike."""
+    kept = kept_folder(directory, length, images)
+    made_of = load_checkpoint(kept, files=()).info[_MADE_OF] if kept.exists() else mixture(directory, length, images).digest
+    return {"images": images, "weights": length_name(length), "hash": made_of}
+
+
+def read_average(directory: RunDirectory, length: float, images: int, model: Model) -> dict[str, Tensor]:
+    """The tensors of an average that was kept, else they are put together; see `mixed`. Raises CheckpointError."""
+    kept, name = kept_folder(directory, length, images), length_name(length)
+    if not kept.exists():
+        return mixed(mixture(directory, length, images), model)
+    tensors = load_checkpoint(kept, files=(name,)).files[name]
+    _require_shapes(tensors, averaged_state(model), kept / (name + SUFFIX))
+    return tensors
+
+
+@dataclass(frozen=True)
+class Made:
+    """An average that was put together and written."""
+
+    path: Path
+    "The file of safetensors."
+    mixture: Mixture
+
+
+def average(run: StoredRun, length: float, *, at: int | None = None, out: str | Path | None = None) -> Made:
+    """The average of that length after `at` images (None: those of the newest checkpoint), as if it had been tracked, in a file.
+
+    It is kept in the run, where the verbs find it by `ema_length`; `out`: a .safetensors in its place. Raises ConfigError for a length that
+    no average has and images that the run has not seen, CheckpointError where the run has too little or nothing can be written.
+    """
+    AverageConfig(length=length)
+    directory = run.paths
+    place = None if out is None else Path(out)
+    if place is not None:
+        check_place(place)
+    newest = max((*run.checkpoints(), *snapshots(directory)), default=0)
+    if at is not None and not 1 <= at <= newest:
+        raise ConfigError("at", f"got {at}, expected 1 to {newest}, the images seen at the newest checkpoint or snapshot")
+    made = mixture(directory, length, run.find_checkpoint() if at is None else at)
+    tensors = mixed(made, run.outline)
+    kept = kept_folder(directory, length, made.images)
+    path = place or kept / (made.name + SUFFIX)
+    try:
+        if place is not None:
+            write_tensors(place, tensors)
+        else:
+            info = {"log2_loss_scale": {}, "best": None, _MADE_OF: made.digest, "residual": made.combination.residual}
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_folder(kept, images_seen=made.images, files={made.name: tensors}, info=info)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+    return Made(path, made)
