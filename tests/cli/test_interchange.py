@@ -73,7 +73,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("guided-diffusion", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
         (
             "guided-difusion a.pt --run r",
-            "unknown program 'guided-difusion', expected guided-diffusion, improved-diffusion, glow, imaginaire or nvidia; did you mean",
+            "unknown program 'guided-difusion', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit; did you mean",
         ),
         ("guided-diffusion a.pt b.pt --run r", "unexpected 'b.pt'; usage: triptych import PROGRAM FILE --run DIR"),
         ("guided-diffusion a.pt", "--run: missing: the directory of the new run"),
@@ -120,7 +120,7 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
         ("net --to diffusers", "--out: missing; usage: triptych export RUN --to PROGRAM --out PATH"),
         (
             "net --to difusers --out a",
-            "--to: got 'difusers', expected one of guided-diffusion, diffusers, nvidia; did you mean \"diffusers\"?",
+            "--to: got 'difusers', expected one of guided-diffusion, diffusers, nvidia, sit; did you mean \"diffusers\"?",
         ),
         ("net --to guided-diffusion --out a.bin", "--out: got 'a.bin', expected the name of a file that ends with .pt"),
         ("net --to guided-diffusion --out a.pt --drop-variance", "--drop-variance: guided-diffusion makes no use of it"),

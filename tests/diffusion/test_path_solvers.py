@@ -147,9 +147,7 @@ def test_every_path_takes_the_noise_to_the_same_places(name: PathName) -> None:
 def test_the_ode_takes_a_gaussian_to_the_mixture(name: PathName) -> None:
     """Of 6,000 points: the share, the mean and the deviation of each component."""
     path, x = PATHS[name], starts(6_000)
-    times = times_of(
-        path, steps=60, solver="ode-heun", grid="uniform", interval=path.interval("velocity", training=False), sigmas=(80, 0.002)
-    )
+    times = times_of(path, steps=60, solver="ode-heun", grid="uniform", ends=path.interval("velocity", training=False), sigmas=(80, 0.002))
     steps = list(flow_steps(mixture_image, x, path=path, times=times, at=path.coefficients, solver="ode-heun", noise=no_noise))
     assert len(steps) == 60
     compare_with_mixture(steps[-1].sample, atol=0.02)
@@ -174,7 +172,7 @@ def test_the_sde_by_hand() -> None:
     path, velocity = PATHS["linear"], gaussian_velocity(PATHS["linear"])
     x = starts(4)
     drawn = [torch.full_like(x, value) for value in (0.7, -1.1)]
-    times = times_of(path, steps=3, solver="sde-euler", grid="uniform", interval=(0, 1), sigmas=(80, 0.002))
+    times = times_of(path, steps=3, solver="sde-euler", grid="uniform", ends=(0, 1), sigmas=(80, 0.002))
     assert times == pytest.approx([0, 0.48, 0.96, 1])
 
     def drift(y: Tensor, t: float) -> Tensor:
@@ -220,14 +218,14 @@ def test_the_sde_has_the_densities_of_the_ode(name: PathName) -> None:
 def test_grids() -> None:
     path = PATHS["linear"]
     made: Callable[..., list[float]] = lambda **given: times_of(path, **({"steps": 4, "solver": "ode-heun", "grid": "uniform"} | given))  # noqa: E731
-    assert made(interval=(0, 1), sigmas=(80, 0.002)) == [0, 0.25, 0.5, 0.75, 1]
-    assert made(interval=(0.1, 0.7), sigmas=(80, 0.002)) == pytest.approx([0.1, 0.3, 0.5, 0.7])
-    edm = made(interval=(0, 1), sigmas=(80, 0.002), grid="edm")
+    assert made(ends=(0, 1), sigmas=(80, 0.002)) == [0, 0.25, 0.5, 0.75, 1]
+    assert made(ends=(0.1, 0.7), sigmas=(80, 0.002)) == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    edm = made(ends=(0, 1), sigmas=(80, 0.002), grid="edm")
     assert edm[0] == pytest.approx(1 / 81) and edm[-2:] == pytest.approx([1 / 1.002, 1]) and len(edm) == 5
     sigma = (80 ** (1 / 7) + (0.002 ** (1 / 7) - 80 ** (1 / 7)) / 3) ** 7
     assert edm[1] == pytest.approx(1 / (1 + sigma))
-    assert made(interval=(0, 1), sigmas=(80, 0.002), steps=1) == [0, 1] == made(interval=(0, 1), sigmas=(80, 1), steps=1, grid="uniform")
-    assert len(made(interval=(0, 1), sigmas=(80, 0.002), steps=1, grid="edm")) == 2
+    assert made(ends=(0, 1), sigmas=(80, 0.002), steps=1) == [0, 1] == made(ends=(0, 1), sigmas=(80, 1), steps=1, grid="uniform")
+    assert len(made(ends=(0, 1), sigmas=(80, 0.002), steps=1, grid="edm")) == 2
 
 
 def test_one_step_of_euler_on_the_linear_path_gives_the_predicted_image() -> None:
@@ -253,7 +251,7 @@ def test_a_diffusion_model_is_sampled_as_a_flow(name: PathName) -> None:
         return process.at_time(process.time_of(float(path.at(number(t)).sigma)))
 
     first, last = path.time_of(torch.tensor([high, low], dtype=torch.float64)).tolist()
-    times = times_of(path, steps=150, solver="ode-heun", grid="edm", interval=(first, last), sigmas=(high, low))
+    times = times_of(path, steps=150, solver="ode-heun", grid="edm", ends=(first, last), sigmas=(high, low))
     x = starts(8)
     steps = list(flow_steps(predict, x * path.at(number(first)).norm, path=path, times=times, at=at, solver="ode-heun", noise=no_noise))
     sigmas = [float(path.at(number(t)).sigma) for t in times]

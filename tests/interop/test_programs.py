@@ -34,7 +34,7 @@ def test_exporters(program: str) -> None:
 def test_other_programs() -> None:
     with pytest.raises(ConfigError, match="program: got 'glo', expected guided-diffusion, .*; did you mean \"glow\""):
         imported(ImportRequest(Path("x"), None, "glo", None, None, print))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers, nvidia"):
+    with pytest.raises(ConfigError, match="to: got 'glow', expected one of guided-diffusion, diffusers, nvidia, sit"):
         exported("glow", None)  # type: ignore[arg-type]
 
 

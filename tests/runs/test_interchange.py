@@ -209,7 +209,7 @@ def test_imports_that_are_refused(file: Path, run: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"other\.pt: these are not the weights of a network of guided-diffusion"):
         import_run(saved(tmp_path / "other.pt", {"weight": torch.ones(1)}), new)
     with pytest.raises(
-        ConfigError, match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire or nvidia"
+        ConfigError, match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit"
     ):
         import_run(file, new, flags=WORDS, program="guided")  # type: ignore[arg-type]
     assert not new.exists()
@@ -250,7 +250,7 @@ def test_export_to_diffusers(run: Run, tmp_path: Path) -> None:
 
 def test_exports_that_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="to: got 'diffuser', expected one of guided-diffusion, diffusers, nvidia; did you mean \"diffusers\""
+        ConfigError, match="to: got 'diffuser', expected one of guided-diffusion, diffusers, nvidia, sit; did you mean \"diffusers\""
     ):
         export_run(run.directory, "diffuser", tmp_path / "a")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"out: got '.*a\.bin', expected the name of a file that ends with \.pt"):

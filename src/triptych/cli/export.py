@@ -14,7 +14,8 @@ from triptych.runs.loading import WeightsChoice
 USAGE = """usage: triptych export RUN --to PROGRAM --out PATH [--checkpoint NAME] [--weights NAME | --ema-length LENGTH] [--drop-variance]
 
 Writes a run's weights for another program: guided-diffusion, a .pt with its flags beside it; diffusers, a folder (of diffusion models and
-autoencoders); or nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN or EDM.
+autoencoders); nvidia, a .pt or .safetensors with the tensors' names of StyleGAN2, R3GAN or EDM; or sit, a .pt of a transformer that
+learns a flow.
 
   triptych export RUN --help    list all options
 
@@ -28,7 +29,7 @@ class ExportOptions(WeightsChoice):
     to: Target | None = None
     "The program that is to load them."
     out: str | None = None
-    "guided-diffusion: a file that ends with .pt; diffusers: a folder; nvidia: a file that ends with .pt or .safetensors."
+    "guided-diffusion: a file that ends with .pt; diffusers: a folder; nvidia: a file that ends with .pt or .safetensors; sit: with .pt."
     drop_variance: bool = False
     "diffusers: leave out the output channels of a learned variance, so that every scheduler takes the model."
 

@@ -33,8 +33,11 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     return checked_weights(read_content(path), name=str(path))
 
 
-def read_content(path: str | Path) -> Any:
-    """Whatever a file holds: tensors, and plain values around them. Raises CheckpointError where it cannot be read."""
+def read_content(path: str | Path, *, inert: tuple[type, ...] = ()) -> Any:
+    """Whatever a file holds: tensors, and plain values around them. Raises CheckpointError where it cannot be read.
+
+    `inert`: classes that may be among them, which hold values and do nothing when they are made.
+    """
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} is a folder; give a file of weights (.pt)" if path.is_dir() else f"there is no file {path}")
@@ -43,7 +46,8 @@ def read_content(path: str | Path) -> Any:
             return load_tensors(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            with torch.serialization.safe_globals([*inert]):
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except PermissionError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     except MemoryError:

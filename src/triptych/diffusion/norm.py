@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from triptych.nn.forward_mode import has_tangent
 from triptych.nn.precision import widened
 
 NUM_GROUPS = 32
@@ -45,7 +46,7 @@ class ModulatedGroupNorm(nn.GroupNorm):
 
     def forward(self, input: Float[Tensor, "b c h w"], modulation: Modulation = Modulation()) -> Float[Tensor, "b c h w"]:
         """The normalised input, modulated."""
-        if input.device.type != "cpu" or torch.compiler.is_compiling():
+        if input.device.type != "cpu" or torch.compiler.is_compiling() or has_tangent(input):
             return _plain(input, self, modulation)
         if not (input.is_contiguous() or input.is_contiguous(memory_format=torch.channels_last)):
             input = input.contiguous(memory_format=torch.channels_last)  # the kernel takes nothing else
@@ -57,12 +58,19 @@ class ModulatedGroupNorm(nn.GroupNorm):
 
 def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        y = F.group_norm(widened(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
+        # Forwards, group_norm does not take channels last.
+        y = _by_moments(widened(x), norm) if has_tangent(x) else F.group_norm(widened(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
         if m.scale is not None and m.shift is not None:
             y = y * (1 + m.scale[:, :, None, None]) + m.shift[:, :, None, None]
         y = F.silu(y) if m.silu else y
         y = y if m.keep is None else y * m.keep * m.gain
         return y.to(x.dtype)
+
+
+def _by_moments(x: Tensor, norm: ModulatedGroupNorm) -> Tensor:
+    grouped = x.reshape(len(x), norm.num_groups, -1)
+    variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
+    return ((grouped - mean) * (variance + norm.eps).rsqrt()).reshape(x.shape) * _spread(norm.weight) + _spread(norm.bias)
 
 
 def _forward(
@@ -125,4 +133,4 @@ class _Fused(torch.autograd.Function):
 
 
 def _spread(values: Tensor) -> Tensor:
-    return values[:, :, None, None]
+    return values[..., None, None]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from torch import Tensor
 from triptych.diffusion.gaussian import Coefficients
 from triptych.diffusion.paths import Path
 from triptych.diffusion.samplers import Predictor, Step
-from triptych.diffusion.solvers import noise_levels
+from triptych.diffusion.solvers import RHO, noise_levels
 
 Velocity = Callable[[Tensor, float], Tensor]
 """v at x_t (b, c, h, w) and t."""
@@ -57,13 +57,14 @@ METHODS: dict[PathSolverName, RungeKutta] = {
     "ode-rk4": RungeKutta((1 / 2, 1 / 2, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6), order=4),
 }
 """The methods for the ODE, by the name of the setting `sampler`."""
+PATH_SOLVERS: tuple[PathSolverName, ...] = get_args(PathSolverName)
 
 
 def ode_steps(velocity: Velocity, x: Tensor, *, path: Path, times: Sequence[float], method: RungeKutta) -> Iterator[Step]:
     """A step between each two of the times from x at the first; the last one's `sample` is x at the last. No noise is drawn."""
     for t, following in pairwise(times):
         h, slopes = following - t, [velocity(x, t)]
-        x0, _ = path.at(_number(t)).ends(slopes[0], x, "velocity")
+        x0, _ = path.at_number(t).ends(slopes[0], x, "velocity")
         for place in method.places:
             slopes.append(velocity(x + place * h * slopes[-1], t + place * h))
         x = x + h * torch.stack([weight * slope for weight, slope in zip(method.weights, slopes, strict=True)]).sum(0)
@@ -77,7 +78,7 @@ def sde_steps(velocity: Velocity, x: Tensor, *, path: Path, times: Sequence[floa
     """
     last = len(times) - 2
     for i, (t, following) in enumerate(pairwise(times)):
-        point, h = path.at(_number(t)), following - t
+        point, h = path.at_number(t), following - t
         v = velocity(x, t)
         x0, n = point.ends(v, x, "velocity")
         x = x + h * (v - n)
@@ -87,17 +88,24 @@ def sde_steps(velocity: Velocity, x: Tensor, *, path: Path, times: Sequence[floa
 
 
 def times_of(
-    path: Path, *, steps: int, solver: PathSolverName, grid: Grid, interval: tuple[float, float], sigmas: tuple[float, float]
+    path: Path,
+    *,
+    steps: int,
+    solver: PathSolverName,
+    grid: Grid,
+    ends: tuple[float, float],
+    sigmas: tuple[float, float],
+    rho: float = RHO,
 ) -> list[float]:
-    """The times that `steps` steps go by, from the first to the last of the interval.
+    """The times that `steps` steps go by, from the first to the last of `ends`.
 
     "uniform": evenly, but for the last step of the SDE, which is 0.04 long. "edm": at noise levels from the larger to the smaller of the
-    sigmas, evenly in sigma^(1/7) (Karras et al. 2022, Eq. 5), and the last of the interval after them. An interval that ends before
-    the image, at t = 1, has one step less, for `flow_steps` takes one more there.
+    sigmas, evenly in sigma^(1/rho) (Karras et al. 2022, Eq. 5), and the last of the ends after them. A way that ends before the image,
+    at t = 1, has one step less, for `flow_steps` takes one more there.
     """
-    (first, last), whole = map(float, interval), interval[1] == 1
+    (first, last), whole = map(float, ends), ends[1] == 1
     if grid == "edm":
-        levels = noise_levels(*sigmas, steps=steps, spacing="edm") if steps > 1 else [sigmas[0]]
+        levels = noise_levels(*sigmas, steps=steps, spacing="edm", rho=rho) if steps > 1 else [sigmas[0]]
         times = path.time_of(torch.tensor(levels, dtype=torch.float64)).tolist()
         return [*times, last] if whole else times
     if not whole:
@@ -116,7 +124,7 @@ def velocity_of(predict: Predictor, path: Path, *, at: Callable[[float], Coeffic
 
     def velocity(x: Tensor, t: float) -> Tensor:
         t = min(t, LATEST)
-        point = path.at(_number(t))
+        point = path.at_number(t)
         x0 = predict(x / point.norm, at(t))
         return point.velocity(x0, (x - point.alpha * x0) / point.s)
 
@@ -147,9 +155,5 @@ def flow_steps(
         x = step.sample
         yield step
     if times[-1] < 1:
-        x0 = predict(x / path.at(_number(times[-1])).norm, at(times[-1]))
+        x0 = predict(x / path.at_number(times[-1]).norm, at(times[-1]))
         yield Step(x0, x0)
-
-
-def _number(t: float) -> Tensor:
-    return torch.tensor(t, dtype=torch.float64)

@@ -94,9 +94,18 @@ class Path(ABC):
         """The first and the last time at which a network of that form is asked (Ma et al. 2024, appendix C)."""
         return (0.0, 1.0) if form == "velocity" else (1e-3, 1 - 1e-3)
 
+    def at_number(self, t: float) -> Point:
+        """The path at one time for all images: float64 tensors of no axes, which leave an image's type as it is."""
+        return self.at(torch.tensor(t, dtype=torch.float64))
+
+    def between(self, high: float, low: float) -> tuple[float, float]:
+        """The times of two noise levels."""
+        first, last = self.time_of(torch.tensor([high, low], dtype=torch.float64)).tolist()
+        return first, last
+
     def coefficients(self, t: float) -> Coefficients:
         """What predictors know the time by: numbers, `time` being t. The noise level is infinite where there is noise alone."""
-        point = self.at(torch.tensor(t, dtype=torch.float64))
+        point = self.at_number(t)
         norm, alpha, sigma = float(point.norm), float(point.alpha), float(point.sigma)
         share = alpha / norm
         return Coefficients(t, share**2, share, float(point.s) / norm, math.inf if share == 0 else 1 / share, sigma)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from triptych.nn.forward_mode import has_tangent
 from triptych.nn.resample import enlarged
 
 _PHASES = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column of a pixel in its square of four
@@ -27,7 +28,7 @@ def convolved_enlarged(
 
     On a CPU as one convolution of the small map with four 2x2 kernels, one for each pixel of a square: 4/9 of the products.
     """
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or min(x.shape[2:]) < _FOLDED_FROM:
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or min(x.shape[2:]) < _FOLDED_FROM or has_tangent(x):
         return F.conv2d(enlarged(x), weight, bias, padding=1)
     b, _, h, w = x.shape
     o = len(weight)

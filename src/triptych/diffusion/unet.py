@@ -91,6 +91,8 @@ class EncoderConfig(Config):
 class UNetConfig(EncoderConfig):
     """The network; widths are multiples of 32, for its norms have 32 groups."""
 
+    kind_name: ClassVar = "u-net"
+
     num_heads_upsample: int | None = None
     "Attention heads in the decoder; None: num_heads."
 
@@ -182,6 +184,11 @@ class Stage(nn.ModuleList):
         return x
 
 
+def _embedder(channels: int, width: int) -> nn.ModuleDict:
+    """An MLP of the sinusoids of a number; keys 0 and 2."""
+    return nn.ModuleDict({"0": nn.Linear(channels, width), "2": nn.Linear(width, width)})
+
+
 class UNetEncoder(nn.Module):
     """The way down: embeddings, input_blocks and middle_block. What becomes of it is for the subclass."""
 
@@ -190,9 +197,7 @@ class UNetEncoder(nn.Module):
         self.config, self.levels = network, levels_of(network, image_size=image_size)
         self.image_size, self.in_channels, self.num_labels = image_size, in_channels, num_labels
         self.embedding = 4 * network.num_channels
-        self.time_embed = nn.ModuleDict(
-            {"0": nn.Linear(network.num_channels, self.embedding), "2": nn.Linear(self.embedding, self.embedding)}
-        )
+        self.time_embed = _embedder(network.num_channels, self.embedding)
         if num_labels is not None:
             self.label_emb = nn.Embedding(num_labels, self.embedding)
         self.skips: list[int] = []
@@ -234,19 +239,25 @@ class UNetEncoder(nn.Module):
         c = self.config
         return SelfAttention(width, heads=width // c.num_head_channels if c.num_head_channels else heads, order=c.attention_order)
 
-    def _embed(self, t: Tensor, y: Tensor | None, more: Tensor | None = None) -> Tensor:
-        """The embedding of timestep and label after the SiLU with which every block begins: float32 (b, embedding).
+    def _embed(self, t: Tensor, y: Tensor | None, more: Tensor | None = None, span: Tensor | None = None) -> Tensor:
+        """The embedding of timestep, label and span after the SiLU with which every block begins: float32 (b, embedding).
 
         `more` (b, num_channels) is added to the sinusoids of t.
         """
         if (y is not None) != (self.num_labels is not None):
             raise ValueError("labels must be given exactly when the network has classes")
         with torch.autocast(t.device.type, enabled=False):
-            waves = timestep_embedding(t, self.config.num_channels)
-            embedding = self.time_embed["2"](F.silu(self.time_embed["0"](waves if more is None else waves + more)))
+            embedding = self._sinusoidal("time_embed", t, more)
             if y is not None:
                 embedding = embedding + self.label_emb(y.clamp(min=0)) * (y != NO_LABEL)[:, None]
+            if span is not None:
+                embedding = embedding + self._sinusoidal("span_embed", span)
             return F.silu(embedding)
+
+    def _sinusoidal(self, name: str, number: Tensor, more: Tensor | None = None) -> Tensor:
+        """The MLP of that name, of the sinusoids of a number (b,), to which `more` is added."""
+        layers, waves = self.get_submodule(name), timestep_embedding(number, self.config.num_channels)
+        return layers["2"](F.silu(layers["0"](waves if more is None else waves + more)))  # type: ignore[index]
 
     def _down(self, x: Tensor, embedding: Tensor, rng: Rng | None) -> tuple[list[Tensor], Tensor]:
         """The output of every input block, first to last, and that of the middle block."""
@@ -267,10 +278,19 @@ class UNet(UNetEncoder):
     config: UNetConfig
 
     def __init__(
-        self, network: UNetConfig, *, image_size: int, in_channels: int, out_channels: int, num_classes: int | None = None
+        self,
+        network: UNetConfig,
+        *,
+        image_size: int,
+        in_channels: int,
+        out_channels: int,
+        num_classes: int | None = None,
+        spans: bool = False,
     ) -> None:
         super().__init__(network, image_size=image_size, in_channels=in_channels, num_labels=num_classes)
-        self.out_channels = out_channels
+        self.out_channels, self.spans = out_channels, spans
+        if spans:
+            self.span_embed = _embedder(network.num_channels, self.embedding)
         self.output_blocks = nn.ModuleList(self._decoder(list(self.skips)))
         first = self.levels.widths[0]
         self.out = nn.ModuleDict({"0": ModulatedGroupNorm(first), "2": zeroed(nn.Conv2d(first, out_channels, 3, padding=1))})
@@ -293,14 +313,22 @@ class UNet(UNetEncoder):
                 index += 1
 
     def forward(
-        self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], y: Int[Tensor, " b"] | None = None, rng: Rng | None = None
+        self,
+        x: Float[Tensor, "b c h w"],
+        t: Shaped[Tensor, " b"],
+        y: Int[Tensor, " b"] | None = None,
+        rng: Rng | None = None,
+        span: Shaped[Tensor, " b"] | None = None,
     ) -> Float[Tensor, "b o h w"]:
         """The output of `out_channels` channels for images of `in_channels`.
 
         `t`: original timesteps, integer, between two or rescaled. `y`: labels, exactly when the network has classes; for a sample whose
-        label is NO_LABEL it has none. `rng` draws the dropout masks in training mode.
+        label is NO_LABEL it has none. `rng` draws the dropout masks in training mode. `span`: another time, exactly for a network of
+        `spans`.
         """
-        return self._through(x, self._embed(t, y), rng)
+        if (span is not None) != self.spans:
+            raise ValueError("spans must be given exactly when the network takes them")
+        return self._through(x, self._embed(t, y, span=span), rng)
 
     def _through(self, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
         """The output for noisy images and the embedding of what is told of them."""

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from triptych.core.model import Model, ModelConfig
     from triptych.recipes.config import RunConfig
 
-Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire", "nvidia", "diffusers"]
+Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire", "nvidia", "diffusers", "sit"]
 """Whose weights are imported."""
 PROGRAMS: tuple[Program, ...] = get_args(Program)
-Target = Literal["guided-diffusion", "diffusers", "nvidia"]
+Target = Literal["guided-diffusion", "diffusers", "nvidia", "sit"]
 """What a run is exported to."""
 TARGETS: tuple[Target, ...] = get_args(Target)
 

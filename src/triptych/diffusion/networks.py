@@ -1,0 +1,29 @@
+"""The networks that a model of images may have: a U-Net, or a transformer over patches."""
+
+from __future__ import annotations
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError
+from triptych.diffusion.dit import DiT, DiTConfig
+from triptych.diffusion.unet import UNet, UNetConfig
+
+NetworkConfig = UNetConfig | DiTConfig
+Network = UNet | DiT
+"""Called with x (b, c, h, w), t (b,), the labels (b,) of a network that has classes, and an rng."""
+
+
+def network_for(spec: DataSpec, config: NetworkConfig, *, num_classes: int | None, spans: bool = False) -> Network:
+    """The network of a configuration for images of `spec`, whose outputs are like the images.
+
+    `spans`: it is told another time too. Raises ConfigError, about the setting "network", where it cannot take them.
+    """
+    try:
+        if isinstance(config, DiTConfig):
+            size, channels = spec.height_and_width, spec.channels
+            return DiT(config, image_size=size, in_channels=channels, out_channels=channels, num_classes=num_classes, spans=spans)
+        if spec.width not in (None, spec.image_size):
+            raise ConfigError("", f"a U-Net takes squares, not images of {spec.image_size} x {spec.width} pixels; give a DiT")
+        channels = spec.channels
+        return UNet(config, image_size=spec.image_size, in_channels=channels, out_channels=channels, num_classes=num_classes, spans=spans)
+    except ConfigError as error:
+        raise error.inside("network") from None

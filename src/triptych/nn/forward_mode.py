@@ -1,0 +1,24 @@
+"""Forward-mode differentiation: how the output of a network changes while its inputs do, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.autograd.forward_ad as fwd
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+def has_tangent(x: Tensor) -> bool:
+    """Whether x is being differentiated forwards, which fused kernels and autograd nodes of our own do not know."""
+    return fwd.unpack_dual(x).tangent is not None
+
+
+@torch.no_grad()
+def directional_derivative(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Tensor:
+    """The derivative of function(*inputs) along the directions, of the output's shape, without a graph; attention is computed unfused."""
+    with fwd.dual_level(), sdpa_kernel(SDPBackend.MATH):
+        duals = [fwd.make_dual(x, direction) for x, direction in zip(inputs, directions, strict=True)]
+        output, tangent = fwd.unpack_dual(function(*duals))
+        return torch.zeros_like(output) if tangent is None else tangent

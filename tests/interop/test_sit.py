@@ -1,0 +1,198 @@
+"""Weights of SiT, in and out: names, shapes and counts of the published sizes, checkpoints of its training, SiT's own code where it is."""
+
+from __future__ import annotations
+
+import importlib
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.diffusion import recorded
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.weight_files import read_content
+from triptych.diffusion.dit import DiTConfig
+from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
+from triptych.diffusion.unet import NO_LABEL
+from triptych.interop.programs import ExportRequest
+from triptych.interop.sit import from_state_dict
+from triptych.interop.sit.exporter import exported
+from triptych.interop.sit.weights import described, to_state_dict
+from triptych.runs import import_run, open_run
+
+
+def names_of(
+    *, width: int, depth: int, patch: int, rows: int, classes: int, channels: int = 4, outputs: int = 8
+) -> dict[str, tuple[int, ...]]:
+    """The original's names and shapes, from the published formulas."""
+    named: dict[str, tuple[int, ...]] = {
+        "pos_embed": (1, rows**2, width),
+        "x_embedder.proj.weight": (width, channels, patch, patch),
+        "x_embedder.proj.bias": (width,),
+        "y_embedder.embedding_table.weight": (classes + 1, width),
+    }
+    layers = {"t_embedder.mlp.0": (width, 256), "t_embedder.mlp.2": (width, width)}
+    for index in range(depth):
+        block = f"blocks.{index}"
+        layers |= {f"{block}.attn.qkv": (3 * width, width), f"{block}.attn.proj": (width, width)}
+        layers |= {f"{block}.mlp.fc1": (4 * width, width), f"{block}.mlp.fc2": (width, 4 * width)}
+        layers[f"{block}.adaLN_modulation.1"] = (6 * width, width)
+    layers |= {"final_layer.linear": (patch**2 * outputs, width), "final_layer.adaLN_modulation.1": (2 * width, width)}
+    for name, (out, into) in layers.items():
+        named |= {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
+    return named
+
+
+XL_2 = names_of(width=1152, depth=28, patch=2, rows=16, classes=1000)
+SMALL = names_of(width=384, depth=1, patch=2, rows=4, classes=3)
+
+
+def table(rows: int, width: int) -> Tensor:
+    """Written out once more: sines and cosines of the column, then of the row."""
+    quarter = width // 4
+    rates = [10_000 ** (-k / quarter) for k in range(quarter)]
+    lines = []
+    for row in range(rows):
+        for column in range(rows):
+            angles = [torch.tensor([place * rate for rate in rates]) for place in (column, row)]
+            lines.append(torch.cat([function(angle) for angle in angles for function in (torch.sin, torch.cos)]))
+    return torch.stack(lines)[None]
+
+
+def weights(names: dict[str, tuple[int, ...]] = SMALL, *, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    made = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in names.items()}
+    rows, width = round(names["pos_embed"][1] ** 0.5), names["pos_embed"][2]
+    return made | {"pos_embed": table(rows, width)}
+
+
+def test_names_shapes_and_counts_of_the_largest() -> None:
+    """On the meta device: 674,834,720 parameters are trained, and the table has 294,912 numbers."""
+    with torch.device("meta"):
+        config, spec = described({name: torch.empty(shape) for name, shape in XL_2.items()}, {})
+        model = config.build(spec)
+    assert config.network == DiTConfig(patch=2, width=1152, depth=28, heads=16, spare_outputs=True)
+    assert spec == DataSpec(image_size=32, channels=4, num_classes=1000)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.network.state_dict().items()}
+    assert shapes == {name: shape for name, shape in XL_2.items() if name != "pos_embed"}
+    assert sum(parameter.numel() for parameter in model.parameters()) == 674_834_720
+
+
+def test_there_and_back() -> None:
+    given = weights()
+    back = to_state_dict(from_state_dict(given))
+    assert list(back)[0] == "pos_embed" and set(back) == set(given)
+    for name, tensor in given.items():
+        torch.testing.assert_close(back[name], tensor, atol=1e-6 if name == "pos_embed" else 0, rtol=0)
+
+
+def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
+    args = Namespace(model="SiT-S/2", image_size=64, num_classes=3, path_type="GVP", prediction="noise", epochs=1400)
+    file = tmp_path / "0100000.pt"
+    torch.save({"model": weights(seed=1), "ema": weights(seed=2), "opt": {"state": {}, "param_groups": []}, "args": args}, file)
+    with pytest.raises(CheckpointError, match="holds more than tensors"):
+        read_content(file)
+    with pytest.raises(ConfigError, match="--model: the file has width 384, depth 1 and patches of 2, got SiT-S/2"):
+        import_run(file, tmp_path / "run", program="sit")
+    del args.model
+    torch.save({"model": weights(seed=1), "ema": weights(seed=2), "opt": {}, "args": args}, file)
+    lines: list[str] = []
+    run = import_run(file, tmp_path / "run", program="sit", report=lines.append)
+    config = run.config.model
+    assert isinstance(config, FlowMatchingConfig) and (config.path, config.prediction) == ("gvp", "noise")
+    assert "is a checkpoint of a training of SiT: latents of 4 x 8 x 8" in lines[0] and "MIT" in lines[1]
+    for name, seed in (("raw", 1), ("ema-0.9999", 2)):
+        model = open_run(tmp_path / "run").load(weights=name, device="cpu")
+        assert torch.equal(model.network.blocks[0].attn.qkv.weight, weights(seed=seed)["blocks.0.attn.qkv.weight"]), name
+
+
+def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
+    file = tmp_path / "SiT-XL-2-256x256.pt"
+    torch.save(weights(), file)
+    run = import_run(file, tmp_path / "run", program="sit", flags="--path-type VP --image-size 64")
+    config = run.config.model
+    assert isinstance(config, FlowMatchingConfig) and config.path == "vp" and config.label_dropout == 0.1
+    assert run.spec.num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "flags", "message"),
+    [
+        ({}, {"image-size": 256}, "--image-size: the file has 64, got 256"),
+        ({}, {"num-classes": 1000}, "--num-classes: the file has 3, got 1000"),
+        ({}, {"path-type": "Lienar"}, "--path-type: got 'Lienar', expected one of Linear, GVP, VP"),
+        ({}, {"model": "SiT-M/2"}, "--model: got 'SiT-M/2', expected one of SiT-S/2"),
+        ({"pos_embed": torch.zeros(1, 16, 384)}, {}, "pos_embed is not the table of sines and cosines"),
+        ({"pos_embed": torch.zeros(1, 15, 384)}, {}, "the file is of another network: 15 positions"),
+        ({"blocks.0.attn.q_norm.weight": torch.zeros(64)}, {}, "the file is of another network: it has blocks.0.attn.q_norm.weight"),
+        ({"blocks.0.mlp.fc1.bias": torch.zeros(3)}, {}, r"blocks.0.mlp.fc1.bias has shape \[3\], expected \[1536\]"),
+        ({"y_embedder.embedding_table.weight": None}, {}, "the file is incomplete: it has no y_embedder"),
+    ],
+)
+def test_errors(change: dict[str, Tensor | None], flags: dict[str, Any], message: str) -> None:
+    given = {name: tensor for name, tensor in (weights() | change).items() if tensor is not None}
+    with pytest.raises((ConfigError, CheckpointError), match=message):
+        from_state_dict(given, flags)
+
+
+def test_a_width_of_ones_own_needs_the_heads() -> None:
+    with pytest.raises(CheckpointError, match=r"its width is 64, and nothing in the file says how many heads that has \(known are 384"):
+        from_state_dict(weights(names_of(width=64, depth=1, patch=2, rows=4, classes=3)))
+
+
+def own(**settings: Any) -> tuple[FlowMatchingConfig, DataSpec, FlowMatching]:
+    network = DiTConfig(width=48, depth=2, heads=4)
+    config = FlowMatchingConfig(**({"network": network, "class_conditional": True, "label_dropout": 0.1} | settings))
+    spec = DataSpec(image_size=8, channels=3, num_classes=5 if config.class_conditional else None)
+    model = config.build(spec).eval()
+    model.network.load_state_dict(recorded.weights({name: tensor.shape for name, tensor in model.network.state_dict().items()}))
+    return config, spec, model.requires_grad_(False)
+
+
+def request(path: Path, config: Any, spec: DataSpec, model: Any, *, drop_variance: bool = False) -> ExportRequest:
+    return ExportRequest(path, config, spec, lambda: model, drop_variance)
+
+
+def test_export(tmp_path: Path) -> None:
+    config, spec, model = own(path="gvp")
+    done = exported(request(tmp_path / "own.pt", config, spec, model))
+    assert done.flags == "--path-type GVP --prediction velocity"
+    assert "hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=False" in done.notes[0]
+    state = torch.load(tmp_path / "own.pt", weights_only=True)
+    names = names_of(width=48, depth=2, patch=2, rows=4, classes=5, channels=3, outputs=3)
+    assert {name: tuple(tensor.shape) for name, tensor in state.items()} == names
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "message"),
+    [
+        ({"class_conditional": False, "label_dropout": 0.0}, "x.pt", "model.class_conditional: false"),
+        ({"time_scale": 1000.0}, "x.pt", "model.time_scale: 1000"),
+        ({}, "x.safetensors", "out: got .*, expected the name of a file that ends with .pt"),
+    ],
+)
+def test_what_sit_cannot_express(settings: dict[str, Any], path: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        exported(request(tmp_path / path, *own(**settings)))
+
+
+@pytest.mark.peer("transport")
+@pytest.mark.parametrize("spare_outputs", [False, True])
+def test_outputs_of_sit_itself(spare_outputs: bool, tmp_path: Path) -> None:
+    """SiT's own code on PYTHONPATH (its models.py and timm), with weights of ours: equal to 1e-5, with and without a label."""
+    theirs = importlib.import_module("models")
+    config, spec, model = own(network=DiTConfig(width=48, depth=2, heads=4, spare_outputs=spare_outputs))
+    exported(request(tmp_path / "own.pt", config, spec, model))
+    original = theirs.SiT(
+        input_size=8, patch_size=2, in_channels=3, hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=spare_outputs
+    ).eval()
+    original.load_state_dict(torch.load(tmp_path / "own.pt", weights_only=True))
+    x, t, y = recorded.array("x", (2, 3, 8, 8), 1.0), torch.tensor([0.1, 0.8]), torch.tensor([1, NO_LABEL])
+    with torch.no_grad():
+        expected = original(x, t, torch.tensor([1, 5]))
+        torch.testing.assert_close(model.network(x, t, y), expected, atol=1e-5, rtol=0)
+    assert expected.std() > 0.05
