@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -30,12 +30,14 @@ from triptych.diffusion.guided import Guide, Guided, dropped_labels, guides_itse
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.model import last_sample
 from triptych.diffusion.ode import runge_kutta_4
+from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, flow_steps, times_of
+from triptych.diffusion.paths import PATHS, Path, PathName
 from triptych.diffusion.samplers import Predictor, Step, clipping, steered
 from triptych.diffusion.solvers import RHO, SOLVERS, Churn, euler, heun, noise_levels
 from triptych.diffusion.unet import NO_LABEL
 
-LevelSamplerName = Literal["heun", "euler", "dpm++2m", "dpm++2m-sde", "unipc"]
-"""Those of `SOLVERS`."""
+LevelSamplerName = Literal["heun", "euler", "dpm++2m", "dpm++2m-sde", "unipc", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"]
+"""Those of `SOLVERS`, and those along a path of flow matching (path_solvers.py)."""
 
 
 @config
@@ -43,9 +45,9 @@ class LevelSamplingConfig(Config):
     """How images are drawn from a model of any noise level."""
 
     sampler: LevelSamplerName = "heun"
-    "Heun's method (Karras et al. 2022), Euler's, or the solvers dpm++2m (-sde: with noise) and unipc."
+    "Heun's method (Karras et al. 2022), Euler's, dpm++2m (-sde: with noise), unipc; along a path: ode-euler, -heun, -rk4, sde-euler."
     steps: int = 18
-    "Noise levels. heun calls the network twice for each but the last, the others once."
+    "Noise levels. heun calls the network twice for each but the last, ode-heun twice, ode-rk4 four times, the others once."
     sigma_min: float = 0.002
     "The least noise level, the last one but 0."
     sigma_max: float = 80.0
@@ -60,6 +62,10 @@ class LevelSamplingConfig(Config):
     "S_max: to here; None: to the first."
     churn_noise: float = 1.0
     "S_noise: deviation of the noise that is added."
+    path: PathName | None = None
+    "Of ode-* and sde-euler: the path of flow matching that they go along; None: the model's own, or linear."
+    grid: Grid = "uniform"
+    "Of ode-* and sde-euler: steps of equal length, or at noise levels as the others have."
     clip: bool = False
     "Clip the image that each step predicts to [-1, 1]."
     guidance_scale: float = 1.0
@@ -77,6 +83,9 @@ class LevelSamplingConfig(Config):
         )
         self.require(0 <= self.churn_min <= self.highest_churned, "churn_min", "0 or more, and at most churn_max")
         self.require(0 < self.churn_noise < math.inf, "churn_noise", "a positive number")
+        along = self.sampler in PATH_SOLVERS
+        self.require(along or self.path is None, "path", f"nothing with sampler {self.sampler}; ode-* and sde-euler go along one")
+        self.require(along or self.grid == "uniform", "grid", f"uniform with sampler {self.sampler}, whose steps lie at noise levels")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
@@ -147,6 +156,8 @@ class ContinuousModel(Model):
     interpolation = "sphere"
     latents_hold_class = False
     noise: NoiseConfig | None = None  # every noise level
+    path: Path = PATHS["linear"]
+    "Of flow matching, that samples go along with the samplers that go along one."
 
     def __init__(self, config: ContinuousConfig, spec: DataSpec) -> None:
         super().__init__()
@@ -231,11 +242,30 @@ class ContinuousModel(Model):
         def noise(i: int) -> Tensor:
             return rng.normal(f"step/{i}", *self.image_shape)
 
+        if settings.sampler in PATH_SOLVERS:
+            return self._along_a_path(predict, x / points[0].sqrt_noise, settings, noise)
         steps = SOLVERS[settings.sampler].steps
         if settings.sampler in ("heun", "euler"):
             churn = Churn(level, settings.churn, settings.churn_min, settings.highest_churned, settings.churn_noise)
             steps = partial(heun, churn=churn, euler_above=math.inf) if settings.sampler == "heun" else partial(euler, churn=churn)
         return steps(predict, x, points=points, noise=noise)
+
+    def _along_a_path(
+        self, predict: Predictor, normal: Tensor, settings: LevelSamplingConfig, noise: Callable[[int], Tensor]
+    ) -> Iterator[Step]:
+        path = self.path if settings.path is None else PATHS[settings.path]
+        sigmas = settings.sigma_max, settings.sigma_min
+        ends = self.ends_of(path) or path.between(*sigmas)
+        assert settings.sampler in PATH_SOLVERS
+        times = times_of(
+            path, steps=settings.steps, solver=settings.sampler, grid=settings.grid, ends=ends, sigmas=sigmas, rho=settings.rho
+        )
+        x = normal * path.at_number(times[0]).norm
+        return flow_steps(predict, x, path=path, times=times, at=path.coefficients, solver=settings.sampler, noise=noise)
+
+    def ends_of(self, path: Path) -> tuple[float, float] | None:
+        """The times from which and to which the model can be sampled along a path; None: those of the noise levels of the settings."""
+        return None
 
     def _weaker(self, labels: Tensor | None, guide: Guide | None, settings: LevelSamplingConfig) -> Predictor | None:
         """What guides by the difference to it: the guide's model, or without a guide the model itself, told no label."""
