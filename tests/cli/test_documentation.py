@@ -149,7 +149,7 @@ def translate_takes(rest: list[str]) -> None:
 
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
-    if options.program not in ("imaginaire", "nvidia", "diffusers"):
+    if options.program not in ("imaginaire", "nvidia", "diffusers", "sit"):
         parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
 
 

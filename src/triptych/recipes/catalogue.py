@@ -26,6 +26,7 @@ HEADINGS = {
     "few_shot": "GANs, on few examples of many classes",
     "from_noise": "GANs, from noise",
     "diffusion": "diffusion",
+    "flow_matching": "diffusion, flow matching",
     "classifiers": "diffusion, classifiers",
     "upsamplers": "diffusion, super-resolution",
     "autoencoders": "autoencoders",
