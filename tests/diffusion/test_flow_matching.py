@@ -110,7 +110,7 @@ def test_times_of_training(settings: dict[str, Any], quantiles: tuple[float, flo
     t = FlowMatchingConfig(**settings).drawn_times(Rng(0, ("denoise", 0), torch.arange(20_000))).flatten()
     found = t.quantile(torch.tensor([0.25, 0.5, 0.75]))
     torch.testing.assert_close(found, torch.tensor(quantiles), atol=0.01, rtol=0)
-    assert 0 <= float(t.min()) and float(t.max()) <= 1
+    assert float(t.min()) >= 0 and float(t.max()) <= 1
 
 
 @pytest.mark.parametrize(

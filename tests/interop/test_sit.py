@@ -85,7 +85,7 @@ def test_names_shapes_and_counts_of_the_largest() -> None:
 def test_there_and_back() -> None:
     given = weights()
     back = to_state_dict(from_state_dict(given))
-    assert list(back)[0] == "pos_embed" and set(back) == set(given)
+    assert next(iter(back)) == "pos_embed" and set(back) == set(given)
     for name, tensor in given.items():
         torch.testing.assert_close(back[name], tensor, atol=1e-6 if name == "pos_embed" else 0, rtol=0)
 

@@ -1,7 +1,7 @@
 """Flow matching: a network learns the velocity with which noise becomes images.
 
-"Flow Matching for Generative Modeling", Lipman et al. 2023, https://arxiv.org/abs/2210.02747; "Flow Straight and Fast" (rectified flow), Liu
-et al. 2023, https://arxiv.org/abs/2209.03003; "SiT", Ma et al. 2024, https://arxiv.org/abs/2401.08740, for the other paths and predictions.
+"Flow Matching for Generative Modeling", Lipman et al. 2023, https://arxiv.org/abs/2210.02747; "Flow Straight and Fast" (rectified flow),
+Liu et al. 2023, https://arxiv.org/abs/2209.03003; "SiT", Ma et al. 2024, https://arxiv.org/abs/2401.08740, for the other paths and forms.
 With x_t = alpha(t) x_0 + s(t) n the loss is the mean over pixels of |v(x_t, t) - (alpha' x_0 + s' n)|^2.
 
 These are not the normalizing flows of triptych.flows: no layer is inverted, and the likelihood is that of an ODE.
