@@ -69,7 +69,8 @@ class FlowMatchingConfig(ContinuousConfig):
         return FlowMatching(self, spec)
 
     def shrunk(self) -> Self:
-        return dataclasses.replace(ContinuousConfig.shrunk(self), network=self.network.shrunk())
+        sampling = dataclasses.replace(self.sampling, steps=min(self.sampling.steps, 4))
+        return dataclasses.replace(self, network=self.network.shrunk(), sampling=sampling)
 
     def drawn_times(self, rng: Rng) -> Float[Tensor, "b 1 1 1"]:
         """The time of each training image."""

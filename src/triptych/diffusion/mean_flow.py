@@ -169,11 +169,11 @@ class MeanFlow(Model):
             return velocity
         own_labels, own_rng = None if labels is None else labels[moving], dataclasses.replace(rng, index=rng.index[moving])
         inputs, along = (z[moving], t[moving], span[moving]), velocity[moving]
-        slope = directional_derivative(
-            lambda *duals: self.mean_velocity(*duals, own_labels, own_rng),
-            inputs,
-            (along, torch.ones_like(inputs[1]), torch.ones_like(inputs[1])),
-        )
+
+        def mean(z: Tensor, t: Tensor, span: Tensor) -> Tensor:
+            return self.mean_velocity(z, t, span, own_labels, own_rng)
+
+        slope = directional_derivative(mean, inputs, (along, torch.ones_like(inputs[1]), torch.ones_like(inputs[2])))
         return velocity.index_copy(0, moving, (along - _over_images(inputs[2]) * slope).to(velocity.dtype))
 
     @torch.no_grad()
