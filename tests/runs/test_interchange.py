@@ -209,7 +209,8 @@ def test_imports_that_are_refused(file: Path, run: Run, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"other\.pt: these are not the weights of a network of guided-diffusion"):
         import_run(saved(tmp_path / "other.pt", {"weight": torch.ones(1)}), new)
     with pytest.raises(
-        ConfigError, match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit"
+        ConfigError,
+        match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit",
     ):
         import_run(file, new, flags=WORDS, program="guided")  # type: ignore[arg-type]
     assert not new.exists()
