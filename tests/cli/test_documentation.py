@@ -163,7 +163,12 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] == "stats" and not rest[1].startswith("-") and data.configure(rest[2:]).out is not None
+    assert rest[0] in ("stats", "encode") and not rest[1].startswith("-")
+    if rest[0] == "stats":
+        assert data.configure(rest[2:]).out is not None
+    else:
+        images, options = data.configure_encode(rest[1:])
+        assert images == rest[1] and options.autoencoder is not None and options.out is not None
 
 
 def report_takes(rest: list[str]) -> None:

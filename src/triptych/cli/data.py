@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images
+from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, nearest
+from triptych.data.config import ClassesFrom
+from triptych.runs.loading import Loading
 
+_ENCODE_LINE = "triptych data encode IMAGES --with RUN --out FILE.npz"
 _STATS_LINE = "triptych data stats IMAGES --out FILE.npz [--features NETWORK]"
 USAGE = """usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK] [--image-size N] [--images]
+       triptych data encode IMAGES --with RUN --out FILE.npz [--image-size N] [--flip False]
 
   stats    write the mean and covariance of a network's features of the images, to be the reference of an evaluation:
            `triptych evaluate`, guided-diffusion's evaluator and pytorch-fid read the file
+  encode   write the latents of the images by the autoencoder of a run, mean and deviation of each: `triptych train RECIPE --data.path FILE`
+           learns them, and its samples are decoded
 
 IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, CIFAR-10's or openai/glow's files.
 
-  triptych data stats --help    list all options
+  triptych data stats --help, triptych data encode --help    list all options
 
-example: triptych data stats ./photos --features inception --out photos.npz"""
-_VERBS = ("stats",)
+example: triptych data stats ./photos --features inception --out photos.npz
+         triptych data encode ./photos --with runs/kl --out latents.npz"""
+_VERBS = ("stats", "encode")
 
 
 @config
@@ -62,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in _VERBS:
         raise ConfigError("", f"unknown triptych data {arguments[0]!r}{nearest(arguments[0], _VERBS)} (triptych data --help)")
-    return _stats(arguments[1:])
+    return (_stats if arguments[0] == "stats" else _encode)(arguments[1:])
 
 
 def _stats(arguments: Sequence[str]) -> int:
@@ -95,6 +102,77 @@ def _stats(arguments: Sequence[str]) -> int:
     height, width = written.size
     numbers = ", ".join(f"{dimensions} {output}" for output, dimensions in written.dimensions.items())
     return finished(f"{written.count:,} images of {width}x{height} in {written.network} ({numbers}): {options.out}")
+
+
+@config
+class EncodeOptions(Loading):
+    """Latents of which images, by which weights, to where."""
+
+    autoencoder: str | None = None
+    "The run of the autoencoder; --with is short for it."
+    out: str | None = None
+    "FILE.npz of the latents."
+    image_size: int | None = None
+    "Height and width that the images are cropped and resized to; None: those that the autoencoder learned."
+    flip: bool | None = None
+    "Encode mirrored images too, for --data.flip; None: where the autoencoder's training mirrored them."
+    labels: ClassesFrom = "auto"
+    "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
+
+    def validate(self) -> None:
+        self.require(self.out is None or Path(self.out).suffix == ".npz", "out", "a name that ends with .npz")
+        self.require(self.image_size is None or self.image_size >= 1, "image_size", "at least 1")
+
+
+def _encode(arguments: Sequence[str]) -> int:
+    """Writes the latents, and prints what they are."""
+    images, options = configure_encode(arguments)
+    for name, value in (("--with", options.autoencoder), ("--out", options.out)):
+        if value is None:
+            raise ConfigError(name, f"missing; usage: {_ENCODE_LINE}")
+    assert options.autoencoder is not None and options.out is not None
+    require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
+    directory = run_argument([options.autoencoder], usage=_ENCODE_LINE)
+
+    from triptych.runs import open_run
+    from triptych.runs.latent_data import encode_data
+
+    with named_as_flags(options), progress_bar("encoding") as progress:
+        made = encode_data(
+            images,
+            open_run(directory),
+            options.out,
+            image_size=options.image_size,
+            flip=options.flip,
+            labels=options.labels,
+            progress=progress,
+            **options.keywords(),
+        )
+    channels, height, width = made.shape
+    std = ", ".join(f"{value:.3g}" for value in made.stamp.latents.std)
+    already = " were there already" if made.already else ""
+    return finished(f"{made.count:,} images as latents of {width}x{height}x{channels} (deviations {std}){already}: {options.out}")
+
+
+def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:
+    """The images, and the options, of `triptych data encode`."""
+    from triptych.cli.settings import parse
+
+    helped = asks_for_help(arguments)
+    if not helped and (not arguments or arguments[0].startswith("-")):
+        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
+        raise ConfigError("", f"{problem}; usage: {_ENCODE_LINE}")
+    options, _ = parse(
+        [_LONG.get(argument, argument) for argument in (arguments if helped else arguments[1:])],
+        prog="triptych data encode IMAGES",
+        description="Writes the latents of the images by an autoencoder's run (--with), mean and deviation of each.",
+        options=EncodeOptions(),
+        settings=Config(),
+    )
+    return arguments[0], options
+
+
+_LONG = {"--with": "--autoencoder"}  # a word that is no name in Python
 
 
 def configure(arguments: Sequence[str]) -> StatsOptions:

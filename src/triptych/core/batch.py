@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -62,10 +63,58 @@ class InputSpec(Config):
 
 
 @config
+class LatentSpec(Config):
+    """What latents are of: images, and the autoencoder that encoded them and decodes what is made like them."""
+
+    autoencoder: str
+    "Folder of its run."
+    checkpoint: int
+    "Images seen by its checkpoint."
+    weights: str
+    "Which of its weights."
+    sha256: str
+    "Of their file."
+    image_size: int
+    "Of the images: height in pixels; the width too where there is no `width`."
+    width: int | None = None
+    "Width in pixels; None: the images are squares."
+    channels: int
+    "1 (grey) or 3 (RGB)."
+    mean: tuple[float, ...]
+    "Of each channel of the latents, as the autoencoder has them."
+    std: tuple[float, ...]
+    "Deviation of each channel."
+    scaled_to: float = 0.5
+    "The deviation that the samples have: latents are less `mean`, by `std`, times this."
+
+    def validate(self) -> None:
+        for name, most in (("image_size", _LARGEST_SIDE), ("channels", 3)):
+            self.require(_counts(getattr(self, name), most), name, f"1 to {most:,}")
+        self.require(self.width is None or _counts(self.width, _LARGEST_SIDE), "width", f"1 to {_LARGEST_SIDE:,}, or nothing")
+        self.require(len(self.mean) == len(self.std) and all(math.isfinite(value) for value in self.mean), "mean", "one for each std")
+        self.require(all(0 < value < math.inf for value in self.std), "std", "positive numbers")
+        self.require(0 < self.scaled_to < math.inf, "scaled_to", "a positive number")
+
+    def normalised(self, latents: Tensor) -> Tensor:
+        """Latents of the autoencoder (b, z, h, w) as samples."""
+        mean, std = self._moments(latents)
+        return (latents - mean) * (self.scaled_to / std)
+
+    def restored(self, samples: Tensor) -> Tensor:
+        """Samples (b, z, h, w) as latents of the autoencoder."""
+        mean, std = self._moments(samples)
+        return samples * (std / self.scaled_to) + mean
+
+    def _moments(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None] for values in (self.mean, self.std))
+        return mean, std
+
+
+@config
 class DataSpec(Config):
     """What a data source gives; a model's `build` reads it."""
 
-    unwritten: ClassVar = frozenset({"frames"})
+    unwritten: ClassVar = frozenset({"frames", "latents"})
 
     image_size: int
     "Height in pixels; the width too where there is no `width`."
@@ -81,6 +130,8 @@ class DataSpec(Config):
     "What else belongs to each sample."
     frames: int | None = None
     "Frames of each sample, as the axis t behind b; None: samples are single images."
+    latents: LatentSpec | None = None
+    "What the samples are latents of; None: they are images themselves."
 
     def validate(self) -> None:
         for name, most in (("image_size", _LARGEST_SIDE), ("channels", _MOST_CHANNELS)):
@@ -89,11 +140,20 @@ class DataSpec(Config):
             self.require(getattr(self, name) is None or _counts(getattr(self, name), most), name, f"1 to {most:,}, or nothing")
         named = self.class_names is None or len(self.class_names) == self.num_classes
         self.require(named, "class_names", f"one for each of {self.num_classes or 'no'} classes, or nothing")
+        self.require(self.latents is None or len(self.latents.mean) == self.channels, "latents", f"means of {self.channels} channels")
 
     @property
     def height_and_width(self) -> tuple[int, int]:
         """Of the images, in pixels."""
         return self.image_size, self.width or self.image_size
+
+    @property
+    def pictured(self) -> DataSpec:
+        """The images that the samples are, or are latents of."""
+        images = self.latents
+        if images is None:
+            return self
+        return replace(self, image_size=images.image_size, width=images.width, channels=images.channels, latents=None)
 
     def num_labels(self, *, class_conditional: bool) -> int | None:
         """The classes that a model of these images is told; None: it goes without. Raises ConfigError where there are none to tell."""

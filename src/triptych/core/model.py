@@ -378,6 +378,18 @@ class Encoder(Decoder, Protocol):
 
 
 @runtime_checkable
+class GaussianEncoder(Protocol):
+    """An encoder with one level of latents, that says how they are distributed: images to be learned by way of their latents."""
+
+    def posterior(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the variance of the latents of images (b, c, h, w), independent normal ones: (b, z, h, w) each.
+
+        Without gradients; the model must be in evaluation mode. Raises ConfigError for images of sides that it does not take.
+        """
+        ...
+
+
+@runtime_checkable
 class LatentSampler(Protocol):
     """A decoder that samples by way of its latents."""
 

@@ -9,7 +9,7 @@ from triptych.core.config import Config, config
 if TYPE_CHECKING:
     from triptych.data.images import Data
 
-Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb"]
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb", "latents"]
 Augment = Literal["none", "shift", "affine"]
 ClassesFrom = Literal["auto", "folder", "prefix", "json", "none"]
 """Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: that, or sub-folders that hold all."""
@@ -21,11 +21,12 @@ class DataConfig(Config):
 
     kind_name: ClassVar = "images"
     changeable: ClassVar = frozenset(("source", "path", "decode", "workers"))
+    unwritten: ClassVar = frozenset(("latent_std",))
 
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Folder of images, .tar(.gz), .zip, .npz or .npy, folder of MNIST's, CIFAR-10's or openai/glow's TFRecord files; an LMDB; None: digits."
+    "Images: folder, .tar(.gz), .zip, .npz, .npy, LMDB, folder of MNIST's, CIFAR-10's or TFRecord files; or latents (.npz). None: digits."
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
@@ -52,6 +53,8 @@ class DataConfig(Config):
     "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
     decode: Literal["exact", "reduced"] = "exact"
     "reduced: JPEGs are decoded at 1/2, 1/4 or 1/8 scale where that suffices: faster, pixels within 2/255 on average."
+    latent_std: float = 0.5
+    "Of latents: the deviation that their samples get; 0.5 is about that of images in [-1, 1]."
     validation_fraction: float = 0.05
     "Share held out for validation, chosen by file name; a source with its own test images uses those instead. 0: no validation."
     workers: int | None = None
@@ -65,6 +68,7 @@ class DataConfig(Config):
         self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")
         self.require(0 <= self.jitter < 1, "jitter", "0 or more and below 1")
         self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
+        self.require(0 < self.latent_std < float("inf"), "latent_std", "a positive number")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
 

@@ -19,6 +19,7 @@ from triptych.data.database import is_database, open_database
 from triptych.data.dataset_json import file_classes
 from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder, open_tar, open_zip
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
+from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
@@ -43,7 +44,7 @@ def located(config: DataConfig) -> tuple[Path, Source]:
     source = recognised(path) if config.source in ("auto", "digits") else config.source
     if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
-    if source in ("tar", "zip", "arrays") and not path.is_file():
+    if source in ("tar", "zip", "arrays", "latents") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
     return path, source
 
@@ -55,6 +56,8 @@ def open_images(config: DataConfig) -> Data:
     path, source = located(config)
     if source in FILES:
         return _from_files(config, *open_files(path, source))
+    if source == "latents":
+        return open_latents(config, path)
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
     side = (config.resize or config.image_size) - 2 * config.pad
@@ -68,6 +71,8 @@ def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tup
     """
     if source == "tfrecord":
         return open_records(path, side=side, labelled=labelled)
+    if source == "latents":
+        raise DataError(f"{path}: holds latents, and images are wanted here; give the images")
     if source == "arrays":
         return arrays.array_file(path), None
     if source == "mnist":
@@ -108,7 +113,7 @@ def recognised(path: Path) -> Source:
     if name.endswith(".zip"):
         return "zip"
     if name.endswith((".npz", ".npy")):
-        return "arrays"
+        return "latents" if name.endswith(".npz") and holds_latents(path) else "arrays"
     raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
 
 

@@ -20,6 +20,7 @@ from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
+from triptych.runs.latent_space import shown_by
 from triptych.runs.reconstructing import reconstructed_grid
 from triptych.runs.sampling import Request, Samples, drawing, label_list, write_grid
 from triptych.runs.translating import translated_grids
@@ -84,13 +85,14 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
     size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
     if isinstance(model, Translator) and count:
         return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
-    if not isinstance(model, Sampler | Upsampler | Encoder) or not count or data.spec.channels not in (1, 3):  # latents are no pictures
+    if not isinstance(model, Sampler | Upsampler | Encoder) or not count or data.spec.pictured.channels not in (1, 3):
         return {}
     if not isinstance(model, Sampler):
         made = upsampled_grid if isinstance(model, Upsampler) else reconstructed_grid
         request, write = made(model, data, count=count, precision=train.precision)
         return {"": functools.partial(_draw_grid, model, request, write, size, world)}
-    request = Request(count, 0, label_list(model.num_classes, data.spec, count=count, given=None), model.sampling, train.precision)
+    labels = label_list(model.num_classes, data.spec, count=count, given=None)
+    request = Request(count, 0, labels, model.sampling, train.precision, shown=shown_by(data.spec, world))
     write = functools.partial(_write_samples, labels=request.labels)
     further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
     return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}

@@ -30,6 +30,7 @@ from triptych.runs.encoding import require_encoder
 from triptych.runs.given.data_images import Spread, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided, leader
+from triptych.runs.latent_space import shown_by
 from triptych.runs.reconstructing import Reconstruction
 from triptych.runs.sampling import Request, draw, label_list, require_sampler
 from triptych.runs.stored import Opened, StoredRun
@@ -139,7 +140,7 @@ class Maker(ABC):
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
         """Raises ConfigError or DataError for a request that the run cannot serve."""
         self.run, self.request = run, request
-        self.size, self.channels = run.spec.height_and_width, run.spec.channels
+        self.size, self.channels = run.spec.pictured.height_and_width, run.spec.pictured.channels
 
     def identity(self, count: int, *, origin: Mapping[str, Any], precision: str) -> dict[str, Any]:
         """All that the images depend on; JSON. `origin`: of the run's weights."""
@@ -167,7 +168,7 @@ class Maker(ABC):
 def maker_of(run: StoredRun, request: ImageRequest) -> Maker:
     """How the run makes what is asked for. Raises ConfigError for a run that makes no images, and as `Maker` does."""
     model = run.outline
-    if run.spec.channels not in (1, 3) or run.spec.frames is not None:
+    if run.spec.pictured.channels not in (1, 3) or run.spec.frames is not None:
         raise ConfigError("model", f"{type(model).__name__} makes no single grey or RGB images, and others are not measured")
     for protocol, maker in _MAKERS:
         if isinstance(model, protocol):
@@ -218,7 +219,8 @@ class SampleMaker(Maker):
         sampler = guided(opened.model, self.run, **leading, settings=self.settings, world=opened.world)
         whole = -(-count // chunk) * chunk
         labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
-        wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision)
+        shown = shown_by(self.run.spec, opened.world)
+        wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision, shown=shown)
         return ModelImages(
             lambda part: draw(sampler.model, wanted, part, opened.world.device, report),
             count=count,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from triptych.core.model import Report
 from triptych.core.rng import Rng
 from triptych.data.images import Data
 from triptych.runs.encoding import require_encoder
+from triptych.runs.latent_space import Shown
 from triptych.runs.sampling import Request, write_kinds
 
 
@@ -25,6 +26,8 @@ class Reconstruction(Request):
 
     load: Callable[[Sequence[int]], np.ndarray]
     "The images of some indices, uint8 (b, h, w, c)."
+    shown: Shown = field(default=nearest_uint8, kw_only=True)
+    "The nearest levels: these images were 8-bit ones."
 
     def images(self, model: nn.Module, part: range, device: torch.device, report: Report | None = None) -> Tensor:
         """What the latents of the images of these indices are decoded to: (b, c, h, w) in [-1, 1]."""
@@ -34,10 +37,6 @@ class Reconstruction(Request):
         rng = Rng(self.seed, ("encode",), index)
         latents = encoder.encode(batch.images, labels=None, rng=rng, settings=self.settings, report=report)
         return encoder.decode(latents, labels=None, settings=self.settings)
-
-    def levels(self, images: Tensor) -> Tensor:
-        """The nearest levels: these images were 8-bit ones."""
-        return nearest_uint8(images)
 
 
 def reconstructed_grid(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -23,6 +23,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_place, save_npz
 from triptych.runs.guidance import guided
+from triptych.runs.latent_space import Shown, shown_by
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges, steps_within
@@ -63,7 +64,8 @@ def sample(
     leading = {"guide": guide, "guide_with": guide_with, "guide_ema_length": guide_ema_length}
     sampler = guided(opened.model, run, **leading, settings=chosen, world=opened.world)
     num_classes = require_sampler(sampler.model).num_classes
-    request = Request(count, seed, label_list(num_classes, sampler.spec, count=count, given=labels), chosen, opened.loading.precision)
+    own = label_list(num_classes, sampler.spec, count=count, given=labels)
+    request = Request(count, seed, own, chosen, opened.loading.precision, shown=shown_by(run.spec, opened.world))
     return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)
 
 
@@ -85,6 +87,8 @@ class Request:
     "One label for each image; None: the model is not conditional."
     settings: Config
     precision: str
+    shown: Shown = field(default=to_uint8, kw_only=True)
+    "From what the model makes to images."
 
     def images(self, model: nn.Module, part: range, device: torch.device, report: Report | None = None) -> Tensor:
         """The images of these indices: (b, c, h, w) in [-1, 1]. Raises ConfigError for a model that makes none of itself."""
@@ -95,10 +99,6 @@ class Request:
     def labels_of(self, part: range, device: torch.device) -> Tensor | None:
         """The labels of these indices (b,), where there are labels."""
         return None if self.labels is None else torch.from_numpy(self.labels[part.start : part.stop]).to(device)
-
-    def levels(self, images: Tensor) -> Tensor:
-        """What is kept of images (b, c, h, w): uint8 (b, h, w, c)."""
-        return to_uint8(images)
 
 
 def label_list(num_classes: int | None, spec: DataSpec, *, count: int, given: Sequence[int | str] | None) -> np.ndarray | None:
@@ -141,9 +141,9 @@ def require_sampler(model: nn.Module) -> Sampler:
 
 
 def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
-    """The images of these indices, one batch: uint8 (b, h, w, c)."""
+    """The images of these indices, one batch: uint8 (b, h, w, c); latents are decoded."""
     with evaluating(model), autocast(request.precision, device=device):
-        return request.levels(request.images(model, part, device, report)).numpy()
+        return request.shown(request.images(model, part, device, report)).numpy()
 
 
 def drawing(model: nn.Module, request: Request, *, batch_size: int, device: torch.device, origin: Mapping[str, Any] | None = None) -> Work:

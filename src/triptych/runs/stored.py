@@ -196,9 +196,12 @@ def _warn(message: str) -> None:
 def build(config: RunConfig, spec: DataSpec) -> Model:
     """The run's model with its initial weights, on the CPU. Raises ConfigError where model and data do not fit."""
     try:
-        return seeded_build(config.model, spec, seed=config.train.seed)
+        model = seeded_build(config.model, spec, seed=config.train.seed)
     except ConfigError as error:
         raise error.inside("model") from None
+    if spec.latents is not None and getattr(getattr(model, "sampling", None), "clip", False):
+        raise ConfigError("model.sampling.clip", "got true, but the samples are latents, which have no bounds; set it to false")
+    return model
 
 
 def outline(config: RunConfig, spec: DataSpec) -> Model:

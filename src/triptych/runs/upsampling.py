@@ -79,9 +79,9 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
 def _check_base(name: str, base: StoredRun, run: StoredRun, *, side: int) -> None:
     """Raises ConfigError or DataError unless a base run draws the images and has the classes that the upsampler of `run` takes."""
     require_sampler(base.outline)
-    kinds, channels = {1: "grey", 3: "RGB"}, run.spec.channels
-    if (base.spec.image_size, base.spec.channels) != (side, channels):
-        images = f"{kinds[base.spec.channels]} images of {base.spec.image_size} pixels"
+    kinds, channels, drawn = {1: "grey", 3: "RGB"}, run.spec.channels, base.spec.pictured
+    if (drawn.image_size, drawn.channels) != (side, channels):
+        images = f"{kinds[drawn.channels]} images of {drawn.image_size} pixels"
         raise DataError(f"{name}: draws {images}, expected {kinds[channels]} ones of {side}")
     if base.outline.num_classes is not None and run.outline.num_classes is not None:
         renumbered(base.spec, run.spec, name=name)

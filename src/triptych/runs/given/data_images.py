@@ -60,6 +60,9 @@ def model_reference(
     """
     config = run.config.data
     data = reopened(config, run.spec)
+    if data.pictures is not None:  # the images that the latents are of
+        config = data.pictures
+        data = config.open()
     split = split or ("validation" if isinstance(config, FewShotDataConfig) and data.validation is not None else "train")
     if split == "validation" and data.validation is None:
         raise ConfigError("split", "got validation, but the run's data has no held-out images; use train")

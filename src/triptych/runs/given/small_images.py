@@ -12,6 +12,7 @@ import numpy as np
 from triptych.core.errors import ConfigError
 from triptych.runs.given.classes import labels_of, renumbered
 from triptych.runs.given.collection import Collection
+from triptych.runs.latent_space import shown_by
 from triptych.runs.sampling import Request, draw, label_list, require_sampler
 from triptych.runs.stored import Opened, StoredRun
 
@@ -56,7 +57,7 @@ def _drawn(
     base, origin = run.loaded("latest", None, upsampler.world)
     sampling, name, num_classes = require_sampler(base).sampling, str(run.directory), upsampler.model.num_classes
     own = label_list(base.num_classes, run.spec, count=count, given=None if base.num_classes is None else labels)
-    request = Request(count, seed, own, sampling, upsampler.loading.precision)
+    request = Request(count, seed, own, sampling, upsampler.loading.precision, shown=shown_by(run.spec, upsampler.world))
 
     def load(part: range) -> np.ndarray:
         return draw(base, request, part, upsampler.world.device)

@@ -1,0 +1,184 @@
+"""Latents of a set of images in one file, to be learned in place of the images: `triptych data encode`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.core.batch import DataSpec, LatentSpec, RawBatch
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.model import GaussianEncoder
+from triptych.core.npz import Blocks
+from triptych.data.config import ClassesFrom, DataConfig
+from triptych.data.images import Data
+from triptych.data.latents import HELD_OUT, LABELS, MEAN, MIRRORED, STAMP, STD, LatentStamp, holds_latents, read_stamp
+from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch, unwatched
+from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.pieces import Pieces
+from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.work import Part, Within, Work, evaluating, make_missing, ranges
+
+
+@dataclass(frozen=True)
+class EncodedData:
+    """What was written."""
+
+    count: int
+    "Images, each once."
+    shape: tuple[int, ...]
+    "Of an image's latents."
+    stamp: LatentStamp
+    already: bool = False
+    "Whether the file held just these latents, and was left alone."
+
+
+def encode_data(
+    source: str | Path,
+    run: StoredRun,
+    out: str | Path,
+    *,
+    image_size: int | None = None,
+    flip: bool | None = None,
+    labels: ClassesFrom = "auto",
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
+) -> EncodedData:
+    """Writes mean and deviation of the latents of images at a path, by the autoencoder of `run`, to `out`, an .npz; for all processes.
+
+    Of each image the middle is encoded, prepared as those that the autoencoder learned; `image_size`: at another size. `flip`: whether
+    mirrored images are encoded too; None: where the autoencoder's training mirrored them. An interrupted call goes on where it was, and
+    a file of just these latents is left alone. Raises ConfigError, DataError and CheckpointError for what cannot be used.
+    """
+    place, chosen = Path(out), Loading(**loading)
+    if place.suffix != ".npz":
+        raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
+    check_place(place)
+    check_kept(place, source)
+    if not isinstance(run.outline, GaussianEncoder):
+        raise ConfigError("with", f"{type(run.outline).__name__} gives no distribution of latents; give the run of an autoencoder")
+    config = _prepared(run.config.data, Path(source), image_size=image_size, flip=flip, labels=labels)
+    data = config.open()
+    if data.spec.channels != run.spec.channels:
+        raise DataError(f"{source}: images of {data.spec.channels} channels, but the autoencoder takes {run.spec.channels}")
+    opened = run.open(chosen)
+    stamp = _stamp(run, opened, config, data.spec)
+    count = len(data.train) + (0 if data.validation is None else len(data.validation))
+    shape = _shape(opened, data.spec)
+    if opened.world.on_main(lambda: _holds(place, stamp)):
+        return EncodedData(count, shape, read_stamp(place), already=True)
+    work = Work(count, [stamp.asked, count], lambda items, within: _encoded(items, within, opened, data))
+    with writing(place, world=opened.world, kept="encoded"):
+        pieces = Pieces.of(place, identity=work.identity)
+        make_missing(work, pieces, world=opened.world, progress=progress)
+        opened.world.barrier()
+        if opened.world.is_main:
+            stamp = _measured(stamp, pieces, count, training=len(data.train))
+            _write(place, stamp, pieces, data, count=count, shape=shape)
+            pieces.remove()
+        opened.world.barrier()
+    return EncodedData(count, shape, read_stamp(place))
+
+
+def _prepared(config: DataConfig, source: Path, *, image_size: int | None, flip: bool | None, labels: ClassesFrom) -> DataConfig:
+    """What opens the images: as those of the autoencoder's training, without what is random about these."""
+    plain = DataConfig()
+    return DataConfig(
+        path=str(source.absolute()),
+        pad=config.pad,
+        image_size=image_size or config.image_size,
+        channels=config.channels,
+        labels=labels,
+        flip=config.flip if flip is None else flip,
+        enlarge=config.enlarge,
+        validation_fraction=config.validation_fraction or plain.validation_fraction,
+        workers=0,
+    )
+
+
+def _stamp(run: StoredRun, opened: Opened, config: DataConfig, spec: DataSpec) -> LatentStamp:
+    """The stamp; its moments are not measured yet."""
+    channels = _posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1]
+    latents = LatentSpec(
+        autoencoder=str(run.directory.absolute()),
+        checkpoint=int(opened.origin["images"]),
+        weights=str(opened.origin["weights"]),
+        sha256=str(opened.origin["hash"]),
+        image_size=spec.image_size,
+        width=spec.width,
+        channels=spec.channels,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+    )
+    return LatentStamp(latents=latents, data=config, precision=opened.loading.precision, class_names=spec.class_names)
+
+
+def _shape(opened: Opened, spec: DataSpec) -> tuple[int, ...]:
+    return tuple(_posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1:])
+
+
+def _posterior(opened: Opened, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the latents, in float32 in host memory."""
+    model, device = opened.model, opened.world.device
+    assert isinstance(model, GaussianEncoder)
+    with evaluating(opened.model), autocast(opened.loading.precision, device=device):
+        mean, log_variance = model.posterior(images.to(device))
+    return mean.float().cpu(), (0.5 * log_variance.float()).exp().cpu()
+
+
+def _holds(place: Path, stamp: LatentStamp) -> bool:
+    return place.is_file() and holds_latents(place) and read_stamp(place).asked == stamp.asked
+
+
+def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data) -> Iterator[Part]:
+    training = len(data.train)
+    for part in ranges(items, opened.batch_size(data.spec.height_and_width)):
+        numbers = np.arange(part.start, part.stop)
+        groups = [data.train.batch(numbers[numbers < training]).images]
+        if data.validation is not None:
+            groups.append(data.validation.batch(numbers[numbers >= training] - training).images)
+        images = RawBatch(torch.from_numpy(np.concatenate(groups)), None, torch.from_numpy(numbers)).to(opened.world.device).images
+        arrays: dict[str, np.ndarray] = {}
+        for prefix, shown in {"": images, **({MIRRORED: images.flip(3)} if data.train.config.flip else {})}.items():
+            mean, std = _posterior(opened, shown)
+            arrays |= {prefix + MEAN: mean.contiguous().numpy(), prefix + STD: std.contiguous().numpy()}
+        yield part, arrays
+
+
+def _measured(stamp: LatentStamp, pieces: Pieces, count: int, *, training: int) -> LatentStamp:
+    """The stamp with mean and deviation of each channel of draws from the distributions of the training images."""
+    total: float = 0
+    sums = np.zeros((2, len(stamp.latents.mean)))
+    for items, arrays in pieces.read(count):
+        rows = np.asarray(items) < training
+        for prefix in ("", MIRRORED):
+            if prefix + MEAN in arrays:
+                mean, std = (arrays[prefix + name][rows].astype(np.float64) for name in (MEAN, STD))
+                sums += [mean.sum((0, 2, 3)), (mean**2 + std**2).sum((0, 2, 3))]
+                total += mean[:, 0].size
+    mean = sums[0] / total
+    std = np.sqrt(np.maximum(sums[1] / total - mean**2, 1e-12))
+    found = dataclasses.replace(stamp.latents, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    return dataclasses.replace(stamp, latents=found)
+
+
+def _write(place: Path, stamp: LatentStamp, pieces: Pieces, data: Data, *, count: int, shape: tuple[int, ...]) -> None:
+    def blocks(name: str) -> Blocks:
+        return Blocks((count, *shape), np.dtype(np.float32), (arrays[name] for _, arrays in pieces.read(count)))
+
+    held_out = np.arange(count) >= len(data.train)
+    arrays: dict[str, np.ndarray | Blocks] = {STAMP: np.array(stamp.text()), HELD_OUT: held_out}
+    sets = [data.train, *([] if data.validation is None else [data.validation])]
+    if data.spec.class_names is not None:
+        arrays[LABELS] = np.concatenate([images.labels for images in sets if images.labels is not None])
+    for prefix in ("", *([MIRRORED] if stamp.data.flip else [])):
+        arrays |= {prefix + name: blocks(prefix + name) for name in (MEAN, STD)}
+    save_npz(place, arrays)

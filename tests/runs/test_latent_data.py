@@ -1,0 +1,318 @@
+"""Latents kept in a file, learned in place of their images, and decoded wherever images are shown."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.contract.shrink import shrunk
+from triptych.cli.main import main
+from triptych.core.batch import DataSpec, LatentSpec
+from triptych.core.errors import CheckpointError, ConfigError, DataError, Stopped
+from triptych.core.npz import read_npz
+from triptych.core.rng import Rng
+from triptych.data.config import DataConfig
+from triptych.data.latents import LatentImages, read_stamp
+from triptych.data.loader import Loader
+from triptych.diffusion.adm import ADMConfig
+from triptych.engine.config import TrainConfig
+from triptych.engine.distributed import open_world
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
+from triptych.gans.kl_networks import KLNetworksConfig
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, open_run, train
+from triptych.runs.given.data_images import model_reference
+from triptych.runs.latent_data import EncodedData, encode_data
+from triptych.runs.latent_space import LatentSpace, shown_by
+from triptych.runs.loading import Loading
+from triptych.runs.model_images import ImageRequest, maker_of
+
+COUNT, SIDE = 24, 16
+TRAINING = {"batch_size": 8, "sample_count": 4, "validate_images": 8, "ema_rates": (0.5,)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images in two classes, a run of an autoencoder, and its latents of them."""
+    root = tmp_path_factory.mktemp("latents")
+    pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE, 3), dtype=np.uint8)
+    for k, image in enumerate(pixels):
+        place = root / "images" / "ab"[k % 2] / f"{k:03d}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place)
+    network = KLNetworksConfig(widths=(4, 8), num_blocks=1, latent_channels=2, num_groups=2)
+    patches = PatchDiscriminatorConfig(num_discriminators=1, num_filters=4, num_layers=1)
+    config = RunConfig(
+        model=KLAutoencoderConfig(network=network, discriminator=patches, perceptual_weight=0.0),
+        data=DataConfig(path=str(root / "images"), image_size=SIDE, flip=True, validation_fraction=0.25, workers=0),
+        train=TrainConfig(total_images=16, **TRAINING),
+    )
+    train(config, root / "kl", device="cpu")
+    encoded(root)
+    return root
+
+
+def encoded(root: Path, out: str = "latents.npz", **settings: Any) -> EncodedData:
+    return encode_data(root / "images", open_run(root / "kl"), root / out, **({"device": "cpu"} | settings))
+
+
+def latents_of(root: Path, **settings: Any) -> DataConfig:
+    return DataConfig(**({"path": str(root / "latents.npz"), "image_size": SIDE, "validation_fraction": 0.25} | settings))
+
+
+def autoencoder(root: Path) -> KLAutoencoder:
+    model = open_run(root / "kl").load(device="cpu")
+    assert isinstance(model, KLAutoencoder)
+    return model
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_holds_the_distributions_of_all_images(folder: Path):
+    arrays, model = read_npz(folder / "latents.npz"), autoencoder(folder)
+    data = DataConfig(path=str(folder / "images"), image_size=SIDE, validation_fraction=0.25).open()
+    assert data.validation is not None and len(data.validation) > 0
+    sets = [images.batch(np.arange(len(images))) for images in (data.train, data.validation)]
+    pixels = torch.from_numpy(np.concatenate([part.images for part in sets])).permute(0, 3, 1, 2) / 127.5 - 1
+    for prefix, images in (("", pixels), ("mirrored_", pixels.flip(3))):
+        posterior = model.posterior(images)
+        np.testing.assert_allclose(arrays[f"{prefix}mean"], posterior.mean.numpy(), atol=1e-5)
+        np.testing.assert_allclose(arrays[f"{prefix}std"], posterior.std.numpy(), rtol=1e-4)
+    assert np.array_equal(arrays["labels"], np.concatenate([part.labels for part in sets]))
+    assert np.array_equal(arrays["held_out"], np.arange(COUNT) >= len(data.train))
+
+
+def test_the_stamp_says_by_what_and_has_the_moments_of_draws(folder: Path):
+    stamp, arrays = read_stamp(folder / "latents.npz"), read_npz(folder / "latents.npz")
+    origin = open_run(folder / "kl").origin()
+    assert (stamp.latents.autoencoder, stamp.latents.sha256) == (str(folder / "kl"), origin["hash"])
+    assert (stamp.latents.checkpoint, stamp.latents.weights) == (16, "ema-0.5")
+    assert (stamp.latents.image_size, stamp.latents.channels, stamp.class_names) == (SIDE, 3, ("a", "b"))
+    training = ~arrays["held_out"]
+    means, stds = (np.concatenate([arrays[prefix + name][training] for prefix in ("", "mirrored_")]) for name in ("mean", "std"))
+    noise = np.random.default_rng(1).standard_normal((50, *means.shape))
+    draws = np.moveaxis(means + stds * noise, 2, 0).reshape(2, -1)
+    np.testing.assert_allclose(stamp.latents.mean, draws.mean(1), atol=5 * draws.std() / np.sqrt(draws.shape[1]))
+    np.testing.assert_allclose(stamp.latents.std, draws.std(1), rtol=0.01)
+
+
+def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
+    before = (folder / "latents.npz").stat().st_mtime_ns
+    assert encoded(folder).already and (folder / "latents.npz").stat().st_mtime_ns == before
+    made = encoded(folder, "plain.npz", flip=False)
+    assert not made.already and (made.count, made.shape) == (COUNT, (2, SIDE // 2, SIDE // 2))
+    assert set(read_npz(folder / "plain.npz")) == {"latents", "held_out", "labels", "mean", "std"}
+    assert not encoded(folder, "plain.npz", flip=True).already, "with mirrored images"
+
+
+def test_an_interrupted_call_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    posterior = KLAutoencoder.posterior
+
+    def counted(self: KLAutoencoder, images: torch.Tensor) -> Any:
+        if len(images) > 1:
+            calls.append(len(images))
+            if len(calls) == 4:
+                raise KeyboardInterrupt
+        return posterior(self, images)
+
+    monkeypatch.setattr(KLAutoencoder, "posterior", counted)
+    with pytest.raises(Stopped, match="what was encoded is kept"):
+        encoded(folder, "stopped.npz", batch_size=8)
+    assert not (folder / "stopped.npz").exists()
+    encoded(folder, "stopped.npz", batch_size=8)
+    assert len(calls) == 4 + 2 * 2, "a piece of two passes was there, two are made"
+    whole, taken_up = (read_npz(folder / name) for name in ("latents.npz", "stopped.npz"))
+    for name, array in whole.items():
+        if name != "latents":
+            np.testing.assert_allclose(taken_up[name], array, atol=1e-5)
+    assert not list(folder.glob(".stopped*"))
+
+
+def test_images_of_another_size_and_other_runs(folder: Path):
+    assert encoded(folder, "small.npz", image_size=8).shape == (2, 4, 4)
+    with pytest.raises(ConfigError, match="sides of multiples of 2"):
+        encoded(folder, "odd.npz", image_size=9)
+    with pytest.raises(ConfigError, match="out: .*ends with .npz"):
+        encoded(folder, "latents.npy")
+
+
+def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["data", "encode", str(folder / "images"), "--with", str(folder / "kl"), "--device", "cpu"]
+    assert main([*words, "--out", str(folder / "command.npz"), "--flip", "False", "--labels", "none"]) == 0
+    said = capsys.readouterr().out
+    assert "24 images as latents of 8x8x2 (deviations " in said and "command.npz" in said
+    assert set(read_npz(folder / "command.npz")) == {"latents", "held_out", "mean", "std"}
+    for given, problem in (
+        (words, "--out: missing; usage: triptych data encode IMAGES"),
+        ([*words[:3], "--out", "x.npz"], "--with: missing"),
+        ([*words[:4], str(folder / "none"), "--out", "x.npz"], "none"),
+    ):
+        assert main(given) == 2
+        assert problem in capsys.readouterr().err, given
+
+
+# As data --------------------------------------------------------------------------------------------------------------
+
+
+def test_samples_are_normalised_draws_that_depend_on_their_position_alone(folder: Path):
+    data, arrays = latents_of(folder).open(), read_npz(folder / "latents.npz")
+    spec = data.spec.latents
+    assert spec is not None and isinstance(data.train, LatentImages)
+    assert (data.spec.height_and_width, data.spec.channels, data.spec.class_names) == ((8, 8), 2, ("a", "b"))
+    assert (data.spec.pictured.height_and_width, data.spec.pictured.channels) == ((SIDE, SIDE), 3)
+    items, positions = np.array([3, 0, 3, 5]), np.array([7, 2**33, 11, 12])
+    made = data.train.batch(items, positions, seed=4)
+    noise = Rng(4, ("data", "latents"), torch.from_numpy(positions)).normal("z", 2, 8, 8).numpy()
+    mirrored = []
+    for k, item in enumerate(items):
+        options = []
+        for prefix in ("", "mirrored_"):
+            drawn = arrays[f"{prefix}mean"][item] + arrays[f"{prefix}std"][item] * noise[k]
+            options.append((drawn - np.array(spec.mean)[:, None, None]) / np.array(spec.std)[:, None, None] * 0.5)
+        near = [np.abs(made.images[k] - option).max() < 1e-5 for option in options]
+        assert sum(near) == 1
+        mirrored.append(near[1])
+    images = DataConfig(path=str(folder / "images"), image_size=SIDE, validation_fraction=0.25).open().train
+    plain, varied = images.batch(items), images.batch(items, positions, seed=4)
+    assert mirrored == [not np.array_equal(a, b) for a, b in zip(plain.images, varied.images, strict=True)], "as the images are mirrored"
+    assert np.array_equal(made.labels, plain.labels)
+    alone = data.train.batch(items[2:3], positions[2:3], seed=4)
+    assert np.array_equal(alone.images[0], made.images[2]) and not np.array_equal(made.images[0], made.images[2])
+
+
+def test_held_out_latents_are_always_the_same_and_the_batch_is_as_a_model_takes_it(folder: Path):
+    data = latents_of(folder, latent_std=1.0).open()
+    assert data.validation is not None and len(data.train) + len(data.validation) == COUNT
+    first, second = (data.validation.batch(np.arange(2)).images for _ in range(2))
+    assert np.array_equal(first, second) and first.dtype == np.float32
+    batch = next(Loader(data.train, batch_size=8, seed=0, workers=0).batches(0)).to("cpu")
+    assert batch.images.shape == (8, 2, 8, 8) and batch.images.dtype == torch.float32
+    many = data.train.batch(np.arange(len(data.train)).repeat(20), np.arange(20 * len(data.train))).images
+    np.testing.assert_allclose(many.std((0, 2, 3)), 1.0, rtol=0.1)
+    np.testing.assert_allclose(many.mean((0, 2, 3)), 0.0, atol=0.1)
+    assert latents_of(folder, validation_fraction=0.0).open().validation is None
+
+
+def test_normalised_and_restored_are_inverse(float64):
+    spec = LatentSpec(autoencoder="x", checkpoint=0, weights="raw", sha256="", image_size=8, channels=3, mean=(1.0, -2.0), std=(0.5, 4.0))
+    latents = torch.randn(3, 2, 4, 4)
+    samples = spec.normalised(latents)
+    torch.testing.assert_close(samples[:, 1], (latents[:, 1] + 2) / 4 * 0.5)
+    torch.testing.assert_close(spec.restored(samples), latents)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"image_size": 32}, "data.image_size: got 32, but latents.npz keeps latents of images of 16 pixels; set it to that"),
+        ({"channels": 1}, "data.channels: got 1, but the images of latents.npz have 3"),
+        ({"crop": "random"}, "data.crop: got 'random', .* prepared when they were encoded; set it to 'center'"),
+        ({"augment": "shift"}, "data.augment: got 'shift'"),
+        ({"jitter": 0.1}, "data.jitter: got 0.1"),
+        ({"labels": "prefix"}, "data.labels: got 'prefix'"),
+        ({"path": "plain", "flip": True}, "data.flip: got true, but plain.npz has no mirrored images"),
+    ],
+)
+def test_settings_that_latents_do_not_have_are_refused(folder: Path, settings: dict[str, Any], said: str):
+    if settings.get("path") == "plain":
+        (folder / "plain.npz").unlink(missing_ok=True)
+        encoded(folder, "plain.npz", flip=False)
+        settings = settings | {"path": str(folder / "plain.npz")}
+    with pytest.raises(ConfigError, match=said):
+        latents_of(folder, **settings).open()
+
+
+def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: Path, tmp_path: Path):
+    arrays = read_npz(folder / "latents.npz")
+    for change, said in (
+        ({"mean": arrays["mean"][:3]}, "expected float32|do not belong together"),
+        ({"held_out": arrays["held_out"][:3]}, "do not belong together"),
+        ({"labels": arrays["labels"] + 1}, "do not belong together"),
+        ({"mean": arrays["mean"].astype(np.float64)}, "mean is float64"),
+        ({"latents": np.array("{")}, "damaged, or of another version"),
+        ({"latents": np.array('{"latents": {}}')}, "damaged, or of another version"),
+    ):
+        np.savez(tmp_path / "broken.npz", **(arrays | change))
+        with pytest.raises(DataError, match=said):
+            latents_of(folder, path=str(tmp_path / "broken.npz")).open()
+    with pytest.raises(DataError, match="holds latents, and images are wanted here"):
+        open_run(folder / "kl").encode(folder / "latents.npz")
+
+
+# Runs on them ---------------------------------------------------------------------------------------------------------
+
+
+def latent_config(root: Path, **train_settings: Any) -> RunConfig:
+    recipe = shrunk("adm-digits")
+    assert isinstance(recipe.model, ADMConfig)
+    model = replace(recipe.model, sampling=replace(recipe.model.sampling, clip=False))
+    return replace(recipe, model=model, data=latents_of(root), train=TrainConfig(**({"total_images": 16} | TRAINING | train_settings)))
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return train(latent_config(folder), folder / "adm", device="cpu")
+
+
+def test_a_latent_run_shows_images(folder: Path, run: Run):
+    samples = run.sample(4, seed=1, device="cpu", batch_size=3)
+    assert samples.images.shape == (4, SIDE, SIDE, 3) and samples.images.dtype == np.uint8
+    model, decoder, spec = run.load(device="cpu"), autoencoder(folder), run.spec.latents
+    assert spec is not None
+    labels = torch.arange(4) % 2 if model.num_classes else None
+    latents = model.sample(Rng(1, ("sample",), torch.arange(4)), labels=labels, settings=model.sampling)  # type: ignore[operator]
+    restored = latents / spec.scaled_to * torch.tensor(spec.std)[:, None, None] + torch.tensor(spec.mean)[:, None, None]
+    expected = ((decoder.decode([restored.float()]) + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()
+    assert np.abs(samples.images.astype(int) - expected).max() <= 1
+    grid = np.asarray(Image.open(run.directory / "samples/000000016.png"))
+    assert grid.ndim == 3 and grid.shape[0] % (2 * SIDE + 6) == 0, "2 by 2 images of the full size, with white around them"
+
+
+def test_a_latent_run_is_measured_by_its_images(folder: Path, run: Run):
+    made = maker_of(run, ImageRequest(seed=1)).made(run.open(Loading(device="cpu")), 4)
+    assert (made.size, made.channels) == ((SIDE, SIDE), 3)
+    np.testing.assert_allclose(made.images(range(4)).astype(int), run.sample(4, seed=1, device="cpu").images, atol=1)
+    real = model_reference(run)
+    assert (real.size, real.channels) == ((SIDE, SIDE), 3)
+    stored = DataConfig(path=str(folder / "images"), image_size=SIDE, validation_fraction=0.25).open().train
+    assert np.array_equal(real.images([0, 3]), stored.batch(np.array([0, 3])).images)
+    assert len(model_reference(run, split="validation")) + len(real) == COUNT
+
+
+def test_a_latent_run_goes_on_and_can_be_guided(folder: Path, run: Run):
+    guided = run.sample(2, device="cpu", guide_with=run.directory, settings=replace(run.load(device="cpu").sampling, guidance_scale=2.0))  # type: ignore[arg-type]
+    assert guided.images.shape == (2, SIDE, SIDE, 3)
+    shutil.copytree(run.directory, folder / "more")
+    longer = train(latent_config(folder, total_images=24), folder / "more", device="cpu")
+    assert longer.checkpoints()[-1] == 24
+
+
+def test_an_autoencoder_that_is_not_what_it_was_is_one_line(folder: Path, run: Run, tmp_path: Path):
+    spec, world = run.spec.latents, open_world("cpu")
+    assert spec is not None and shown_by(DataSpec(image_size=8, channels=3), world)(torch.ones(1, 3, 8, 8)).max() == 255
+    for change, said in (
+        ({"autoencoder": str(tmp_path / "gone")}, "gone: the autoencoder of the latents is not there; put it back"),
+        ({"checkpoint": 8}, "its checkpoint at 8 images, which encoded the latents, is gone"),
+        ({"sha256": "0" * 64}, r"its weights \(ema-0.5\) are others than those that encoded the latents"),
+    ):
+        with pytest.raises(CheckpointError, match=said) as found:
+            LatentSpace(replace(spec, **change), world)
+        assert "\n" not in str(found.value)
+
+
+def test_clipped_samples_of_latents_are_refused(folder: Path, tmp_path: Path):
+    config = latent_config(folder)
+    assert isinstance(config.model, ADMConfig)
+    clipped = replace(config, model=replace(config.model, sampling=replace(config.model.sampling, clip=True)))
+    with pytest.raises(ConfigError, match="model.sampling.clip: got true, but the samples are latents"):
+        train(clipped, tmp_path / "run", device="cpu")
