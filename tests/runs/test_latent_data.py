@@ -21,7 +21,7 @@ from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.latents import LatentImages, read_stamp
 from triptych.data.loader import Loader
-from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.adm import ADMConfig, EncodingConfig
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
 from triptych.gans.discriminators import PatchDiscriminatorConfig
@@ -316,3 +316,20 @@ def test_clipped_samples_of_latents_are_refused(folder: Path, tmp_path: Path):
     clipped = replace(config, model=replace(config.model, sampling=replace(config.model.sampling, clip=True)))
     with pytest.raises(ConfigError, match="model.sampling.clip: got true, but the samples are latents"):
         train(clipped, tmp_path / "run", device="cpu")
+
+
+def test_images_go_to_noise_and_back_by_way_of_the_latents(folder: Path, run: Run):
+    coder = run.coder(settings=EncodingConfig(steps=50), device="cpu")
+    images = np.stack([np.asarray(Image.open(path)) for path in sorted((folder / "images/a").glob("*.png"))[:2]])
+    latents = coder.encode(images, labels=[0, 0] if run.outline.num_classes else None)
+    assert latents.arrays[0].shape == (2, 2, 8, 8)
+    decoder = autoencoder(folder)
+    mean = decoder.posterior(torch.from_numpy(images).permute(0, 3, 1, 2) / 127.5 - 1).mean
+    through = ((decoder.decode([mean]) + 1) * 127.5).round().permute(0, 2, 3, 1).numpy()
+    assert np.abs(coder.decode(latents).images - through).mean() < 4, "the way there and back of DDIM"
+    assert np.abs(through[0] - through[1]).mean() > 4
+
+
+def test_bits_per_dim_of_latents_are_refused(run: Run):
+    with pytest.raises(ConfigError, match="bits-per-dim, which are of images, but this run learns latents"):
+        run.evaluate()

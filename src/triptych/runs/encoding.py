@@ -28,6 +28,7 @@ from triptych.runs.files import check_kept, writing
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, open_squares
+from triptych.runs.latent_space import LatentSpace
 from triptych.runs.latents import Latents, Sampled, check_name, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, require_sampler, write_samples
@@ -52,6 +53,7 @@ class Coder:
     def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
         self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_decoder(opened.model).encoding
         self._opened, self._progress, self._networks_loaded = opened, progress, False
+        self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world)
 
     def encode(
         self,
@@ -182,7 +184,7 @@ class Coder:
         """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
         if isinstance(images, Collection):
             return images
-        return open_squares(images, side=self.spec.image_size, channels=self.spec.channels, classes=classes)
+        return open_squares(images, side=self.spec.pictured.image_size, channels=self.spec.pictured.channels, classes=classes)
 
     def _images(
         self,
@@ -262,7 +264,8 @@ class Coder:
             told, rng = self._told(part, labels), Rng(0, ("encode",), batch.index)
             with self._running():
                 report = steps_within(within, len(part))
-                made = require_encoder(self.model).encode(batch.images, labels=told, rng=rng, settings=self.settings, report=report)
+                samples = batch.images if self._space is None else self._space.samples(batch.images)
+                made = require_encoder(self.model).encode(samples, labels=told, rng=rng, settings=self.settings, report=report)
             yield part, {str(level): latent.float().cpu().numpy() for level, latent in enumerate(made)}
 
     def _decoded(
@@ -272,7 +275,8 @@ class Coder:
         for part in ranges(items, self._opened.batch_size()):
             levels = [torch.from_numpy(array[part.start : part.stop]).to(self._opened.world.device) for array in latents.arrays]
             with self._running():
-                images = require_decoder(self.model).decode(levels, labels=self._told(part, labels), settings=self.settings)
+                samples = require_decoder(self.model).decode(levels, labels=self._told(part, labels), settings=self.settings)
+                images = samples if self._space is None else self._space.images(samples)
             yield part, {"images": kept(images).cpu().numpy()}
 
     @contextmanager

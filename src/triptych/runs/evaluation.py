@@ -121,6 +121,8 @@ def open_images(request: EvaluationRequest, spec: DataSpec, *, conditional: bool
 
     Raises ConfigError or DataError for images that do not fit the run, for a split that is not there, and for too large a count.
     """
+    if spec.latents is not None:
+        raise ConfigError("metrics", "got bits-per-dim, which are of images, but this run learns latents; measure its samples")
     name = request.data.path or request.data.source
     data = dataclasses.replace(request.data, channels=3 if spec.channels == 3 else 1).open()
     if data.spec.image_size != spec.image_size:

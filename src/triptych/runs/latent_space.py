@@ -15,7 +15,7 @@ from torch import Tensor
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.images import nearest_uint8, to_uint8
-from triptych.core.model import Encoder
+from triptych.core.model import Encoder, GaussianEncoder
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.stored import StoredRun
@@ -49,16 +49,22 @@ class LatentSpace:
             what = f"its weights ({spec.weights}) are others than those that encoded the latents"
             raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
         model, _ = run.loaded(str(spec.checkpoint), which, world)
-        assert isinstance(model, Encoder), "its latents were encoded by it"
-        self._encoder: Encoder = model.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
+        model.requires_grad_(False)
+        assert isinstance(model, Encoder) and isinstance(model, GaussianEncoder), "the latents were encoded by it"
+        self._autoencoder = model
         height = spec.image_size
         pixels = _MOST_PIXELS["cpu" if world.device.type == "cpu" else "cuda"]
         self._at_once = max(1, pixels // (height * (spec.width or height)))
 
+    def samples(self, images: Tensor) -> Tensor:
+        """The samples (b, z, h', w') of images in [-1, 1] (b, c, h, w): the means of their latents, normalised."""
+        parts = [self._autoencoder.posterior(part)[0] for part in images.float().split(self._at_once)]
+        return self._spec.normalised(torch.cat(parts))
+
     def images(self, samples: Tensor) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of samples (b, z, h', w')."""
-        latents = self._spec.restored(samples.float())
-        parts = [self._encoder.decode([part], labels=None, settings=self._encoder.encoding) for part in latents.split(self._at_once)]
+        latents, settings = self._spec.restored(samples.float()), self._autoencoder.encoding
+        parts = [self._autoencoder.decode([part], labels=None, settings=settings) for part in latents.split(self._at_once)]
         return torch.cat(parts)
 
     def shown(self, samples: Tensor) -> Tensor:
