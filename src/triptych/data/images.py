@@ -74,10 +74,10 @@ class Data:
     validation: ImageSet | None
     "Held-out images; None: there are none."
     spec: DataSpec
-    pictures: DataConfig | None = None
-    "Of latents: what opens the images that they are of, held out alike; None: these are images themselves."
     notes: tuple[str, ...] = ()
     "What the log says of the files: those that were passed over, and what looks like a mistake."
+    pictures: DataConfig | None = None
+    "Of latents: what opens the images that they are of, held out alike; None: these are images themselves."
 
 
 class SquareImages(ImageSet):
