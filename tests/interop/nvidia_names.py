@@ -116,3 +116,51 @@ def _synthesis(layer: str, width: int, next_width: int, *, side: int, w: int) ->
 
 def _layer(layer: str, weight: tuple[int, ...], *, bias: bool = True) -> Shapes:
     return {f"{layer}.weight": weight, f"{layer}.resample_filter": (4, 4), **({f"{layer}.bias": weight[:1]} if bias else {})}
+
+
+def edm2(width: int, *, channels: int, classes: int = 1000, size: int = 64, mults: Sequence[int] = (1, 2, 3, 4), blocks: int = 3) -> Shapes:
+    """Of EDM2's network; attention at 16 and 8 pixels."""
+    widths = [mult * width for mult in mults]
+    embedding = max(widths)
+    names: Shapes = {"unet.emb_fourier.freqs": (width,), "unet.emb_fourier.phases": (width,), "unet.emb_noise.weight": (embedding, width)}
+    names |= {"logvar_fourier.freqs": (128,), "logvar_fourier.phases": (128,), "logvar_linear.weight": (1, 128)}
+    names |= {"unet.out_gain": (), "unet.out_conv.weight": (channels, width, 3, 3)}
+    names |= {"unet.emb_label.weight": (embedding, classes)} if classes else {}
+    skips: list[int] = []
+    before = width
+    for level, wide in enumerate(widths):
+        side = size >> level
+        if level == 0:
+            names[f"unet.enc.{side}x{side}_conv.weight"] = (wide, channels + 1, 3, 3)
+        else:
+            names |= _edm2_block(f"unet.enc.{side}x{side}_down", before, before, embedding)
+        skips.append(before)
+        for block in range(blocks):
+            attends = side in (16, 8)
+            names |= _edm2_block(f"unet.enc.{side}x{side}_block{block}", before, wide, embedding, attends=attends)
+            before = wide
+            skips.append(wide)
+    for level, wide in reversed(list(enumerate(widths))):
+        side = size >> level
+        if level == len(widths) - 1:
+            names |= _edm2_block(f"unet.dec.{side}x{side}_in0", wide, wide, embedding, attends=True)
+            names |= _edm2_block(f"unet.dec.{side}x{side}_in1", wide, wide, embedding)
+        else:
+            names |= _edm2_block(f"unet.dec.{side}x{side}_up", before, before, embedding)
+        for block in range(blocks + 1):
+            joined = before + skips.pop()
+            name, attends = f"unet.dec.{side}x{side}_block{block}", side in (16, 8)
+            names |= _edm2_block(name, joined, wide, embedding, decoder=True, attends=attends)
+            before = wide
+    return names
+
+
+def _edm2_block(name: str, ins: int, outs: int, embedding: int, *, decoder: bool = False, attends: bool = False) -> Shapes:
+    names: Shapes = {
+        f"{name}.emb_gain": (),
+        f"{name}.emb_linear.weight": (outs, embedding),
+        f"{name}.conv_res0.weight": (outs, ins if decoder else outs, 3, 3),
+        f"{name}.conv_res1.weight": (outs, outs, 3, 3),
+    }
+    names |= {f"{name}.conv_skip.weight": (outs, ins, 1, 1)} if ins != outs else {}
+    return names | ({f"{name}.attn_qkv.weight": (3 * outs, outs, 1, 1), f"{name}.attn_proj.weight": (outs, outs, 1, 1)} if attends else {})

@@ -385,7 +385,6 @@ def test_other_filters(kernel: Tensor) -> None:
 @pytest.mark.parametrize(
     ("tensor", "name", "kind"),
     [
-        ("unet.emb_fourier.freqs", "ema", "EDM2"),
         ("synthesis.input.freqs", "G_ema", "StyleGAN3"),
     ],
 )
@@ -394,7 +393,7 @@ def test_networks_that_no_model_takes(tensor: str, name: str, kind: str, tmp_pat
         path = write_pickle(tmp_path / "x.pkl", {name: network("Precond", {tensor: torch.ones(2)}, settings={})})
     assert main(["import", "nvidia", str(path), "--run", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
-    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of StyleGAN2, R3GAN and EDM are taken" in said
+    assert f"{path}: is a network of {kind} (Precond), which no model here takes; those of StyleGAN2, R3GAN, EDM and EDM2 are taken" in said
 
 
 @pytest.mark.parametrize("content", [{}, [], {"G_ema": None}, {"optimizer": {"state": {}}}, 3])

@@ -53,8 +53,10 @@ def test_a_weight_counts_by_its_direction_alone(layer):
     torch.testing.assert_close(flat.norm(dim=1), torch.ones(len(flat)), rtol=3e-4, atol=0)
     torch.testing.assert_close(layer(x, gain=-2.5), -2.5 * wanted)
     (layer(x) ** 3).sum().backward()
-    along = (layer.weight.grad * layer.weight).flatten(1).sum(1).abs()
-    assert (along <= 1e-3 * layer.weight.grad.flatten(1).norm(dim=1) * layer.weight.flatten(1).norm(dim=1)).all(), "it only turns"
+    gradient = layer.weight.grad
+    assert gradient is not None
+    along = (gradient * layer.weight).flatten(1).sum(1).abs()
+    assert (along <= 1e-3 * gradient.flatten(1).norm(dim=1) * layer.weight.flatten(1).norm(dim=1)).all(), "it only turns"
     with torch.no_grad():
         layer.weight.mul_(torch.linspace(0.5, 20, len(layer.weight)).view(-1, *[1] * (layer.weight.ndim - 1)))
     torch.testing.assert_close(layer(x), wanted, rtol=3e-4, atol=3e-4)

@@ -8,45 +8,32 @@ mean over its numbers where the published one is their sum, and a gradient that 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar, Self
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import Batch, DataSpec
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
-from triptych.core.model import NUM_GROUPS, LossTerms, Phase
+from triptych.core.model import LossTerms, Phase
 from triptych.core.rng import Rng
-from triptych.diffusion.continuous import ContinuousConfig, ContinuousModel
+from triptych.diffusion.continuous import ContinuousModel
 from triptych.diffusion.edm_augmentation import NonLeakingConfig, augmented
 from triptych.diffusion.edm_networks import EDMNetworkConfig, SongUNetConfig
+from triptych.diffusion.preconditioned import PreconditionedConfig, preconditioned, weight_of
 
 
 @config
-class EDMConfig(ContinuousConfig):
+class EDMConfig(PreconditionedConfig):
     """EDM."""
 
     kind_name: ClassVar = "edm"
-    changeable: ClassVar = frozenset(("sampling",))
 
     network: EDMNetworkConfig = dataclasses.field(default_factory=SongUNetConfig)
     "The network: DDPM++ or NCSN++ (song-unet), or that of ADM (adm-unet)."
-    sigma_data: float = 0.5
-    "Deviation of the images' values, by which the network's input and target get deviation 1."
-    noise_mean: float = -1.2
-    "P_mean: noise levels of training are log-normal, with this mean of ln(sigma)."
-    noise_std: float = 1.2
-    "P_std: deviation of ln(sigma)."
     augmentation: NonLeakingConfig = NonLeakingConfig()
     "Random changes of training images that the network is told."
-
-    def validate(self) -> None:
-        for name in ("sigma_data", "noise_std"):
-            self.require(0 < getattr(self, name) < math.inf, name, "a positive number")
-        self.require(abs(self.noise_mean) < math.inf, "noise_mean", "a finite number")
 
     def shrunk(self) -> Self:
         sampling = dataclasses.replace(self.sampling, steps=min(self.sampling.steps, 4))
@@ -82,28 +69,24 @@ class EDM(ContinuousModel):
 
         `augment` is the label of augmentation, None for images that nothing happened to.
         """
-        data = self.config.sigma_data
-        total = sigma.square() + data**2
-        c_skip, c_out, c_in, c_noise = data**2 / total, sigma * data * total.rsqrt(), total.rsqrt(), sigma.log() / 4
-        return c_skip * x + c_out * self.network(c_in * x, c_noise.flatten(), labels, rng, augment=augment)
+
+        def network(x: Tensor, t: Tensor) -> Tensor:
+            return self.network(x, t, labels, rng, augment=augment)
+
+        return preconditioned(network, x, sigma, sigma_data=self.config.sigma_data)
 
     def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
         """weight |D(y + n) - y|^2 of each sample, a mean over its numbers, at a noise level of its own (Eq. 8 and Table 1).
 
         In evaluation mode without augmentation and dropout. The weight is 1 / c_out^2, so that an untrained network has a loss near 1.
         """
-        data, settings = self.config.sigma_data, self.config.augmentation
+        settings = self.config.augmentation
         images, augment = batch.images, None
         if self.training and settings.p > 0:
             images, augment = augmented(images, rng.child("augmentation"), settings)
-        standard = rng.normal("level", 1, 1, 1)
-        sigma = (self.config.noise_mean + self.config.noise_std * standard).exp()
-        noisy = images + sigma * rng.normal("noise", *self.image_shape)
-        found = self.predict(noisy, sigma, self.told(batch, rng), rng, augment=augment)
+        levels = self.config.levels_of_training(rng)
+        noisy = images + levels.sigma * rng.normal("noise", *self.image_shape)
+        found = self.predict(noisy, levels.sigma, self.told(batch, rng), rng, augment=augment)
         error = (found - images).square().mean((1, 2, 3))
-        weight = (sigma.square() + data**2) / (sigma * data).square()
-        loss = weight.flatten() * error
-        # Equal shares of the levels of training, the least noise first.
-        quantile = torch.special.ndtr(standard.flatten())
-        group = (NUM_GROUPS * quantile).long().clamp(max=NUM_GROUPS - 1)
-        return LossTerms(loss=loss, logged={"loss": loss.detach(), "x0_mse": error.detach()}, group=group)
+        loss = weight_of(levels.sigma, sigma_data=self.config.sigma_data) * error
+        return LossTerms(loss=loss, logged={"loss": loss.detach(), "x0_mse": error.detach()}, group=levels.group)

@@ -27,6 +27,8 @@ HEADINGS = {
     "from_noise": "GANs, from noise",
     "diffusion": "diffusion",
     "flow_matching": "diffusion, flow matching",
+    "edm": "diffusion, EDM",
+    "edm2": "diffusion, EDM2",
     "classifiers": "diffusion, classifiers",
     "upsamplers": "diffusion, super-resolution",
     "autoencoders": "autoencoders",

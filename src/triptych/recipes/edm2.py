@@ -1,0 +1,161 @@
+"""Recipes of EDM2. The settings of the published ones are those of the paper (Karras et al. 2024, appendix B), and its figures theirs.
+
+Images are counted in Mi, 2^20 of them, as there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from triptych.data.config import DataConfig
+from triptych.diffusion.edm2 import EDM2Config
+from triptych.diffusion.edm2_network import EDM2NetworkConfig
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.recipes.config import RunConfig
+
+_MI = 2**20
+_BATCH = 2048
+
+
+def edm2_digits() -> RunConfig:
+    """EDM2 on the built-in 16x16 digits, by class: minutes on two CPU cores."""
+    return RunConfig(
+        model=EDM2Config(
+            network=EDM2NetworkConfig(
+                num_channels=32, channel_mult=(1, 2), num_blocks=1, attention_resolutions=(8,), num_head_channels=32, dropout=0.1
+            ),
+            noise_mean=-0.8,
+            noise_std=1.2,
+            class_conditional=True,
+            sampling=replace(EDM2Config().sampling, steps=18),
+        ),
+        data=DataConfig(source="digits", image_size=16, flip=False),
+        train=TrainConfig(
+            total_images=60_000,
+            batch_size=64,
+            precision="auto",
+            ema_rates=(),
+            ema_lengths=(0.1, 0.05),
+            snapshot_every=6_000,
+            checkpoint_every=10_000,
+            sample_every=10_000,
+            validate_every=10_000,
+        ),
+        optim=_optim(0.01, decay_start=8_000, warmup_images=6_400, warmup_share=0.1),
+        log=LogConfig(every=3_200),
+    )
+
+
+def edm2_photos64() -> RunConfig:
+    """EDM2 at 64x64 on your own folder of images, 124M parameters: a day on one GPU.
+
+    The network and the noise levels of edm2-img64-xs, with an eighth of the batch and a rate that goes with it. data.path is the folder, or
+    a .zip, .tar or array; where it has a sub-folder for each class, --model.class-conditional learns them.
+    """
+    recipe = _img64(128, 10, rate=0.012, dropout=0.1)
+    batch = _BATCH // 8
+    return replace(
+        recipe,
+        model=replace(recipe.model, class_conditional=False),
+        data=DataConfig(image_size=64, decode="reduced"),
+        train=replace(
+            recipe.train,
+            total_images=10_000_000,
+            batch_size=batch,
+            microbatch=None,
+            snapshot_every=500_000,
+            checkpoint_every=500_000,
+            sample_every=500_000,
+            validate_every=500_000,
+        ),
+        # The rate goes with the root of the batch: so the noise of a step counts alike.
+        optim=_optim(0.004, decay_start=1_000_000, warmup_images=64_000, warmup_share=0.1),
+        log=LogConfig(every=50 * batch),
+    )
+
+
+def edm2_img64_xs() -> RunConfig:
+    """EDM2-XS on ImageNet by class, 64x64, 124.7M parameters.
+
+    The settings of the paper (Karras et al. 2024). data.path is a folder with one sub-folder for each class.
+    """
+    return _img64(128, 1024, rate=0.012)
+
+
+def edm2_img64_s() -> RunConfig:
+    """EDM2-S on ImageNet by class, 64x64, 280M parameters.
+
+    The settings of the paper (Karras et al. 2024). Published: FID 1.58 with 63 network calls, at EMA length 0.075; guided by XS at 134 Mi
+    images, 1.01. data.path is a folder with one sub-folder for each class.
+    """
+    return _img64(192, 1024, rate=0.010)
+
+
+def edm2_img64_m() -> RunConfig:
+    """EDM2-M on ImageNet by class, 64x64, 498M parameters.
+
+    The settings of the paper (Karras et al. 2024). Published: FID 1.43 with 63 network calls, at EMA length 0.060. data.path is a folder
+    with one sub-folder for each class.
+    """
+    return _img64(256, 2048, rate=0.009, dropout=0.1)
+
+
+def edm2_img64_l() -> RunConfig:
+    """EDM2-L on ImageNet by class, 64x64, 777M parameters.
+
+    The settings of the paper (Karras et al. 2024). Published: FID 1.33 with 63 network calls, at EMA length 0.040. data.path is a folder
+    with one sub-folder for each class.
+    """
+    return _img64(320, 1024, rate=0.008, dropout=0.1)
+
+
+def edm2_img64_xl() -> RunConfig:
+    """EDM2-XL on ImageNet by class, 64x64, 1,119M parameters.
+
+    The settings of the paper (Karras et al. 2024). Published: FID 1.33 with 63 network calls, at EMA length 0.040. data.path is a folder
+    with one sub-folder for each class.
+    """
+    return _img64(384, 640, rate=0.007, dropout=0.1)
+
+
+def _img64(channels: int, length: int, *, rate: float, dropout: float = 0.0) -> RunConfig:
+    """A row of the paper's table for ImageNet in pixels; `length` in Mi."""
+    model = EDM2Config(
+        network=EDM2NetworkConfig(num_channels=channels, dropout=dropout), noise_mean=-0.8, noise_std=1.6, class_conditional=True
+    )
+    data = DataConfig(image_size=64, labels="folder", flip=False)
+    return _published(model, data, length=length, rate=rate, reference_batches=35_000)
+
+
+def _published(model: EDM2Config, data: DataConfig, *, length: int, rate: float, reference_batches: int) -> RunConfig:
+    every = 8 * _MI
+    return RunConfig(
+        model=model,
+        data=data,
+        train=TrainConfig(
+            total_images=length * _MI,
+            batch_size=_BATCH,
+            microbatch=64,
+            precision="bf16",
+            ema_rates=(),
+            ema_lengths=(0.1, 0.05),
+            snapshot_every=every,
+            checkpoint_every=every,
+            sample_every=every,
+            validate_every=every,
+        ),
+        optim=_optim(rate, decay_start=reference_batches * _BATCH),
+        log=LogConfig(every=50 * _BATCH),
+    )
+
+
+def _optim(rate: float, *, decay_start: int, warmup_images: int = 10_000_000, warmup_share: float | None = None) -> OptimConfig:
+    return OptimConfig(
+        name="adam",
+        learning_rate=rate,
+        betas=(0.9, 0.99),
+        schedule="inverse-sqrt",
+        decay_start=decay_start,
+        warmup_images=warmup_images,
+        warmup_share=warmup_share,
+    )

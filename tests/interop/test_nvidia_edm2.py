@@ -1,0 +1,147 @@
+"""Networks of EDM2, in and out: names and shapes of all published ones, a file in their form, files that do not fit."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.diffusion.test_edm2_network import COUNTED, WIDTHS
+from tests.interop import nvidia_names as names
+from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
+from triptych import runs
+from triptych.cli.main import main
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError
+from triptych.core.model import seeded_build
+from triptych.core.outline import without_weights
+from triptych.diffusion.edm2 import EDM2, EDM2Config
+from triptych.diffusion.edm2_network import EDM2NetworkConfig
+from triptych.interop.nvidia.families import FAMILIES
+from triptych.interop.nvidia.family import part_of
+from triptych.interop.nvidia.snapshots import Network
+
+BUFFERS = (".freqs", ".phases")
+
+
+def published(size: str, channels: int, classes: int, **settings: Any) -> Network:
+    shapes = names.edm2(WIDTHS[size], channels=channels, classes=classes)
+    with torch.device("meta"):
+        tensors = {name: torch.empty(shape) for name, shape in shapes.items()}
+    given = {"img_resolution": 64, "img_channels": channels, "label_dim": classes, "use_fp16": True, "model_channels": WIDTHS[size]}
+    return Network("Precond", given | settings, tensors)
+
+
+@pytest.mark.parametrize(("size", "channels"), COUNTED)
+@pytest.mark.parametrize("classes", [1000, 0])
+def test_names_and_shapes_of_published_networks(size: str, channels: int, classes: int) -> None:
+    count = COUNTED[size, channels][0 if classes else 1]
+    file = published(size, channels, classes)
+    family = FAMILIES["EDM2"]
+    model, spec = family.read(file, None)
+    assert (spec.image_size, spec.channels, spec.num_classes) == (64, channels, classes or None)
+    with without_weights():
+        ours = seeded_build(model, spec, seed=0)
+    partners = family.given(part_of(ours.state_dict(), "network"), part="network", config=model, spec=spec)
+    wanted = {name: tuple(tensor.shape) for name, tensor in file.tensors.items()}
+    assert {name: tuple(tensor.shape) for name, tensor in partners.items()} == wanted
+    if count is not None:
+        assert sum(math.prod(shape) for name, shape in wanted.items() if not name.endswith(BUFFERS)) == count
+
+
+@pytest.mark.parametrize(("size", "dropout"), [("xs", 0.0), ("s", 0.0), ("m", 0.1), ("l", 0.1), ("xl", 0.1)])
+def test_a_published_network_has_the_training_of_its_recipe(size: str, dropout: float) -> None:
+    family = FAMILIES["EDM2"]
+    _, name = family.run(*family.read(published(size, 3, 1000, dropout=dropout), None))
+    assert name == f"edm2-img64-{size}"
+
+
+# A small run and its file -----------------------------------------------------------------------------------------------------
+
+SMALL = EDM2Config(
+    network=EDM2NetworkConfig(
+        num_channels=8, channel_mult=(1, 3), num_blocks=1, attention_resolutions=(8,), num_head_channels=4, dropout=0.1
+    ),
+    class_conditional=True,
+    sigma_data=0.4,
+)
+SETTINGS = {"img_resolution": 16, "img_channels": 3, "label_dim": 7, "dropout": 0.1, "channels_per_head": 4, "sigma_data": 0.4}
+
+
+def trained() -> EDM2:
+    """A model whose tensors are all random, as those of a trained one are; half precision holds them."""
+    model = seeded_build(SMALL, DataSpec(image_size=16, channels=3, num_classes=7), seed=0)
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.add_(torch.randn(tensor.shape, generator=rng), alpha=0.5)
+            tensor.copy_(tensor.half())
+    assert isinstance(model, EDM2)
+    return model
+
+
+def write(path: Path, tensors: dict[str, Tensor], **settings: Any) -> Path:
+    with modules_of_nvidia():
+        ema = network("Precond", tensors, settings=SETTINGS | settings)
+        return write_pickle(path, {"ema": ema, "dataset_kwargs": {"path": "x.zip"}, "loss_fn": None})
+
+
+def tensors_of(model: EDM2) -> dict[str, Tensor]:
+    return {name: tensor.detach().half() for name, tensor in model.network.state_dict().items()}
+
+
+@torch.no_grad()
+def predicted(model: EDM2) -> Tensor:
+    x = torch.randn(3, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    sigma = torch.tensor([0.01, 0.7, 20.0], dtype=torch.float64).view(-1, 1, 1, 1)
+    return model.double().eval().predict(sigma * x, sigma, torch.tensor([0, 6, -1]))
+
+
+def test_a_file_in_their_form(tmp_path: Path) -> None:
+    model, said = trained(), []
+    path = write(tmp_path / "edm2-small-0.130.pkl", tensors_of(model))
+    run = runs.import_run(path, tmp_path / "run", program="nvidia", report=said.append)
+    config = run.config.model
+    assert isinstance(config, EDM2Config)
+    assert (config.network, config.sigma_data, config.class_conditional) == (SMALL.network, 0.4, True)
+    loaded = run.load(device="cpu")
+    assert isinstance(loaded, EDM2)
+    phases = model.network.unet.emb_fourier.phases
+    assert torch.equal(loaded.network.unet.emb_fourier.phases, phases), "not drawn anew"
+    assert torch.equal(loaded.network.logvar_linear.weight, model.network.logvar_linear.weight)
+    wanted = predicted(model)
+    torch.testing.assert_close(predicted(loaded), wanted, rtol=1e-12, atol=1e-12)
+    assert wanted.std() > 0.1
+    assert any("CC BY-NC-SA 4.0" in line for line in said), "the licence is said"
+    out = tmp_path / "out.safetensors"
+    assert main(["export", str(tmp_path / "run"), "--to", "nvidia", "--out", str(out)]) == 0
+    found = load_file(out)
+    assert found.keys() == tensors_of(model).keys()
+    assert all(torch.equal(found[name].half(), tensor) for name, tensor in tensors_of(model).items())
+    assert f'"channels_per_head": {SMALL.network.num_head_channels}' in out.with_suffix(".json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "said"),
+    [
+        ({"unet.emb_fourier.phases": None}, {}, "ema: the file is incomplete: it has no unet.emb_fourier.phases"),
+        ({"unet.other.weight": torch.ones(1)}, {}, "ema: the file is of another network: it has unet.other.weight"),
+        ({"unet.emb_noise.weight": torch.ones(24, 9)}, {}, r"ema: unet.emb_noise.weight has shape \[24, 9\], expected \[24, 8\]"),
+        ({"unet.enc.16x16_conv.weight": torch.ones(7, 4, 3, 3)}, {}, "has levels of 8, 24 channels, expected multiples of 7"),
+        ({"unet.enc.16x16_conv.weight": torch.ones(8, 1, 3, 3)}, {}, "takes 1 channels, expected 2 to 65, one of them of ones"),
+        ({}, {"res_balance": 0.5}, "has res_balance 0.5, expected 0.3, which is what every network here has"),
+        ({}, {"dropout": "much"}, "has dropout 'much', expected a number"),
+        ({}, {"channels_per_head": 5}, "num_head_channels: got 5, expected a divisor of 24"),
+    ],
+)
+def test_files_that_do_not_fit(change: dict[str, Any], settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    tensors = {name: tensor for name, tensor in (tensors_of(trained()) | change).items() if tensor is not None}
+    path = write(tmp_path / "x.pkl", tensors, **settings)
+    with pytest.raises(CheckpointError, match=said):
+        runs.import_run(path, tmp_path / "run", program="nvidia")
+    assert not (tmp_path / "run").exists()
