@@ -1,0 +1,175 @@
+"""What a small autoencoder keeps of images, and what kept latents save: PSNR and distance of reconstructions, images/s of training.
+
+    python benchmarks/autoencoder.py --data FOLDER --runs DIR --minutes 20 --out FILE.md [--features NETWORK --features-weights FILE]
+
+autoencoder-small is trained on the folder for as many images as it sees in the minutes; its discriminator joins halfway. Held-out ones are
+then reconstructed, and beside them stand the same images made smaller, to as many numbers as the latents have, and enlarged bicubically.
+Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. Then a diffusion model of latents
+takes steps on kept latents, and on latents that are encoded anew for each batch, in turns; medians of images/s. Target: at least 3 times.
+Exit code 1 when it is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from machine import machine
+from PIL import Image
+
+from triptych.core.batch import Batch, LatentSpec
+from triptych.core.model import GaussianEncoder, TrainingProgress, seeded_build
+from triptych.core.rng import Rng
+from triptych.data.config import DataConfig
+from triptych.data.loader import Loader
+from triptych.diffusion.adm import ADMConfig
+from triptych.engine.metric_log import read_metrics
+from triptych.gans.kl_autoencoder import KLAutoencoderConfig
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs import Run, score, train
+from triptych.runs.latent_data import encode_data
+from triptych.runs.loading import Loading
+from triptych.runs.model_images import ImageRequest, maker_of
+
+TARGET, WARM_UP_IMAGES = 3.0, 160
+CHUNK = 32
+
+
+def trained(data: DataConfig, folder: Path, minutes: float) -> Run:
+    """The autoencoder after so many minutes of training, by its speed over the first steps."""
+    recipe = load_recipe("autoencoder-small")
+    assert isinstance(recipe.model, KLAutoencoderConfig)
+    first = replace(recipe, data=data, train=replace(recipe.train, total_images=WARM_UP_IMAGES, sample_count=0, validate_images=0))
+    model = replace(recipe.model, adversarial_start=WARM_UP_IMAGES // 2)
+    speed_run = train(replace(first, model=model), folder / "speed", device="cpu")
+    speed = [line["images_per_second"] for line in read_metrics(speed_run.directory / "metrics.jsonl")][-1]
+    batch = recipe.train.batch_size
+    images = max(2, round(60 * minutes * speed / batch)) * batch
+    model = replace(recipe.model, adversarial_start=images // 2)
+    steps = replace(recipe.train, total_images=images, checkpoint_every=None, sample_every=None, validate_every=None)
+    return train(replace(recipe, model=model, data=data, train=steps), folder / "autoencoder", device="cpu")
+
+
+def psnr(made: np.ndarray, truth: np.ndarray) -> float:
+    """The mean of the images' own, in dB."""
+    errors = ((made.astype(np.float64) - truth) ** 2).reshape(len(made), -1).mean(1)
+    return float((10 * np.log10(255**2 / np.maximum(errors, 1e-6))).mean())
+
+
+def bicubic(images: np.ndarray, *, numbers: int) -> np.ndarray:
+    """Images (n, s, s, c), made smaller to at most so many numbers, in 8 bits each, and enlarged again."""
+    side, channels = images.shape[1], images.shape[3]
+    small = max(1, math.isqrt(numbers // channels))
+
+    def there_and_back(image: np.ndarray) -> np.ndarray:
+        thumbnail = Image.fromarray(image).resize((small, small), Image.Resampling.BICUBIC)
+        return np.asarray(thumbnail.resize((side, side), Image.Resampling.BICUBIC))
+
+    return np.stack([there_and_back(image) for image in images])
+
+
+def speeds(run: Run, kept: Path, data: DataConfig, *, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Images/s of a training step of a small diffusion model, on kept latents and on those of images that are encoded for each batch."""
+    recipe = load_recipe("adm-digits")
+    assert isinstance(recipe.model, ADMConfig)
+    opened = replace(data, path=str(kept), crop="center").open()
+    spec = opened.spec.latents
+    assert isinstance(spec, LatentSpec)
+    settings = replace(recipe.model, class_conditional=False, sampling=replace(recipe.model.sampling, clip=False))
+    model, size = seeded_build(settings, opened.spec, seed=0).train(), recipe.train.batch_size
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    encoder, (phase,) = run.load(device="cpu"), model.phases
+    assert isinstance(encoder, GaussianEncoder)
+    progress = TrainingProgress(0, size, 10**9)
+
+    def encoded(batch: Batch) -> Batch:
+        mean, log_variance = encoder.posterior(batch.images)
+        noise = Rng(0, ("latents",), batch.index).normal("z", *mean.shape[1:])
+        return replace(batch, images=spec.normalised(mean + (0.5 * log_variance).exp() * noise))
+
+    def step(batch: Batch) -> None:
+        model.prepare(phase, progress)
+        model.loss(phase, batch, Rng(0, (phase.name, 0), batch.index)).loss.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    sources: dict[str, tuple[Loader, Callable[[Batch], Batch]]] = {
+        "kept latents": (Loader(opened.train, batch_size=size, seed=0, workers=0), lambda batch: batch),
+        "encoded for each batch": (Loader(data.open().train, batch_size=size, seed=0, workers=0), encoded),
+    }
+    found: dict[str, list[float]] = {name: [] for name in sources}
+    for _ in range(rounds):
+        for name, (loader, prepared) in sources.items():
+            batches = loader.batches(0)
+            step(prepared(next(batches).to("cpu")))
+            began = time.perf_counter()
+            for _ in range(steps):
+                step(prepared(next(batches).to("cpu")))
+            found[name].append(steps * size / (time.perf_counter() - began))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder or archive of images of at least 64 pixels")
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--features")
+    parser.add_argument("--features-weights")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    data = DataConfig(path=given.data, image_size=64, labels="none", workers=0)
+    run = trained(data, given.runs, given.minutes)
+    maker = maker_of(run, ImageRequest())
+    count = maker.most or 0
+    pictures = maker.made(run.open(Loading(device="cpu")), count)
+    assert pictures.truth is not None
+    starts = range(0, count, CHUNK)
+    made, truth = (
+        np.concatenate([read(range(start, min(start + CHUNK, count))) for start in starts]) for read in (pictures.images, pictures.truth)
+    )
+    kept = given.runs / "latents.npz"
+    shape = encode_data(given.data, run, kept, labels="none", device="cpu").shape
+    rows = {"reconstructed": made, f"bicubic, {math.prod(shape)} numbers": bicubic(truth, numbers=math.prod(shape))}
+    np.savez(given.runs / "truth.npz", arr_0=truth)
+    lines = [f"| {count} held-out images, 64x64 | PSNR, dB | Frechet distance |", "|---|---|---|"]
+    for name, images in rows.items():
+        place = given.runs / f"{name.partition(',')[0]}.npz"
+        np.savez(place, arr_0=images)
+        figures = score(
+            place,
+            given.runs / "truth.npz",
+            metrics=["frechet"],
+            features=given.features,
+            features_weights=given.features_weights,
+            device="cpu",
+        ).figures
+        lines.append(f"| {name} | {psnr(images, truth):.2f} | {next(iter(figures.values())).value:.3f} |")
+    found = speeds(run, kept, data, rounds=given.rounds, steps=given.steps)
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    ratio = medians["kept latents"] / medians["encoded for each batch"]
+    lines += ["", "| a step of adm-digits' network on latents | images/s |", "|---|---|"]
+    lines += [f"| {name} | {value:.1f} |" for name, value in medians.items()]
+    seen = run.find_checkpoint()
+    lines += ["", f"Kept latents: {ratio:.2f} times (target {TARGET:g}). autoencoder-small, {seen:,} images seen; {given.data}."]
+    lines += ["", f"{datetime.date.today()}; {machine()}."]
+    text = "\n".join(lines) + "\n"
+    sys.stdout.write(text)
+    if given.out is not None:
+        given.out.write_text(text, encoding="utf-8")
+    return 0 if ratio >= TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
