@@ -36,6 +36,7 @@ def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 _STRENGTHS = {"r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate", "eps", "dropout", "p", "warmup_images"}
+_STRENGTHS |= {"decay_start", "dropout", "noise_mean", "noise_std"}
 
 
 def _without_strengths(document: Any) -> Any:

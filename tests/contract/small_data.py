@@ -113,6 +113,9 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
     """What the data of a recipe gives at full size, without looking at any."""
     classes: int | None = 10 if _is_grey(data) or data.image_size == 32 else 1000
     channels = data.channels or (1 if _is_grey(data) else 3)
+    size = data.image_size
+    if data.source == "latents":  # of an autoencoder with 4 channels and an eighth of the pixels each way
+        channels, size = 4, size // 8
     inputs: list[InputSpec] = []
     width = None
     if data.labels == "none":
@@ -132,7 +135,7 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
         inputs = [InputSpec(name=name, kind="image", channels=channels) for name in names]
         inputs.append(InputSpec(name="style_labels", kind="labels", num_classes=classes))
     return DataSpec(
-        image_size=data.image_size,
+        image_size=size,
         width=width,
         channels=channels,
         num_classes=classes,

@@ -153,3 +153,33 @@ def test_published_settings_of_64_pixels(name, channels, rate, dropout, length):
         wanted = rate / math.sqrt(max(images / (35_000 * 2048), 1)) * min((images + 2048) / 10e6, 1)
         assert found == pytest.approx(wanted)
     assert (model.sampling.sampler, model.sampling.steps, model.sampling.sigma_max) == ("heun", 32, 80)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "rate", "dropout", "length"),
+    [
+        ("xxs", 64, 0.017, 0.0, 2048),
+        ("xs", 128, 0.012, 0.0, 2048),
+        ("s", 192, 0.010, 0.0, 2048),
+        ("m", 256, 0.009, 0.1, 2048),
+        ("l", 320, 0.008, 0.1, 1792),
+        ("xl", 384, 0.007, 0.1, 1280),
+        ("xxl", 448, 0.0065, 0.1, 896),
+    ],
+)
+def test_published_settings_of_latents(name, channels, rate, dropout, length):
+    recipe = load_recipe(f"edm2-img512-{name}")
+    model = recipe.model
+    assert isinstance(model, EDM2Config)
+    assert model.network == EDM2NetworkConfig(num_channels=channels, dropout=dropout)
+    assert (model.noise_mean, model.noise_std, recipe.data.source, recipe.data.image_size) == (-0.4, 1.0, "latents", 512)
+    assert (recipe.train.total_images, recipe.train.batch_size) == (length * 2**20, 2048)
+    assert (recipe.optim.learning_rate, recipe.optim.decay_start) == (rate, 70_000 * 2048)
+
+
+def test_latents_have_no_bounds():
+    model, rng = built().eval(), Rng(0, ("sample",), torch.arange(4))
+    settings = replace(model.sampling, steps=4, sigma_max=5.0)
+    assert model.sample(rng, labels=torch.arange(4) % 3, settings=settings).abs().max() > 1
+    images = built(channels=3).eval().sample(rng, labels=torch.arange(4) % 3, settings=settings)
+    assert images.abs().max() <= 1

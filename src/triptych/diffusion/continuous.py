@@ -164,6 +164,8 @@ class ContinuousModel(Model):
         self.config, self.sampling = config, config.sampling
         self.image_shape = (spec.channels, *spec.height_and_width)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
+        self.bounded = spec.latents is None and spec.channels in (1, 3)
+        "Whether the samples are images, in [-1, 1], and not latents, which have no bounds."
 
     @abstractmethod
     def predict(
@@ -278,7 +280,7 @@ class ContinuousModel(Model):
 
     def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
         """The images (b, c, h, w) at the end of a trajectory with these settings; `report` is told of its steps."""
-        return last_sample(steps, count=settings_like(self.sampling, settings).steps, report=report)
+        return last_sample(steps, count=settings_like(self.sampling, settings).steps, report=report, bounded=self.bounded)
 
     def guided_by(self, classifier: Model) -> Guided:
         """This model's sampler, led by a NoisyImageClassifier of the same images and classes; ConfigError for any other."""
@@ -319,7 +321,7 @@ class ContinuousModel(Model):
             raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
         start, end = (self.levels.at(sigma) for sigma in (self.levels.low, self.levels.high))
         x = self._flowed(latents[0] * end.sqrt_noise, labels, settings, there=False)
-        return (x / start.sqrt_abar).clamp(-1, 1)
+        return (x / start.sqrt_abar).clamp(-1, 1) if self.bounded else x / start.sqrt_abar
 
     def _flowed(self, x: Tensor, labels: Tensor | None, settings: Config | None, *, there: bool, report: Report | None = None) -> Tensor:
         """x_t taken from the least noise to the most, or back: d x_t / d log sigma = abar x_t - sqrt(abar) x_0(x_t)."""

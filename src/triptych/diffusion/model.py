@@ -275,12 +275,12 @@ class DiffusionModel(Model):
         return labels_for_model(labels, count, num_classes=self.num_classes)
 
 
-def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None) -> Tensor:
-    """The images (b, c, h, w) at the end of a trajectory of `count` steps, within [-1, 1]; `report` is told of each."""
+def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None, bounded: bool = True) -> Tensor:
+    """The images (b, c, h, w) at the end of a trajectory of `count` steps, within [-1, 1] if `bounded`; `report` is told of each."""
     image = None
     for done, step in enumerate(steps, start=1):
         image = step.sample
         if report is not None:
             report(done, count)
     assert image is not None, "a process has at least one step"
-    return image.clamp(-1, 1)
+    return image.clamp(-1, 1) if bounded else image
