@@ -11,8 +11,9 @@ from triptych.core.batch import Batch, DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Sampler, seeded_build
 from triptych.core.rng import Rng
-from triptych.diffusion.adm import ADM, ADMConfig
+from triptych.diffusion.adm import ADM, ADMConfig, EncodingConfig
 from triptych.diffusion.gaussian import GaussianConfig
+from triptych.diffusion.mean_flow import MeanFlowConfig, MeanFlowSamplingConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.unet import UNetConfig
 from triptych.recipes import diffusion as recipes
@@ -250,3 +251,19 @@ def test_published_sizes() -> None:
 
     assert parameters(recipes.adm_cifar10(), 10) == 52_546_438
     assert parameters(recipes.adm_imagenet64(), 1000) == 295_904_454
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("kind", ["adm", "mean-flow"])
+def test_images_are_within_their_bounds_and_latents_have_none(kind: str, channels: int) -> None:
+    spec = DataSpec(image_size=8, channels=channels)
+    network = UNetConfig(num_channels=32, num_res_blocks=1, channel_mult=(1,), attention_resolutions=())
+    settings = MeanFlowConfig(network=network) if kind == "mean-flow" else ADMConfig(network=network)
+    made = seeded_build(settings, spec, seed=0).eval()
+    rng = Rng(0, (), torch.arange(2))
+    sampling = MeanFlowSamplingConfig() if kind == "mean-flow" else SamplingConfig(sampler="ddim", steps=2, clip=False)
+    samples = [made.sample(rng, labels=None, settings=sampling)]  # type: ignore[operator]
+    if isinstance(made, ADM):
+        samples.append(made.decode([3 * rng.normal("noise", channels, 8, 8)], labels=None, settings=EncodingConfig(steps=2)))
+    for sample in samples:
+        assert (float(sample.abs().max()) > 1) == (channels == 4)

@@ -148,6 +148,11 @@ class DataSpec(Config):
         return self.image_size, self.width or self.image_size
 
     @property
+    def bounded(self) -> bool:
+        """Whether the samples are images, in [-1, 1], and not latents, which have no bounds."""
+        return self.latents is None and self.channels in (1, 3)
+
+    @property
     def pictured(self) -> DataSpec:
         """The images that the samples are, or are latents of."""
         images = self.latents

@@ -104,7 +104,8 @@ class ADM(DiffusionModel):
             raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
         (x,) = latents
         process, predict = self._both_ways(labels, len(x), settings)
-        return last_sample(ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x)), count=process.steps)
+        steps = ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x))
+        return last_sample(steps, count=process.steps, bounded=self.bounded)
 
     def _both_ways(self, labels: Tensor | None, count: int, settings: Config | None) -> tuple[GaussianDiffusion, Predictor]:
         steps = settings_like(self.encoding, settings).steps

@@ -164,8 +164,7 @@ class ContinuousModel(Model):
         self.config, self.sampling = config, config.sampling
         self.image_shape = (spec.channels, *spec.height_and_width)
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
-        self.bounded = spec.latents is None and spec.channels in (1, 3)
-        "Whether the samples are images, in [-1, 1], and not latents, which have no bounds."
+        self.bounded = spec.bounded
 
     @abstractmethod
     def predict(

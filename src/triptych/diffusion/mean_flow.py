@@ -113,7 +113,7 @@ class MeanFlow(Model):
     def __init__(self, config: MeanFlowConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape = (spec.channels, *spec.height_and_width)
+        self.image_shape, self.bounded = (spec.channels, *spec.height_and_width), spec.bounded
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.network = network_for(spec, config.network, num_classes=self.num_classes, spans=True)
 
@@ -191,7 +191,7 @@ class MeanFlow(Model):
             z = z - self.mean_velocity(z, z.new_full((len(z),), 1 - step / steps), span, labels) / steps
             if report is not None:
                 report(step + 1, steps)
-        return z.clamp(-1, 1)
+        return z.clamp(-1, 1) if self.bounded else z
 
 
 def _over_images(values: Tensor) -> Tensor:

@@ -131,7 +131,7 @@ class DiffusionModel(Model):
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape = (spec.channels, spec.image_size, spec.image_size)
+        self.image_shape, self.bounded = (spec.channels, spec.image_size, spec.image_size), spec.bounded
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.diffusion = GaussianDiffusion(config.diffusion)
         out_channels = spec.channels * (2 if config.diffusion.learns_variance else 1)
@@ -239,7 +239,7 @@ class DiffusionModel(Model):
     def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
         """The images (b, c, h, w) at the end of a trajectory with these settings; `report` is told of its steps."""
         assert isinstance(settings, SamplingConfig)  # or there would be no trajectory
-        return last_sample(steps, count=settings.num_steps(self.config.diffusion), report=report)
+        return last_sample(steps, count=settings.num_steps(self.config.diffusion), report=report, bounded=self.bounded)
 
     def _steps(
         self,
