@@ -8,7 +8,6 @@ weights encoded which images, prepared how. A sample is mean + std noise, and no
 from __future__ import annotations
 
 import json
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +59,9 @@ class LatentStamp(Config):
 def holds_latents(path: Path) -> bool:
     """Whether an .npz says that it holds latents; nothing is unpacked."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return f"{STAMP}.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+        with open_npz(path) as file:
+            return STAMP in file.names
+    except (OSError, MemoryError, DamagedArchive):
         return False
 
 
