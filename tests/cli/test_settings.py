@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from triptych.cli.sample import SampleOptions
+from triptych.cli.score import ScoreOptions
 from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
 from triptych.cli.synonyms import _SYNONYMS
 from triptych.cli.train import TrainOptions
+from triptych.cli.translate import TranslateOptions
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.ramp import Ramp
 from triptych.diffusion.model import SamplingConfig
 from triptych.engine.config import AverageConfig, TrainConfig
-from triptych.recipes.catalogue import load_recipe
+from triptych.recipes.catalogue import load_recipe, recipes
 
 from .conftest import ToyNetwork, toy_recipe
 
@@ -263,6 +265,16 @@ def test_a_number_that_may_be_a_ramp_has_a_flag() -> None:
     assert penalty(ramp, "--gamma.images", "9") == Penalty(gamma=Ramp(start=1, end=0, images=9))
     with pytest.raises(ConfigError, match="--gamma: got 'much', expected a number"):
         penalty(Penalty(), "--gamma", "much")
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_settings_of_every_model_have_names_of_their_own(recipe: str) -> None:
+    """Beside the options of the verbs that take them."""
+    model = load_recipe(recipe).model
+    for name, options in (("sampling", SampleOptions()), ("sampling", ScoreOptions()), ("translation", TranslateOptions())):
+        if hasattr(model, name):
+            settings = getattr(model, name)
+            assert parse([], prog="a", description="b", options=options, settings=settings)[1] == settings
 
 
 def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:

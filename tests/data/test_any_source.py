@@ -20,7 +20,8 @@ SIDE, COUNT = 32, 8
 IMAGES = [picture(SIDE, SIDE, seed=k) for k in range(COUNT)]
 LABELS = [k % 2 for k in range(COUNT)]
 KINDS = ["folder", "zip", "tar", "arrays", "cifar10", "mnist", "tfrecord", "lmdb"]
-PLAIN = {name: recipe.data for name in recipes() if type((recipe := load_recipe(name)).data) is DataConfig}
+RECIPES = {name: recipe.data for name in recipes() if type((recipe := load_recipe(name)).data) is DataConfig}
+PLAIN = {name: data for name, data in RECIPES.items() if data.source != "latents"}
 
 
 def laid_out(kind: str, root: Path) -> Path:

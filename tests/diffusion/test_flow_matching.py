@@ -167,7 +167,7 @@ def test_deterministic_samplers_agree(sampler: LevelSamplerName) -> None:
 @pytest.mark.parametrize("other", ["gvp", "vp"])
 def test_a_model_goes_along_other_paths_too(other: PathName) -> None:
     torch.testing.assert_close(
-        sampled(known(), sampler="ode-heun", steps=100, path=other), sampled(known(), sampler="ode-heun", steps=100), atol=4e-3, rtol=0
+        sampled(known(), sampler="ode-heun", steps=100, flow_path=other), sampled(known(), sampler="ode-heun", steps=100), atol=4e-3, rtol=0
     )
 
 
@@ -229,7 +229,7 @@ def test_images_need_not_be_squares() -> None:
         (FlowMatchingConfig, {"time_mean": 0.5}, "times: got 'uniform', expected logit-normal or edm-skewed, where"),
         (FlowMatchingConfig, {"times": "logit-normal", "time_deviation": 0.0}, "time_deviation: got 0.0, expected a positive number"),
         (FlowMatchingConfig, {"time_scale": 0.0}, "time_scale: got 0.0, expected a positive number"),
-        (LevelSamplingConfig, {"sampler": "heun", "path": "gvp"}, "path: got 'gvp', expected nothing with sampler heun"),
+        (LevelSamplingConfig, {"sampler": "heun", "flow_path": "gvp"}, "flow_path: got 'gvp', expected nothing with sampler heun"),
         (LevelSamplingConfig, {"sampler": "heun", "grid": "edm"}, "grid: got 'edm', expected uniform with sampler heun"),
         (LevelSamplingConfig, {"sampler": "ode-heun", "churn": 1.0}, "churn: got 1.0, expected 0 with sampler ode-heun"),
     ],

@@ -62,7 +62,7 @@ class LevelSamplingConfig(Config):
     "S_max: to here; None: to the first."
     churn_noise: float = 1.0
     "S_noise: deviation of the noise that is added."
-    path: PathName | None = None
+    flow_path: PathName | None = None
     "Of ode-* and sde-euler: the path of flow matching that they go along; None: the model's own, or linear."
     grid: Grid = "uniform"
     "Of ode-* and sde-euler: steps of equal length, or at noise levels as the others have."
@@ -84,7 +84,7 @@ class LevelSamplingConfig(Config):
         self.require(0 <= self.churn_min <= self.highest_churned, "churn_min", "0 or more, and at most churn_max")
         self.require(0 < self.churn_noise < math.inf, "churn_noise", "a positive number")
         along = self.sampler in PATH_SOLVERS
-        self.require(along or self.path is None, "path", f"nothing with sampler {self.sampler}; ode-* and sde-euler go along one")
+        self.require(along or self.flow_path is None, "flow_path", f"nothing with sampler {self.sampler}; ode-* and sde-euler go along one")
         self.require(along or self.grid == "uniform", "grid", f"uniform with sampler {self.sampler}, whose steps lie at noise levels")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
@@ -254,7 +254,7 @@ class ContinuousModel(Model):
     def _along_a_path(
         self, predict: Predictor, normal: Tensor, settings: LevelSamplingConfig, noise: Callable[[int], Tensor]
     ) -> Iterator[Step]:
-        path = self.path if settings.path is None else PATHS[settings.path]
+        path = self.path if settings.flow_path is None else PATHS[settings.flow_path]
         sigmas = settings.sigma_max, settings.sigma_min
         ends = self.ends_of(path) or path.between(*sigmas)
         assert settings.sampler in PATH_SOLVERS
