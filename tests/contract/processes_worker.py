@@ -44,7 +44,7 @@ def main(folder: Path) -> None:
 def sample(folder: Path, name: str) -> None:
     """Writes what the run makes, if it makes images."""
     run, out = open_run(folder / name), folder / f"{name}.npz"
-    model = run.load(device="cpu")
+    model = run.outline
     if isinstance(model, Sampler):
         run.sample(BATCH + 1, seed=2, batch_size=2, device="cpu", out=out)
     elif isinstance(model, Upsampler):
