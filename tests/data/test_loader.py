@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import multiprocessing
 import os
 import signal
 import time
@@ -212,3 +213,30 @@ def test_a_file_that_breaks_during_training_is_named(tmp_path, workers):
         with pytest.raises(DataError, match=r"3\.png: .*; repair or remove the file") as caught:
             take(images, 3, batch_size=2, workers=workers)
         assert "\n" not in str(caught.value)
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def test_workers_end_with_a_wait_that_is_interrupted(images, monkeypatch):
+    """The exception holds the iterator that waited. What is ended later than the rest would be taken for a failure."""
+
+    def interrupt(number, frame) -> None:
+        raise _Interrupted
+
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    monkeypatch.setattr(type(images), "batch", lambda *_, **__: time.sleep(60))  # longer than anybody waits
+    loader = Loader(images, batch_size=4, seed=0, workers=1)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(_Interrupted) as caught:
+            next(loader.batches(0))
+        assert not multiprocessing.active_children(), "the exception is still held here"
+        time.sleep(0.1)  # for the signal that says how it ended
+        assert caught.value is not None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        loader.close()

@@ -162,10 +162,12 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
         raise RunError("a loader process was killed, perhaps for want of memory: lower data.workers") from error
     finally:
         processes = list(getattr(iterator, "_workers", ()))
-        del iterator  # ends the workers
+        # Not left to the end of the iterator, which an exception that was raised within it still holds.
+        getattr(iterator, "_shutdown_workers")()  # noqa: B009
         for process in processes:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()
+                process.join()
 
 
 def _start_worker(_: int, *, parent: int) -> None:
