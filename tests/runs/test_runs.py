@@ -11,7 +11,9 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -373,10 +375,22 @@ def test_a_damaged_newest_checkpoint_is_reported_and_the_one_before_used(tmp_pat
     assert load_checkpoint(checkpoint_path(tmp_path / "run/checkpoints", 18)).hashes == unbroken
 
 
+def send_when_trained(metrics: Path, name: str, processes: Callable[[], list[int]], *, lines: int) -> None:
+    """Sends the signal to these processes once there are so many lines of metrics; nothing is saved before the first step."""
+
+    def send() -> None:
+        while not metrics.is_file() or metrics.read_text().count("\n") < lines:
+            time.sleep(0.05)
+        for process in processes():
+            os.kill(process, getattr(signal, name))
+
+    threading.Thread(target=send, daemon=True).start()
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
 def test_a_signal_saves_and_ends_normally(tmp_path, name):
-    start = config(train={"total_images": 10**9})
-    threading.Timer(1.0, os.kill, (os.getpid(), getattr(signal, name))).start()
+    start = config(train={"total_images": 10**9}, log={"every": BATCH})
+    send_when_trained(tmp_path / "run/metrics.jsonl", name, lambda: [os.getpid()], lines=1)
     run = train(start, tmp_path / "run", device="cpu")
     assert len(run.checkpoints()) == 1 and run.checkpoints()[0] > 0
     assert (
@@ -388,17 +402,14 @@ def test_a_signal_saves_and_ends_normally(tmp_path, name):
 def test_a_signal_to_every_process_of_a_job_saves_too(tmp_path, name):
     """Loader processes wait for the training to end them."""
     start = config(train={"total_images": 10**9}, data={"workers": 2}, log={"every": BATCH})
-    sent, metrics = [], tmp_path / "run/metrics.jsonl"
+    sent: list[int] = []
 
-    def send() -> None:
-        # Nothing is saved before the first step; and after a few, both loader processes are there and have given batches.
-        while not metrics.is_file() or metrics.read_text().count("\n") < 5:
-            time.sleep(0.05)
-        sent.extend(child.pid for child in multiprocessing.active_children())
-        for process in (*sent, os.getpid()):
-            os.kill(process, getattr(signal, name))
+    def processes() -> list[int]:
+        sent.extend(child.pid for child in multiprocessing.active_children() if child.pid is not None)
+        return [*sent, os.getpid()]
 
-    threading.Thread(target=send, daemon=True).start()
+    # After a few steps both loader processes are there and have given batches.
+    send_when_trained(tmp_path / "run/metrics.jsonl", name, processes, lines=5)
     run = train(start, tmp_path / "run", device="cpu")
     assert len(sent) == 2 and not multiprocessing.active_children()
     assert f"stopped by {name} at {run.checkpoints()[0]} images and saved" in (run.directory / "log.txt").read_text()

@@ -7,6 +7,7 @@ size, and any number of processes and workers gives the same samples.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -163,7 +164,8 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
     finally:
         processes = list(getattr(iterator, "_workers", ()))
         # Not left to the end of the iterator, which an exception that was raised within it still holds.
-        getattr(iterator, "_shutdown_workers")()  # noqa: B009
+        with contextlib.suppress(RuntimeError):  # PyTorch's handler of SIGCHLD: a worker was killed, and the stream ends anyway
+            getattr(iterator, "_shutdown_workers")()  # noqa: B009
         for process in processes:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()
