@@ -95,6 +95,10 @@ class LevelSamplingConfig(Config):
         """The largest noise level at which noise is added."""
         return math.inf if self.churn_max is None else self.churn_max
 
+    def shrunk(self) -> Self:
+        """Few steps, for tests."""
+        return replace(self, steps=min(self.steps, 4))
+
     def points(self) -> list[Coefficients]:
         """The coefficients of the noise levels, from the first to the last."""
         if self.steps == 1:
@@ -131,7 +135,7 @@ class ContinuousConfig(ModelConfig):
 
     def shrunk(self) -> Self:
         """Few steps of sampling; subclasses make their network small too."""
-        return replace(self, sampling=replace(self.sampling, steps=min(self.sampling.steps, 4)))
+        return replace(self, sampling=self.sampling.shrunk())
 
 
 @config

@@ -36,8 +36,7 @@ class EDMConfig(PreconditionedConfig):
     "Random changes of training images that the network is told."
 
     def shrunk(self) -> Self:
-        sampling = dataclasses.replace(self.sampling, steps=min(self.sampling.steps, 4))
-        return dataclasses.replace(self, network=self.network.shrunk(), sampling=sampling)
+        return dataclasses.replace(self, network=self.network.shrunk(), sampling=self.sampling.shrunk())
 
     def build(self, spec: DataSpec) -> EDM:
         """The model for the images of `spec`; raises ConfigError when they are unlabelled, or of a size that the network cannot take."""

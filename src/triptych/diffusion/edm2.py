@@ -45,8 +45,7 @@ class EDM2Config(PreconditionedConfig):
     "Default settings of `triptych sample`, and those of the grids during training."
 
     def shrunk(self) -> Self:
-        sampling = dataclasses.replace(self.sampling, steps=min(self.sampling.steps, 4))
-        return dataclasses.replace(self, network=self.network.shrunk(), sampling=sampling)
+        return dataclasses.replace(self, network=self.network.shrunk(), sampling=self.sampling.shrunk())
 
     def build(self, spec: DataSpec) -> EDM2:
         """The model for the images of `spec`; raises ConfigError when they are unlabelled, or of a size that the network cannot take."""

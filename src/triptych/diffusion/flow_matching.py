@@ -69,8 +69,7 @@ class FlowMatchingConfig(ContinuousConfig):
         return FlowMatching(self, spec)
 
     def shrunk(self) -> Self:
-        sampling = dataclasses.replace(self.sampling, steps=min(self.sampling.steps, 4))
-        return dataclasses.replace(self, network=self.network.shrunk(), sampling=sampling)
+        return dataclasses.replace(self, network=self.network.shrunk(), sampling=self.sampling.shrunk())
 
     def drawn_times(self, rng: Rng) -> Float[Tensor, "b 1 1 1"]:
         """The time of each training image."""

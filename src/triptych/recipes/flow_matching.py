@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from triptych.data.config import DataConfig
+from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.continuous import LevelSamplingConfig
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatchingConfig
@@ -12,6 +13,7 @@ from triptych.diffusion.mean_flow import MeanFlowConfig
 from triptych.diffusion.unet import UNetConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.recipes.config import RunConfig
+from triptych.recipes.diffusion import adm_digits
 
 _SMALL_DIT = DiTConfig(patch=2, width=128, depth=6, heads=4)
 
@@ -44,18 +46,11 @@ def flow_digits() -> RunConfig:
 
 def flow_digits_unet() -> RunConfig:
     """Flow matching with the U-Net of adm-digits on the built-in 16x16 digits, by class: minutes on two CPU cores."""
-    network = UNetConfig(
-        num_channels=32,
-        num_res_blocks=1,
-        channel_mult=(1, 2, 2),
-        attention_resolutions=(8,),
-        num_head_channels=32,
-        resblock_updown=True,
-        dropout=0.1,
-    )
+    unet = adm_digits().model
+    assert isinstance(unet, ADMConfig)
     recipe = flow_digits()
     assert isinstance(recipe.model, FlowMatchingConfig)
-    return replace(recipe, model=replace(recipe.model, network=network), train=replace(recipe.train, total_images=40_000))
+    return replace(recipe, model=replace(recipe.model, network=unet.network), train=replace(recipe.train, total_images=40_000))
 
 
 def flow_photos64() -> RunConfig:

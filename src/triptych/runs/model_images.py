@@ -234,21 +234,28 @@ class SampleMaker(Maker):
         )
 
 
-class UpsamplingMaker(Maker):
-    """Held-out images, made small and enlarged again."""
+class HeldOutMaker(Maker):
+    """Held-out images, made anew by way of something smaller; each is its own truth."""
 
     has_truth = True
 
-    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+    def __init__(self, run: StoredRun, request: ImageRequest, *, why: str) -> None:
         super().__init__(run, request)
-        why = "this run's model enlarges held-out images, with their own labels"
         self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
-        self.settings = request.settings or require_upsampler(run.outline).sampling
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
-        self.most, self.labelled = len(self._images), self._images.labels is not None
+        self.most = len(self._images)
 
     def _further(self) -> dict[str, Any]:
         return {"inputs": self._split}
+
+
+class UpsamplingMaker(HeldOutMaker):
+    """Held-out images, made small and enlarged again."""
+
+    def __init__(self, run: StoredRun, request: ImageRequest) -> None:
+        super().__init__(run, request, why="this run's model enlarges held-out images, with their own labels")
+        self.settings = request.settings or require_upsampler(run.outline).sampling
+        self.labelled = self._images.labels is not None
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         images, upsampler = Spread(self._images, count), require_upsampler(opened.model)
@@ -277,21 +284,12 @@ class UpsamplingMaker(Maker):
         )
 
 
-class ReconstructionMaker(Maker):
+class ReconstructionMaker(HeldOutMaker):
     """Held-out images, encoded and decoded."""
 
-    has_truth = True
-
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
-        super().__init__(run, request)
-        why = "this run's model encodes held-out images, and decodes them"
-        self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
+        super().__init__(run, request, why="this run's model encodes held-out images, and decodes them")
         self.settings = request.settings or require_encoder(run.outline).encoding
-        self._images, self._split = held_out(reopened(run.config.data, run.spec))
-        self.most = len(self._images)
-
-    def _further(self) -> dict[str, Any]:
-        return {"inputs": self._split}
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         images, chunk = Spread(self._images, count), self._chunk(opened.world.device)
