@@ -12,7 +12,7 @@ from triptych.recipes.config import RunConfig
 
 
 def autoencoder_small() -> RunConfig:
-    """KL autoencoder f4 of your own folder of images, 64x64, latents 16x16x4: half an hour on two CPU cores.
+    """KL autoencoder f4 of your own folder of images, 64x64, latents 16x16x4; for two CPU cores.
 
     Without a perceptual loss, so that no file of weights is needed; the discriminator joins in the middle.
     """

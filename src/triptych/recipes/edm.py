@@ -22,7 +22,7 @@ from triptych.recipes.config import RunConfig
 
 
 def edm_digits() -> RunConfig:
-    """EDM on the built-in 16x16 digits, by class: minutes on two CPU cores."""
+    """EDM on the built-in 16x16 digits, by class; small enough for two CPU cores."""
     network = SongUNetConfig(num_channels=32, channel_mult=(1, 2, 2), num_blocks=1, attention_resolutions=(8,), dropout=0.1)
     return RunConfig(
         model=EDMConfig(network=network, class_conditional=True, sampling=LevelSamplingConfig(steps=18)),
@@ -42,7 +42,7 @@ def edm_digits() -> RunConfig:
 
 
 def edm_photos64() -> RunConfig:
-    """EDM at 64x64 on your own folder of images, 62M parameters: a day on one GPU.
+    """EDM at 64x64 on your own folder of images, 62M parameters; for one GPU.
 
     data.path is the folder, or a .zip, .tar or array. The network sees random changes of the images and is told of them, so that it makes
     images without changes; with few images raise model.augmentation.p and model.network.dropout, and watch the loss on held-out images.

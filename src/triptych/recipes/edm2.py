@@ -18,7 +18,7 @@ _BATCH = 2048
 
 
 def edm2_digits() -> RunConfig:
-    """EDM2 on the built-in 16x16 digits, by class: minutes on two CPU cores."""
+    """EDM2 on the built-in 16x16 digits, by class; small enough for two CPU cores."""
     return RunConfig(
         model=EDM2Config(
             network=EDM2NetworkConfig(
@@ -47,7 +47,7 @@ def edm2_digits() -> RunConfig:
 
 
 def edm2_photos64() -> RunConfig:
-    """EDM2 at 64x64 on your own folder of images, 124M parameters: a day on one GPU.
+    """EDM2 at 64x64 on your own folder of images, 124M parameters; for one GPU.
 
     The network and the noise levels of edm2-img64-xs, with an eighth of the batch and a rate that goes with it. data.path is the folder, or
     a .zip, .tar or array; where it has a sub-folder for each class, --model.class-conditional learns them.

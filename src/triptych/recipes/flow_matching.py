@@ -19,7 +19,7 @@ _SMALL_DIT = DiTConfig(patch=2, width=128, depth=6, heads=4)
 
 
 def flow_digits() -> RunConfig:
-    """Flow matching with a transformer on the built-in 16x16 digits, by class: minutes on two CPU cores."""
+    """Flow matching with a transformer on the built-in 16x16 digits, by class; small enough for two CPU cores."""
     return RunConfig(
         model=FlowMatchingConfig(
             network=_SMALL_DIT,
@@ -45,7 +45,7 @@ def flow_digits() -> RunConfig:
 
 
 def flow_digits_unet() -> RunConfig:
-    """Flow matching with the U-Net of adm-digits on the built-in 16x16 digits, by class: minutes on two CPU cores."""
+    """Flow matching with the U-Net of adm-digits on the built-in 16x16 digits, by class; small enough for two CPU cores."""
     unet = adm_digits().model
     assert isinstance(unet, ADMConfig)
     recipe = flow_digits()
@@ -54,7 +54,7 @@ def flow_digits_unet() -> RunConfig:
 
 
 def flow_photos64() -> RunConfig:
-    """Flow matching with a transformer on your own folder of images, 64x64, 33M parameters: hours on one GPU.
+    """Flow matching with a transformer on your own folder of images, 64x64, 33M parameters; for one GPU.
 
     DiT-S/4 with logit-normal times. Where the folder has a sub-folder for each class, --model.class-conditional learns them, and
     --model.label-dropout 0.1 lets samples be guided.
@@ -95,7 +95,7 @@ def flow_cifar10() -> RunConfig:
 
 
 def mean_flow_digits() -> RunConfig:
-    """Mean flows with a transformer on the built-in 16x16 digits, by class, sampled in one network call: minutes on two CPU cores."""
+    """Mean flows with a transformer on the built-in 16x16 digits, by class, sampled in one network call; small enough for two CPU cores."""
     recipe = flow_digits()
     return replace(
         recipe,
