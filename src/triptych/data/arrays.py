@@ -23,6 +23,7 @@ _CIFAR_SIDE = 32
 _CIFAR_RECORD = 1 + 3 * _CIFAR_SIDE**2
 _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _DIGIT_LEVELS = 16
+_TEST = "test/"
 _BLOCK = 2**20  # bytes
 
 T = TypeVar("T")
@@ -36,9 +37,15 @@ class Arrays:
     pixels: np.ndarray
     labels: np.ndarray | None
     class_names: tuple[str, ...] | None
+    keys_begin: str = ""
+    "What their keys begin with: test/ of a source's own images for testing."
 
     def __len__(self) -> int:
         return len(self.pixels)
+
+    def key(self, k: int) -> str:
+        """What an image is called inside the source: its number."""
+        return f"{self.keys_begin}{k}"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -76,7 +83,7 @@ def mnist(folder: Path, split: str) -> Arrays | None:
     classes = _idx(labels, magic=_IDX_LABELS).astype(np.int64)
     if len(classes) != len(pixels):
         raise DataError(f"{labels}: {len(classes)} labels for the {len(pixels)} images of {images.name}")
-    return Arrays(images.name, pixels[..., None], classes, numerals(classes, str(labels)))
+    return Arrays(images.name, pixels[..., None], classes, numerals(classes, str(labels)), keys_begin="" if split == "train" else _TEST)
 
 
 def _idx(path: Path, *, magic: int) -> np.ndarray:
@@ -113,7 +120,8 @@ def cifar10(folder: Path, pattern: str) -> Arrays | None:
         return None
     records = np.concatenate(parts)
     pixels = records[:, 1:].reshape(-1, 3, _CIFAR_SIDE, _CIFAR_SIDE).transpose(0, 2, 3, 1)
-    return Arrays(folder.name, np.ascontiguousarray(pixels), records[:, 0].astype(np.int64), _CIFAR_CLASSES)
+    begin = _TEST if pattern.startswith("test") else ""
+    return Arrays(folder.name, np.ascontiguousarray(pixels), records[:, 0].astype(np.int64), _CIFAR_CLASSES, keys_begin=begin)
 
 
 def _cifar_records(path: Path) -> np.ndarray:

@@ -63,6 +63,9 @@ class UnpairedImages(ImageSet):
     def key(self, item: int) -> str:
         return self._a.key(item % len(self._a))
 
+    def source_key(self, item: int) -> str:
+        return self._a.source_key(item % len(self._a))
+
     def default_workers(self) -> int:
         return max(self._a.default_workers(), self._b.default_workers())
 

@@ -99,6 +99,9 @@ class FewShotImages(ImageSet):
     def key(self, item: int) -> str:
         return self._images.key(item)
 
+    def source_key(self, item: int) -> str:
+        return self._images.source_key(item)
+
     def default_workers(self) -> int:
         return self._images.default_workers()
 

@@ -95,6 +95,10 @@ class Files(ABC):
         """The path of a file, for messages."""
         return str(self.place / self.names[k])
 
+    def key(self, k: int) -> str:
+        """The path of a file within the place, which is the same on every machine."""
+        return self.names[k]
+
     @abstractmethod
     def read(self, k: int) -> bytes:
         """The bytes of a file. Raises OSError or DataError."""

@@ -14,7 +14,7 @@ from triptych.core.rng import key_of
 from triptych.data.augmentation import move
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
-from triptych.data.stored import PROBED, Stored, evenly_spaced, measure, named
+from triptych.data.stored import PROBED, Keyed, evenly_spaced, measure, named
 from triptych.data.transforms import draw, mirror, padded, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
@@ -49,6 +49,10 @@ class ImageSet(ABC):
     @abstractmethod
     def key(self, item: int) -> str:
         """The file name of an image (or its place in an array), for messages."""
+
+    def source_key(self, item: int) -> str:
+        """What an image is called inside its source, the same on every machine (see `skipping`); of a pair that to be made."""
+        return self.key(item)
 
     @abstractmethod
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
@@ -101,12 +105,15 @@ class SquareImages(ImageSet):
 class FileImages(SquareImages):
     """Images in files, archives or records, read and decoded when they are asked for."""
 
-    def __init__(self, stored: Stored, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
+    def __init__(self, stored: Keyed, config: DataConfig, *, channels: int, items: np.ndarray, labels: np.ndarray | None) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._stored, self._cut = stored, Cut.of(config)
 
     def key(self, item: int) -> str:
         return self._stored.describe(int(self._items[item]))
+
+    def source_key(self, item: int) -> str:
+        return self._stored.key(int(self._items[item]))
 
     def content(self, item: int) -> bytes | np.ndarray:
         number = int(self._items[item])
@@ -131,14 +138,26 @@ class ArrayImages(SquareImages):
     """Images of one size in an array, in memory or mapped from a file. One in memory is already padded, by `prepared`."""
 
     def __init__(
-        self, pixels: np.ndarray, config: DataConfig, *, name: str, channels: int, items: np.ndarray, labels: np.ndarray | None
+        self,
+        pixels: np.ndarray,
+        config: DataConfig,
+        *,
+        name: str,
+        channels: int,
+        items: np.ndarray,
+        labels: np.ndarray | None,
+        keys_begin: str = "",
     ) -> None:
         super().__init__(config, channels=channels, items=items, labels=labels)
         self._pixels = pixels
         self._name = name
+        self._keys_begin = keys_begin
 
     def key(self, item: int) -> str:
         return f"{self._name}[{self._items[item]}]"
+
+    def source_key(self, item: int) -> str:
+        return f"{self._keys_begin}{self._items[item]}"
 
     def default_workers(self) -> int:
         in_memory = not isinstance(self._pixels, np.memmap)

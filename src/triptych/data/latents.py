@@ -134,6 +134,9 @@ class LatentImages(ImageSet):
     def key(self, item: int) -> str:
         return f"{self._name}[{self._items[item]}]"
 
+    def source_key(self, item: int) -> str:
+        return str(self._items[item])
+
     def default_workers(self) -> int:
         return 0
 

@@ -73,17 +73,18 @@ class PairedDataConfig(DataConfig):
         return self.target
 
     def open(self) -> Data:
-        train_root, held_root = _roots(self, existing_path(self))
+        path = existing_path(self)
+        train_root, held_root = _roots(self, path)
         keys, files, numbers = matched(train_root, _settings(self))
         specs = _specs(self, files, numbers)
-        members = [Member(spec, files[spec.name], numbers[spec.name]) for spec in specs]
+        members = [_member(spec, files, numbers, path, train_root) for spec in specs]
         if held_root is None:
             chosen, rest = held_out(keys, fraction=self.validation_fraction)
             held_members = members
         else:
             held_keys, held_files, held_numbers = matched(held_root, _settings(self))
             chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if self.validation_fraction > 0 else 0)
-            held_members = [Member(spec, held_files[spec.name], held_numbers[spec.name]) for spec in specs]
+            held_members = [_member(spec, held_files, held_numbers, path, held_root) for spec in specs]
         train = PairedImages(members, self, items=chosen)
         validation = PairedImages(held_members, self, items=rest) if len(rest) else None
         for images in (train, validation):
@@ -92,6 +93,11 @@ class PairedDataConfig(DataConfig):
         width = None if self.width == self.image_size else self.width
         spec = DataSpec(image_size=self.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
         return Data(train, validation, spec, tuple(note for one in files.values() for note in one.notes))
+
+
+def _member(spec: InputSpec, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray], path: Path, root: Path) -> Member:
+    """The files of a type, of the pairs in a folder of the source at `path`."""
+    return Member(spec, files[spec.name], numbers[spec.name], folder=(root / spec.name).relative_to(path).as_posix())
 
 
 def _is_name(name: str) -> bool:
@@ -109,6 +115,9 @@ class PairedImages(ImageSet):
 
     def key(self, item: int) -> str:
         return self._members[0].describe(int(self._items[item]))
+
+    def source_key(self, item: int) -> str:
+        return self._members[0].key(int(self._items[item]))
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         draws = draw(positions, self.config, seed=seed)

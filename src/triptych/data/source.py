@@ -146,7 +146,8 @@ def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labell
     if isinstance(part, Records):
         return lambda items: FileImages(part, config, channels=channels, items=items, labels=labels(items))
     pixels = prepared(part.pixels, config)
-    return lambda items: ArrayImages(pixels, config, name=part.name, channels=channels, items=items, labels=labels(items))
+    named = {"name": part.name, "keys_begin": part.keys_begin}
+    return lambda items: ArrayImages(pixels, config, **named, channels=channels, items=items, labels=labels(items))
 
 
 def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:

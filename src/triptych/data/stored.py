@@ -36,6 +36,14 @@ class Stored(Protocol):
         ...
 
 
+class Keyed(Stored, Protocol):
+    """Those of one source."""
+
+    def key(self, k: int) -> str:
+        """What the k-th is called inside its source, the same on every machine (see `skipping`)."""
+        ...
+
+
 @dataclass(frozen=True)
 class Member:
     """Some files of one type."""
@@ -45,6 +53,8 @@ class Member:
     files: Files
     numbers: np.ndarray
     "Which of them: int64 (n,)."
+    folder: str = ""
+    "Where the files lie inside the source, for their keys."
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -56,6 +66,11 @@ class Member:
     def describe(self, k: int) -> str:
         """Its path, for messages."""
         return self.files.describe(int(self.numbers[k]))
+
+    def key(self, k: int) -> str:
+        """Its path inside the source."""
+        key = self.files.key(int(self.numbers[k]))
+        return f"{self.folder}/{key}" if self.folder else key
 
 
 @contextmanager

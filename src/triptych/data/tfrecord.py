@@ -69,6 +69,11 @@ class Records:
         file, number = self._place(k)
         return f"{self._paths[file]}: record {number}"
 
+    def key(self, k: int) -> str:
+        """The same within the folder of the data set, which is the same on every machine."""
+        file, number = self._place(k)
+        return f"{self._paths[file].parent.name}/{self._paths[file].name}: record {number}"
+
     def read(self, k: int) -> np.ndarray:
         """An image as uint8 (h, w, c). Raises DataError naming its file and number."""
         shape, pixels = self._parsed(k)
