@@ -22,6 +22,7 @@ from triptych.diffusion.gaussian import Coefficients
 from triptych.diffusion.path_solvers import PATH_SOLVERS
 from triptych.diffusion.paths import PATHS, Form, PathName
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
+from triptych.recipes.catalogue import load_recipe
 
 SPEC = DataSpec(image_size=8, channels=1, num_classes=3)
 NETWORK = DiTConfig(width=16, depth=1, heads=2)
@@ -241,3 +242,26 @@ def test_errors(cls: type[Config], settings: dict[str, Any], message: str) -> No
 
 def test_path_samplers_are_among_the_samplers() -> None:
     assert set(PATH_SOLVERS) < set(get_args(LevelSamplerName))
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "depth", "heads", "steps", "parameters"),
+    [
+        ("s-2", 384, 12, 6, 400_000, 32_865_056),
+        ("b-2", 768, 12, 12, 400_000, 130_315_808),
+        ("l-2", 1024, 24, 16, 400_000, 457_840_672),
+        ("xl-2", 1152, 28, 16, 7_000_000, 674_834_720),
+    ],
+)
+def test_published_settings_of_sit(name: str, width: int, depth: int, heads: int, steps: int, parameters: int) -> None:
+    recipe = load_recipe(f"sit-{name}")
+    model, train, optim = recipe.model, recipe.train, recipe.optim
+    assert isinstance(model, FlowMatchingConfig)
+    assert model.network == DiTConfig(patch=2, width=width, depth=depth, heads=heads, spare_outputs=True)
+    assert (model.path, model.prediction, model.times, model.time_scale, model.label_dropout) == ("linear", "velocity", "uniform", 1, 0.1)
+    assert (recipe.data.source, recipe.data.image_size, recipe.data.latent_std, recipe.data.flip) == ("latents", 256, 1.0, True)
+    assert (train.total_images, train.batch_size, train.ema_rates, train.ema_warmup) == (steps * 256, 256, (0.9999,), False)
+    assert (optim.name, optim.learning_rate, optim.schedule, optim.weight_decay, optim.warmup_images) == ("adamw", 1e-4, "constant", 0, 0)
+    with torch.device("meta"):
+        made = model.build(DataSpec(image_size=32, channels=4, num_classes=1000))
+    assert sum(parameter.numel() for parameter in made.parameters()) == parameters
