@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from triptych.data.loader import Loader
 from triptych.diffusion.adm import ADMConfig, EncodingConfig
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
+from triptych.engine.run_directory import RunDirectory
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
@@ -298,16 +300,84 @@ def test_a_latent_run_goes_on_and_can_be_guided(folder: Path, run: Run):
 
 
 def test_an_autoencoder_that_is_not_what_it_was_is_one_line(folder: Path, run: Run, tmp_path: Path):
-    spec, world = run.spec.latents, open_world("cpu")
-    assert spec is not None and shown_by(DataSpec(image_size=8, channels=3), world)(torch.ones(1, 3, 8, 8)).max() == 255
+    spec, world, none = run.spec.latents, open_world("cpu"), RunDirectory(tmp_path)
+    assert spec is not None and shown_by(DataSpec(image_size=8, channels=3), world, none)(torch.ones(1, 3, 8, 8)).max() == 255
     for change, said in (
         ({"autoencoder": str(tmp_path / "gone")}, "gone: the autoencoder of the latents is not there; put it back"),
         ({"checkpoint": 8}, "its checkpoint at 8 images, which encoded the latents, is gone"),
         ({"sha256": "0" * 64}, r"its weights \(ema-0.5\) are others than those that encoded the latents"),
     ):
         with pytest.raises(CheckpointError, match=said) as found:
-            LatentSpace(replace(spec, **change), world)
+            LatentSpace(replace(spec, **change), world, none)
         assert "\n" not in str(found.value)
+
+
+def moved(run: Run, place: Path, *, autoencoder: Path, copy: bool = True) -> Path:
+    """The run's folder alone at another place, told that the autoencoder is elsewhere."""
+    shutil.copytree(run.directory, place, ignore=None if copy else shutil.ignore_patterns("autoencoder"))
+    document = json.loads((place / "config.json").read_text())
+    document["spec"]["latents"]["autoencoder"] = str(autoencoder)
+    (place / "config.json").write_text(json.dumps(document))
+    return place
+
+
+def test_a_latent_run_has_its_autoencoder_with_it(folder: Path, run: Run, tmp_path: Path):
+    place = moved(run, tmp_path / "alone", autoencoder=tmp_path / "gone")
+    assert np.array_equal(open_run(place).sample(3, device="cpu").images, run.sample(3, device="cpu").images)
+    assert train(latent_config(folder, total_images=24), place, device="cpu").checkpoints()[-1] == 24
+    kept = place / "autoencoder/checkpoints/000000016"
+    assert sorted(path.name for path in kept.iterdir()) == ["model.safetensors", "state.json"], "the weights that encoded, and no others"
+    (kept / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="autoencoder/checkpoints/000000016/model.safetensors"):
+        open_run(place).sample(1, device="cpu")
+    bare = moved(run, tmp_path / "bare", autoencoder=tmp_path / "gone", copy=False)
+    with pytest.raises(CheckpointError, match=r"gone: the autoencoder of the latents is not there; put it back, or write where it is into"):
+        open_run(bare).sample(1, device="cpu")
+    longer = train(latent_config(folder, total_images=24, sample_count=0), bare, device="cpu")
+    assert "warning: no copy of the autoencoder is kept in the run" in (longer.directory / "log.txt").read_text()
+
+
+def test_a_copy_of_another_autoencoder_does_not_decode(run: Run, tmp_path: Path):
+    place = moved(run, tmp_path / "alone", autoencoder=tmp_path / "gone")
+    document = json.loads((place / "config.json").read_text())
+    document["spec"]["latents"]["sha256"] = "0" * 64
+    (place / "config.json").write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match="gone: the autoencoder of the latents is not there"):
+        open_run(place).sample(1, device="cpu")
+
+
+def test_a_run_goes_on_where_its_autoencoder_was_moved_to(folder: Path, run: Run, tmp_path: Path):
+    shutil.copytree(folder / "kl", tmp_path / "kl")
+    place = moved(run, tmp_path / "run", autoencoder=tmp_path / "kl", copy=False)
+    longer = train(latent_config(folder, total_images=24), place, device="cpu")
+    assert longer.spec.latents is not None and longer.spec.latents.autoencoder == str(tmp_path / "kl"), "not where the file says it was"
+    assert (place / "autoencoder/config.json").exists()
+
+
+def test_latents_by_another_autoencoder_are_refused(folder: Path, run: Run, tmp_path: Path):
+    place = moved(run, tmp_path / "run", autoencoder=folder / "kl")
+    encoded(folder, "raw.npz", weights="raw")
+    config = latent_config(folder, total_images=24)
+    config = replace(config, data=replace(config.data, path=str(folder / "raw.npz")))
+    with pytest.raises(
+        ConfigError, match=r"data: the images are not those of this run \(weights model in place of ema-0.5, sha256 \w{12} in place of"
+    ):
+        train(config, place, device="cpu")
+    document = json.loads((place / "config.json").read_text())
+    document["data"]["path"] = str(folder / "raw.npz")
+    (place / "config.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match="no longer the latents of this run .*sha256"):
+        model_reference(open_run(place))
+
+
+def test_a_new_run_that_could_not_decode_is_refused_before_anything_is_written(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "kl", tmp_path / "kl")
+    encode_data(folder / "images", open_run(tmp_path / "kl"), tmp_path / "latents.npz", device="cpu")
+    shutil.rmtree(tmp_path / "kl")
+    config = latent_config(folder)
+    with pytest.raises(CheckpointError, match="kl: the autoencoder of the latents is not there; put it back, or encode the images again"):
+        train(replace(config, data=replace(config.data, path=str(tmp_path / "latents.npz"))), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
 
 
 def test_clipped_samples_of_latents_are_refused(folder: Path, tmp_path: Path):

@@ -18,7 +18,7 @@ REPLACED = ".old-"
 """Prefix of a checkpoint that is being replaced by another of the same number."""
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
-_OWN = {"checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "tensorboard", "wandb"}
+_OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
@@ -46,6 +46,11 @@ class RunDirectory:
         "The folder of the trace and the table of a profile."
         self.wandb_id_path = root / "wandb_id.txt"
         "The id of the run in Weights & Biases."
+
+    @property
+    def autoencoder(self) -> RunDirectory:
+        """Where a run on latents keeps a copy of the autoencoder, which is a run of its own."""
+        return RunDirectory(self.root / "autoencoder")
 
     def exists(self) -> bool:
         """Whether a run was started here."""

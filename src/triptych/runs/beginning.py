@@ -18,6 +18,7 @@ from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument, accept_changes
 from triptych.runs.interchange import settings_alone, untrained_import
+from triptych.runs.latent_space import unlike_latents
 
 
 @dataclass
@@ -94,14 +95,21 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
     directory.write_config(document.to_dict())
 
 
-def require_same_images(stored: DataSpec, images: DataSpec) -> None:
-    """Raises ConfigError unless a run of `stored` can go on with the images of `found`; an imported run has classes without names."""
+def same_images(stored: DataSpec, images: DataSpec) -> DataSpec:
+    """The images that a run of `stored` goes on with; an imported run has classes without names.
+
+    The autoencoder of latents is where the run has it, for a run may be told that it was moved. Raises ConfigError for other images.
+    """
+    if stored.latents is not None and images.latents is not None:
+        latents = dataclasses.replace(images.latents, autoencoder=stored.latents.autoencoder)
+        images = dataclasses.replace(images, latents=latents)
     nameless = stored.num_classes is not None and stored.class_names is None
     if images == stored or (nameless and dataclasses.replace(images, class_names=None) == stored):
-        return
+        return images
     names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
     lines = [f"{name} {getattr(images, name)} in place of {getattr(stored, name)}" for name in names]
     wrong = [line for line, name in zip(lines, names, strict=True) if getattr(images, name) != getattr(stored, name)]
+    wrong += unlike_latents(stored, images)
     raise ConfigError(
         "data",
         f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "

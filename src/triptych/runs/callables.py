@@ -18,6 +18,7 @@ from triptych.data.loader import Loader, evaluation_batches
 from triptych.engine.callables import Callables, Evaluation, Grid
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
+from triptych.engine.run_directory import RunDirectory
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
 from triptych.runs.latent_space import shown_by
@@ -28,12 +29,20 @@ from triptych.runs.upsampling import upsampled_grid
 from triptych.runs.work import assembled, in_memory
 
 
-def callables(model: Model, data: Data, config: RunConfig, world: World, loader: Loader, evaluation: Evaluation | None = None) -> Callables:
-    """All that the loop calls, of which `loader` draws the training images."""
+def callables(
+    model: Model,
+    data: Data,
+    config: RunConfig,
+    directory: RunDirectory,
+    world: World,
+    loader: Loader,
+    evaluation: Evaluation | None = None,
+) -> Callables:
+    """All that the loop of the run in `directory` calls, of which `loader` draws the training images."""
     return Callables(
         draw=loader.batches,
         validate=_validation(model, data, config, world),
-        grids=_grids(model, data, config, world),
+        grids=_grids(model, data, config, directory, world),
         calibrate=_calibration(data, config, world),
         evaluation=evaluation,
     )
@@ -79,7 +88,7 @@ def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Ca
     return validate
 
 
-def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[str, Grid]:
+def _grids(model: Model, data: Data, config: RunConfig, directory: RunDirectory, world: World) -> dict[str, Grid]:
     """What draws each grid of samples, or of what is made of held-out images, by the end of its name; none for a model that makes none."""
     train, count = config.train, config.train.sample_count
     size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
@@ -92,7 +101,7 @@ def _grids(model: Model, data: Data, config: RunConfig, world: World) -> dict[st
         request, write = made(model, data, count=count, precision=train.precision)
         return {"": functools.partial(_draw_grid, model, request, write, size, world)}
     labels = label_list(model.num_classes, data.spec, count=count, given=None)
-    request = Request(count, 0, labels, model.sampling, train.precision, shown=shown_by(data.spec, world))
+    request = Request(count, 0, labels, model.sampling, train.precision, shown=shown_by(data.spec, world, directory))
     write = functools.partial(_write_samples, labels=request.labels)
     further = {f"-{name}": dataclasses.replace(request, settings=settings) for name, settings in model.grids.items()}
     return {ending: functools.partial(_draw_grid, model, wanted, write, size, world) for ending, wanted in {"": request, **further}.items()}

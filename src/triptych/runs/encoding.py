@@ -22,6 +22,7 @@ from triptych.core.rng import Rng
 from triptych.data.config import ClassesFrom
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
+from triptych.engine.run_directory import RunDirectory
 from triptych.runs.comparing import load_networks
 from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
 from triptych.runs.files import check_kept, writing
@@ -44,16 +45,17 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     `progress` is told how many of this process's images are done, and how many there are, in each of the two ways anew. Raises
     ConfigError where the model has no latents of which it makes images, CheckpointError as `load` does.
     """
-    return Coder(run.open(Loading(**loading)), settings, progress=progress)
+    return Coder(run.open(Loading(**loading)), settings, directory=run.paths, progress=progress)
 
 
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
-    def __init__(self, opened: Opened, settings: Config | None, *, progress: Watch) -> None:
+    def __init__(self, opened: Opened, settings: Config | None, *, directory: RunDirectory, progress: Watch) -> None:
+        """`directory`: of the run that was opened."""
         self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_decoder(opened.model).encoding
         self._opened, self._progress, self._networks_loaded = opened, progress, False
-        self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world)
+        self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world, directory)
 
     def encode(
         self,

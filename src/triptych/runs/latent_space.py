@@ -1,54 +1,138 @@
 """The seam between latents and images: what a model of latents makes is decoded by the autoencoder that its data were encoded by.
 
 Models, samplers and guides know of latents alone. A run's `DataSpec.latents` says which autoencoder's run it was, at which checkpoint and
-with which hash; `shown_by` is what every verb that shows images asks for.
+with which hash; `shown_by` is what every verb that shows images asks for. A run on latents keeps a copy of the autoencoder in its folder, a
+run of one checkpoint with the weights that encoded alone, stamped with the hash of these. It decodes where the original is gone.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError
+from triptych.core.files import explain
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import Encoder, GaussianEncoder
+from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory
+from triptych.runs.document import RunDocument
 from triptych.runs.stored import StoredRun
 
 Shown = Callable[[Tensor], Tensor]
 """From what a model makes (b, c, h, w) to images, uint8 (b, h, w, c)."""
+_COPIED = "copy_of"
+"""What state.json of a copy has the hash of the original weights under."""
 _MOST_PIXELS = {"cpu": 2**18, "cuda": 2**22}
 """Of images that are decoded at once, by kind of device; at least one image is."""
 
 
-def shown_by(spec: DataSpec, world: World) -> Shown:
-    """What turns the outputs of a model of such samples into images: latents are decoded. Raises CheckpointError as `LatentSpace` does."""
-    return to_uint8 if spec.latents is None else LatentSpace(spec.latents, world).shown
+@dataclasses.dataclass(frozen=True)
+class Autoencoder:
+    """The run whose autoencoder encoded latents, or a copy of it, and which of its weights did."""
+
+    run: StoredRun
+    weights: str
+
+
+def autoencoder_of(spec: LatentSpec, directory: RunDirectory) -> Autoencoder:
+    """What decodes the latents of the run in `directory`: the autoencoder's run where the latents say it is, else the copy in the run.
+
+    Raises CheckpointError where neither is there with the weights that encoded, naming what is wrong with the first.
+    """
+    try:
+        return _original(spec, directory)
+    except CheckpointError:
+        copy = _copy(spec, directory)
+        if copy is None:
+            raise
+        return copy
+
+
+def _original(spec: LatentSpec, directory: RunDirectory) -> Autoencoder:
+    place = RunDirectory(Path(spec.autoencoder))
+    remedy = "put it back, or encode the images again"
+    if directory.exists():
+        remedy = 'put it back, or write where it is into "autoencoder" under "latents" in the run\'s config.json'
+    if not place.exists():
+        raise CheckpointError(f"{spec.autoencoder}: the autoencoder of the latents is not there; {remedy}")
+    run, which = StoredRun(place), "raw" if spec.weights == "model" else spec.weights
+    if spec.checkpoint not in run.checkpoints():
+        what = f"its checkpoint at {spec.checkpoint} images, which encoded the latents, is gone"
+        raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
+    if run.origin(checkpoint=str(spec.checkpoint), weights=which)["hash"] != spec.sha256:
+        what = f"its weights ({spec.weights}) are others than those that encoded the latents"
+        raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
+    return Autoencoder(run, which)
+
+
+def _copy(spec: LatentSpec, directory: RunDirectory) -> Autoencoder | None:
+    """The copy in a run; None where there is none of the weights that encoded."""
+    place = directory.autoencoder
+    try:
+        found = load_checkpoint(checkpoint_path(place.checkpoints, spec.checkpoint), files=())
+        return Autoencoder(StoredRun(place), "raw") if found.info.get(_COPIED) == spec.sha256 else None
+    except CheckpointError:
+        return None
+
+
+def keep_autoencoder(spec: LatentSpec, directory: RunDirectory) -> list[str]:
+    """Copies the autoencoder of latents into the run in `directory`, unless it is there; gives lines for the log.
+
+    Where the original is not there, or the disk is full, a line says so. In one process.
+    """
+    if _copy(spec, directory) is not None:
+        return []
+    place = directory.autoencoder
+    try:
+        original = _original(spec, directory)
+        tensors = original.run.tensors(checkpoint=str(spec.checkpoint), weights=original.weights)
+        place.checkpoints.mkdir(parents=True, exist_ok=True)
+        info = {"log2_loss_scale": {}, "best": None, _COPIED: spec.sha256}
+        save_checkpoint(place.checkpoints, images_seen=spec.checkpoint, files={"model": tensors}, info=info)
+        place.write_config(RunDocument(original.run.config, original.run.spec, original.run.recipe).to_dict())
+    except (CheckpointError, OSError) as error:
+        said = explain(error) if isinstance(error, OSError) else error
+        return [f"warning: no copy of the autoencoder is kept in the run, so that it cannot be moved alone: {said}"]
+    return []
+
+
+def unlike_latents(stored: DataSpec, found: DataSpec) -> list[str]:
+    """How latents differ from those of a run, wherever the autoencoder is; nothing where they do not, or neither are latents."""
+    before, now = stored.latents, found.latents
+    if before is None or now is None:
+        return [] if before is now else [f"{'images' if now is None else 'latents'} in place of {'latents' if now is None else 'images'}"]
+    names = [field.name for field in dataclasses.fields(LatentSpec) if field.name != "autoencoder"]
+    changed = [name for name in names if getattr(now, name) != getattr(before, name)]
+    return [f"{name} {_shortened(getattr(now, name))} in place of {_shortened(getattr(before, name))}" for name in changed]
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"{number:.4g}" for number in value)
+    return value[:12] if isinstance(value, str) else str(value)
+
+
+def shown_by(spec: DataSpec, world: World, directory: RunDirectory) -> Shown:
+    """What turns the outputs of the model of the run in `directory` into images: latents are decoded. Raises as `autoencoder_of` does."""
+    return to_uint8 if spec.latents is None else LatentSpace(spec.latents, world, directory).shown
 
 
 class LatentSpace:
     """The autoencoder of latents, with its weights on the device of `world`."""
 
-    def __init__(self, spec: LatentSpec, world: World) -> None:
-        """Raises CheckpointError where the autoencoder's run is not there, or has other weights than those that encoded."""
+    def __init__(self, spec: LatentSpec, world: World, directory: RunDirectory) -> None:
+        """Raises CheckpointError as `autoencoder_of` does, and where the weights are damaged."""
         self._spec = spec
-        place = RunDirectory(Path(spec.autoencoder))
-        remedy = 'put it back, or write where it is into "autoencoder" under "latents" in the run\'s config.json'
-        if not place.exists():
-            raise CheckpointError(f"{spec.autoencoder}: the autoencoder of the latents is not there; {remedy}")
-        run, which = StoredRun(place), "raw" if spec.weights == "model" else spec.weights
-        if spec.checkpoint not in run.checkpoints():
-            what = f"its checkpoint at {spec.checkpoint} images, which encoded the latents, is gone"
-            raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
-        if run.origin(checkpoint=str(spec.checkpoint), weights=which)["hash"] != spec.sha256:
-            what = f"its weights ({spec.weights}) are others than those that encoded the latents"
-            raise CheckpointError(f"{spec.autoencoder}: {what}; {remedy}")
-        model, _ = run.loaded(str(spec.checkpoint), which, world)
+        found = autoencoder_of(spec, directory)
+        model, _ = found.run.loaded(str(spec.checkpoint), found.weights, world)
         model.requires_grad_(False)
         assert isinstance(model, Encoder) and isinstance(model, GaussianEncoder), "the latents were encoded by it"
         self._autoencoder = model

@@ -219,7 +219,7 @@ class SampleMaker(Maker):
         sampler = guided(opened.model, self.run, **leading, settings=self.settings, world=opened.world)
         whole = -(-count // chunk) * chunk
         labels = label_list(require_sampler(sampler.model).num_classes, sampler.spec, count=whole, given=request.labels)
-        shown = shown_by(self.run.spec, opened.world)
+        shown = shown_by(self.run.spec, opened.world, self.run.paths)
         wanted = Request(whole, request.seed, labels, self.settings, opened.loading.precision, shown=shown)
         return ModelImages(
             lambda part: draw(sampler.model, wanted, part, opened.world.device, report),

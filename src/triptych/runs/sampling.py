@@ -65,7 +65,7 @@ def sample(
     sampler = guided(opened.model, run, **leading, settings=chosen, world=opened.world)
     num_classes = require_sampler(sampler.model).num_classes
     own = label_list(num_classes, sampler.spec, count=count, given=labels)
-    request = Request(count, seed, own, chosen, opened.loading.precision, shown=shown_by(run.spec, opened.world))
+    request = Request(count, seed, own, chosen, opened.loading.precision, shown=shown_by(run.spec, opened.world, run.paths))
     return drawn(opened, sampler.model, request, origin=sampler.origin, out=out, progress=progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,9 +31,10 @@ from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
-from triptych.runs.beginning import begin, prepare_directory, require_same_images
+from triptych.runs.beginning import begin, prepare_directory, same_images
 from triptych.runs.callables import callables, training_loader
 from triptych.runs.document import RunDocument
+from triptych.runs.latent_space import autoencoder_of, keep_autoencoder
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
 from triptych.runs.stored import build, outline
@@ -66,7 +68,7 @@ def train(
         start = world.on_main(lambda: begin(config.rescaled(world.size), directory, recipe, world.device, stack))
         data = start.config.data.open()
         if start.stored is not None:
-            require_same_images(start.stored.spec, data.spec)
+            data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec))
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         model = (build if checkpoint is None else outline)(start.config, data.spec)
         if checkpoint is not None:
@@ -79,8 +81,13 @@ def train(
         _load_frozen_networks(model)
         evaluated = start.config.train.evaluate_every is not None
         scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
+        latents = data.spec.latents
+        if latents is not None and (evaluated or start.config.train.sample_count):
+            autoencoder_of(latents, directory)  # before anything is written
         document = RunDocument(start.config, data.spec, start.recipe)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
+        if latents is not None:
+            start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if checkpoint is None and init_from is None:
             _initialize(model, data, start.config, world)
@@ -170,7 +177,7 @@ def _loop(
         log=config.log,
         world=world,
         directory=directory,
-        callables=callables(model, data, config, world, loader, None if scores is None else scores.evaluation),
+        callables=callables(model, data, config, directory, world, loader, None if scores is None else scores.evaluation),
         reporting=reporting,
     )
     measured = [] if scores is None else [scores.describe()]

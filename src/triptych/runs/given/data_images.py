@@ -12,6 +12,7 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.runs.given.pictures import Split, SplitPictures
+from triptych.runs.latent_space import unlike_latents
 from triptych.runs.stored import StoredRun
 
 _SPLITS = {"train": "training images", "validation": "held-out images", "all": "all images"}
@@ -23,6 +24,9 @@ def reopened(config: DataConfig, spec: DataSpec) -> Data:
     before, now = ((told.height_and_width, told.channels, [entry.name for entry in told.inputs]) for told in (spec, data.spec))
     if now != before:
         raise DataError(f"{config.path}: no longer the data of this run (size, channels, inputs: {now} in place of {before})")
+    unlike = unlike_latents(spec, data.spec)
+    if unlike:
+        raise DataError(f"{config.path}: no longer the latents of this run ({'; '.join(unlike)})")
     return data
 
 

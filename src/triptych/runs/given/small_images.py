@@ -57,7 +57,7 @@ def _drawn(
     base, origin = run.loaded("latest", None, upsampler.world)
     sampling, name, num_classes = require_sampler(base).sampling, str(run.directory), upsampler.model.num_classes
     own = label_list(base.num_classes, run.spec, count=count, given=None if base.num_classes is None else labels)
-    request = Request(count, seed, own, sampling, upsampler.loading.precision, shown=shown_by(run.spec, upsampler.world))
+    request = Request(count, seed, own, sampling, upsampler.loading.precision, shown=shown_by(run.spec, upsampler.world, run.paths))
 
     def load(part: range) -> np.ndarray:
         return draw(base, request, part, upsampler.world.device)
