@@ -31,6 +31,7 @@ from PIL import Image
 from triptych.data import decode
 from triptych.data.config import DataConfig
 from triptych.data.loader import Loader
+from triptych.runs.packing import pack_data
 
 BATCH, WARM_UP, SIZE = 64, 3, 64
 
@@ -89,18 +90,19 @@ def ours(config: DataConfig, count: int, *, workers: int, normalised: bool = Fal
         return microseconds(loader.batches(0), count, lambda batch: batch.to("cpu") if normalised else batch)
 
 
-def measure(jpegs: Path, array: Path, image_datasets: Any, *, rounds: int, count: int) -> dict[str, list[float]]:
+def measure(jpegs: Path, pack: Path, image_datasets: Any, *, rounds: int, count: int) -> dict[str, list[float]]:
     """Microseconds per image of every loader, in every round."""
     files = {name: DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0, decode=name) for name in ("exact", "reduced")}
-    packed = DataConfig(path=str(array), image_size=SIZE, validation_fraction=0)
-    long = 10 * count  # an array is too fast for a few batches
+    packed, zipped = (DataConfig(path=str(path), image_size=SIZE, validation_fraction=0) for path in (pack, pack.with_suffix(".zip")))
+    long = 10 * count  # a pack is too fast for a few batches
     cases: dict[str, Callable[[], float]] = {
         "exact": lambda: ours(files["exact"], count, workers=1),
         "reduced, simplejpeg": lambda: ours(files["reduced"], count, workers=1),
         "reduced, simplejpeg, with normalisation": lambda: ours(files["reduced"], count, workers=1, normalised=True),
-        "array at 64 px, one worker": lambda: ours(packed, long, workers=1),
-        "array at 64 px, no worker": lambda: ours(packed, long, workers=0),
-        "array at 64 px, no worker, with normalisation": lambda: ours(packed, long, workers=0, normalised=True),
+        "pack at 64 px (.npz), one worker": lambda: ours(packed, long, workers=1),
+        "pack at 64 px (.npz), no worker": lambda: ours(packed, long, workers=0),
+        "pack at 64 px (.npz), no worker, with normalisation": lambda: ours(packed, long, workers=0, normalised=True),
+        "pack at 64 px (.zip of PNGs), one worker": lambda: ours(zipped, count, workers=1),
     }
     times: dict[str, list[float]] = {"guided-diffusion": [], "exact": [], "reduced, Pillow": []} | {name: [] for name in cases}
     for _ in range(rounds):
@@ -134,13 +136,13 @@ def main() -> None:
     torch.set_num_threads(1)
     image_datasets = peer(options.guided_diffusion)
     with tempfile.TemporaryDirectory() as scratch:
-        jpegs, array = Path(scratch, "jpegs"), Path(scratch, "images.npz")
+        jpegs, pack = Path(scratch, "jpegs"), Path(scratch, "pack.npz")
         jpegs.mkdir()
         make_jpegs(options.images, jpegs, options.count)
-        packed = DataConfig(path=str(jpegs), image_size=SIZE, validation_fraction=0).open().train
-        np.savez(array, packed.batch(np.arange(len(packed))).images)
+        for path in (pack, pack.with_suffix(".zip")):
+            pack_data(DataConfig(path=str(jpegs), image_size=SIZE), path, workers=1)
         # All batches of a round lie in one epoch: at its end, guided-diffusion's loader starts its worker anew.
-        times = measure(jpegs, array, image_datasets, rounds=options.rounds, count=options.count // BATCH - WARM_UP - 1)
+        times = measure(jpegs, pack, image_datasets, rounds=options.rounds, count=options.count // BATCH - WARM_UP - 1)
         difference = mean_difference(jpegs)
     base = times["guided-diffusion"]
     lines = ["| loader | us per image (median) | range | times guided-diffusion |", "|---|---|---|---|"]

@@ -15,6 +15,7 @@ from triptych.cli import (
     average,
     compare,
     data,
+    data_pack,
     encode,
     evaluate,
     export,
@@ -163,8 +164,10 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("stats", "encode") and not rest[1].startswith("-")
-    if rest[0] == "stats":
+    assert rest[0] in ("stats", "encode", "pack") and not rest[1].startswith("-")
+    if rest[0] == "pack":
+        assert data_pack.configure(rest[1:])[1].path == rest[1]
+    elif rest[0] == "stats":
         assert data.configure(rest[2:]).out is not None
     else:
         images, options = data.configure_encode(rest[1:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -70,16 +71,27 @@ class Cut:
 
     def image(self, value: Value, channels: int, crop: np.ndarray | None = None) -> np.ndarray:
         """Of an image: uint8 (h, w, channels). Raises TooSmall, and of encoded images whatever Pillow raises."""
-        if isinstance(value, bytes):
-            fit_of = partial(self.fit, crop=crop)
-            return self._middle(image_square(value, fit_of, channels=channels, reduced=self.reduced, pad=self.pad))
-        steps, value = self.fit(size_of(value), crop), padded(value, self.pad)
-        square = apply(Image.fromarray(value if value.shape[-1] == 3 else value[..., 0]), steps)
-        return with_channels(self._middle(square.reshape(steps.height, steps.width, -1))[None], channels)[0]
+        return self._middle(self._resized(value, channels, partial(self.fit, crop=crop)))
+
+    def whole(self, value: Value, channels: int) -> np.ndarray:
+        """Of an image: all of it, padded and resized but not cut: uint8 (h, w, channels). Raises as `image` does."""
+
+        def all_of(size: Size) -> Fit:
+            steps = self.fit(size)
+            return replace(steps, left=0, top=0, width=steps.resized[0], height=steps.resized[1])
+
+        return self._resized(value, channels, all_of)
 
     def numbers(self, values: np.ndarray, crop: np.ndarray | None = None) -> np.ndarray:
         """Of a map (h, w), which is not padded: of the same type. Raises TooSmall."""
         return self._middle(apply_nearest(values, self.fit(size_of(values), crop)))
+
+    def _resized(self, value: Value, channels: int, fit_of: Callable[[Size], Fit]) -> np.ndarray:
+        if isinstance(value, bytes):
+            return image_square(value, fit_of, channels=channels, reduced=self.reduced, pad=self.pad)
+        steps, value = fit_of(size_of(value)), padded(value, self.pad)
+        square = apply(Image.fromarray(value if value.shape[-1] == 3 else value[..., 0]), steps)
+        return with_channels(square.reshape(1, steps.height, steps.width, -1), channels)[0]
 
     def _middle(self, values: np.ndarray) -> np.ndarray:
         (down, across), (height, width) = values.shape[:2], self.height_and_width

@@ -32,6 +32,8 @@ from triptych.core.reading import open_regular, read_regular
 
 LABELS_FILE = "dataset.json"
 """What the file of labels is called that may lie beside images, or above them."""
+PACK_FILE = "triptych-pack.json"
+"""What the file in a zip is called that says of which images it is a pack."""
 KINDS = "AVIF, BMP, GIF, JPEG, JPEG 2000, PNG, PNM, TIFF and WebP files"
 """What is looked for, in words."""
 _EXTENSIONS = frozenset(
@@ -56,14 +58,25 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         encoded = [os.fsencode(name) for name in names]
-        self._bytes = b"".join(encoded)
-        self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        self.bytes = b"".join(encoded)
+        self.ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+        "Where each of them ends in `bytes`: int64 (n,)."
+
+    @classmethod
+    def joined(cls, joined: bytes, ends: np.ndarray) -> Names:
+        """Those that are written one after the other, and end there. Raises ValueError for ends that are none."""
+        names = cls(())
+        steps = np.diff(ends, prepend=0)
+        if ends.ndim != 1 or ends.dtype != np.int64 or (steps < 0).any() or (ends[-1] if len(ends) else 0) != len(joined):
+            raise ValueError("names that do not end where they should")
+        names.bytes, names.ends = joined, ends
+        return names
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def __getitem__(self, k: int) -> str:
-        return os.fsdecode(self._bytes[self._ends[k - 1] if k else 0 : self._ends[k]])
+        return os.fsdecode(self.bytes[self.ends[k - 1] if k else 0 : self.ends[k]])
 
     def __iter__(self) -> Iterator[str]:
         return (self[k] for k in range(len(self)))
@@ -76,6 +89,8 @@ class Files(ABC):
         """`passed_over`: how many files of each ending lie there beside the images."""
         self.place = place
         self.names = Names(names)
+        self.keys = self.names
+        "Their paths inside the source: those of the files that were packed, where these are a pack."
         self.tables = tuple(tables)
         "The files of labels, by their names (see `LABELS_FILE`)."
         self._passed_over = passed_over or Counter()
@@ -96,8 +111,8 @@ class Files(ABC):
         return str(self.place / self.names[k])
 
     def key(self, k: int) -> str:
-        """The path of a file within the place, which is the same on every machine."""
-        return self.names[k]
+        """The path of a file inside the source, which is the same on every machine."""
+        return self.keys[k]
 
     @abstractmethod
     def read(self, k: int) -> bytes:
@@ -106,6 +121,10 @@ class Files(ABC):
     @abstractmethod
     def table(self, name: str) -> bytes:
         """The bytes of a file of labels. Raises OSError or DataError."""
+
+    def packed(self) -> bytes | None:
+        """What a pack says of itself, where these are the files of one. Raises OSError or DataError."""
+        return None
 
     @property
     def _most_of_a_table(self) -> int:
@@ -142,9 +161,9 @@ class Archive(Files):
     def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str] | None = None) -> None:
         """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
         members = sorted(members, key=lambda member: member.name.split("/"))
-        self._tables = {member.name: member for member in members if is_table(member.name)}
+        self._tables = {member.name: member for member in members if is_table(member.name) or member.name == PACK_FILE}
         images = [member for member in members if member.name not in self._tables]
-        super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=self._tables)
+        super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
         self._file = file
         end = os.fstat(file.fileno()).st_size
         for member in members:
@@ -163,6 +182,9 @@ class Archive(Files):
         if member.size > self._most_of_a_table:
             raise DataError(f"{self.place}/{name}: larger than {self._most_of_a_table:,} bytes; leave it out of the archive")
         return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated)
+
+    def packed(self) -> bytes | None:
+        return self.table(PACK_FILE) if PACK_FILE in self._tables else None
 
     def _unpacked(self, name: str, offset: int, length: int, size: int, deflated: bool) -> bytes:
         data = os.pread(self._file.fileno(), length, offset)
@@ -329,7 +351,7 @@ def open_zip(path: Path) -> Archive:
         file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
         entries = [entry for entry in zipfile.ZipFile(file).infolist() if not entry.is_dir()]
         passed_over = Counter[str]()
-        images = [entry for entry in entries if _chosen(entry.filename, passed_over)]
+        images = [entry for entry in entries if entry.filename == PACK_FILE or _chosen(entry.filename, passed_over)]
         return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:

@@ -54,6 +54,11 @@ class ImageSet(ABC):
         """What an image is called inside its source, the same on every machine (see `skipping`); of a pair that to be made."""
         return self.key(item)
 
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of each image where it is stored: int64 (n,)."""
+        return self._items
+
     @abstractmethod
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         """All that belongs to the items (b,): varied as their `positions` of the training order (b,) say, or (None) as it is.
@@ -119,6 +124,12 @@ class FileImages(SquareImages):
         number = int(self._items[item])
         with named(self._stored, number):
             return self._stored.read(number)
+
+    def whole(self, item: int) -> np.ndarray:
+        """All of an image, resized as for its centre square but not cut: uint8 (h, w, channels). Raises DataError naming the file."""
+        number = int(self._items[item])
+        with named(self._stored, number):
+            return self._cut.whole(self._stored.read(number), self.channels)
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""

@@ -78,7 +78,12 @@ def evaluation_batches(
             part = share(min(batch_size, count - start), rank=rank, world_size=world_size)
             yield np.arange(start + part.start, start + part.stop)
 
-    return _stream(_Samples(images, seed=None), numbers(), images.default_workers() if workers is None else workers)
+    return batches_of(images, numbers(), workers=workers)
+
+
+def batches_of(images: ImageSet, numbers: Iterable[np.ndarray], *, workers: int | None = 0) -> Iterator[RawBatch]:
+    """The batches of images with these numbers, (b,) each, in order and as they are; `workers` as of a `Loader`."""
+    return _stream(_Samples(images, seed=None), numbers, images.default_workers() if workers is None else workers)
 
 
 def load(images: ImageSet, numbers: np.ndarray) -> RawBatch:

@@ -21,6 +21,7 @@ from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder, open_tar
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
 from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
+from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 FILES = ("folder", "lmdb", "tar", "zip")
@@ -58,6 +59,9 @@ def open_images(config: DataConfig) -> Data:
         return _from_files(config, *open_files(path, source))
     if source == "latents":
         return open_latents(config, path)
+    pack = array_pack(path) if source == "arrays" else None
+    if pack is not None:
+        return _from_pack(config, pack, path.name)
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
     side = (config.resize or config.image_size) - 2 * config.pad
@@ -150,6 +154,16 @@ def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labell
     return lambda items: ArrayImages(pixels, config, **named, channels=channels, items=items, labels=labels(items))
 
 
+def _from_pack(config: DataConfig, pack: ArrayPack, name: str) -> Data:
+    """The images of an .npz that `triptych data pack` wrote, held out as in their source."""
+    opening, labels = pack.stamp.opening(config, name), pack.chosen_labels(config, name)
+    training, validation = pack.divided(config.validation_fraction)
+    _check_count(len(training), name)
+    sets = [PackedImages(pack, opening, name=name, items=items, labels=labels) for items in (training, validation)]
+    spec = _spec(config, sets[0].channels, None if labels is None else pack.stamp.class_names)
+    return Data(sets[0], sets[1] if len(validation) else None, spec)
+
+
 def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
     """Labels of an array's own are as good as those by folder that a recipe asks for."""
     if config.labels in ("prefix", "json") or (config.labels == "folder" and not labelled):
@@ -166,11 +180,16 @@ def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -
 
 def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
     place = str(files.place)
-    names = list(files.names)
+    pack = files_pack(files)
+    names = list(files.keys)
     _check_count(len(names), place)
     paths = parsed(names)
     classes = file_classes(files, paths, scheme=config.labels, empty=empty)
-    training, validation = divided(paths, validation_fraction=config.validation_fraction)
+    if pack is None:
+        training, validation = divided(paths, validation_fraction=config.validation_fraction)
+    else:
+        training, validation = pack.divided(config.validation_fraction)
+        config, classes = pack.stamp.opening(config, files.place.name), named_classes(classes, pack.stamp, files.place)
     _check_count(len(training), place)
     channels = config.channels or 3
 

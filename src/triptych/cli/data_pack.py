@@ -1,0 +1,76 @@
+"""`triptych data pack`: the images of a source in one file, as training takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from triptych.cli.arguments import finished, named_as_flags, require_images
+from triptych.cli.data_settings import data_settings
+from triptych.cli.output import show
+from triptych.cli.progress_bar import progress_bar
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.data.config import DataConfig
+
+USAGE = "triptych data pack IMAGES --size N --out FILE.npz"
+_SHORT = {"--size": "--data.image-size", "--resize": "--data.resize"}
+
+
+@config
+class PackOptions(Config):
+    """What is packed, and to where."""
+
+    out: str | None = None
+    "FILE.npz: pixels, for the fastest training; FILE.zip: a PNG for each image, as EDM and StyleGAN read them."
+    recipe: str | None = None
+    "Take the data settings of this recipe, in place of the plain ones."
+    files: bool = False
+    "Keep the files as they are, in a FILE.zip."
+    workers: int | None = None
+    "Processes that load images; 0: none; None: by the source and the number of CPU cores."
+
+    def validate(self) -> None:
+        self.require(self.out is None or Path(self.out).suffix in (".npz", ".zip"), "out", "a name that ends with .npz or .zip")
+        self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
+
+
+def configure(arguments: Sequence[str]) -> tuple[PackOptions, DataConfig]:
+    """The options, and what opens the images."""
+    options, settings = data_settings(
+        arguments,
+        options=PackOptions(),
+        verb="triptych data pack",
+        description="Writes the images as training takes them into one file (--size N is --data.image-size, --resize N --data.resize).",
+        usage=USAGE,
+        short=_SHORT,
+    )
+    if options.out is None:
+        raise ConfigError("--out", f"missing: the file to write; usage: {USAGE}")
+    return options, settings
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Packs, and prints what the file holds."""
+    options, settings = configure(arguments)
+    assert options.out is not None
+    require_images(settings.path)
+
+    from triptych.cli.settings import flag_name
+    from triptych.runs.packing import pack_data
+
+    try:
+        with named_as_flags(options), progress_bar("packing") as progress:
+            packed = pack_data(settings, options.out, files=options.files, workers=options.workers, progress=progress)
+    except ConfigError as error:
+        raise error.renamed(lambda name: flag_name(name) if name.startswith("data.") else name) from None
+    for note in packed.notes:
+        show(note)
+    stamp, already = packed.stamp, " were there already" if packed.already else ""
+    form = {
+        "squares": f"squares of {stamp.data.image_size} pixels",
+        "whole": f"whole images with a short side of {stamp.data.resize}",
+        "files": "files as they were",
+    }[stamp.kept]
+    classes = f"{len(stamp.class_names):,} classes" if stamp.class_names is not None else "no classes"
+    return finished(f"{stamp.count:,} images ({packed.held_out:,} held out, {classes}) as {form}, {stamp.images}{already}: {options.out}")

@@ -1,0 +1,287 @@
+"""The images of a source in one file, as training takes them: `triptych data pack`."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from PIL import Image
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import whole
+from triptych.core.npz import Blocks
+from triptych.data.config import DataConfig
+from triptych.data.files import LABELS_FILE, PACK_FILE, Names
+from triptych.data.fingerprint import fingerprint
+from triptych.data.images import Data, FileImages, ImageSet, Loaded
+from triptych.data.loader import batches_of
+from triptych.data.naming import divided, held_out, parsed
+from triptych.data.pack import CLASSES, DIVISION, KEY_ENDS, KEYS, PIXELS, STAMP, Division, Kept, PackStamp, preparation, stamp_of
+from triptych.engine.distributed import open_world
+from triptych.engine.progress import Watch, unwatched
+from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.pieces import Pieces
+from triptych.runs.work import Part, Work, make_missing, ranges
+
+_PIECE_BYTES, _MOST_IN_A_PIECE = 2**24, 1024
+_FILE_BYTES = 2**17  # of a photograph, about
+_IN_A_FOLDER = 1000  # images, as EDM's programs have it
+_ENDS = "ends"
+ENDINGS = (".npz", ".zip")
+"""Of the names of packs."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was written."""
+
+    stamp: PackStamp
+    held_out: int
+    "Of the images, those that were held out when they were packed."
+    notes: tuple[str, ...]
+    "What is said of the source."
+    already: bool = False
+    "Whether the file held just this, and was left alone."
+
+
+def pack_data(
+    settings: DataConfig, out: str | Path, *, files: bool = False, workers: int | None = None, progress: Watch = unwatched
+) -> Packed:
+    """Writes the images that `settings` open to `out`, an .npz of pixels or a .zip of PNGs; for all processes.
+
+    With data.crop random and a data.resize, images are kept whole, with that short side. `files`: a .zip of the files as they are.
+    `workers`: processes that load, as of a `Loader`. An interrupted call goes on where it was and ends with the same bytes; a file of just
+    these images is left alone. Raises ConfigError and DataError for what cannot be packed.
+    """
+    place = Path(out)
+    if place.suffix not in ENDINGS:
+        raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz or .zip")
+    check_place(place)
+    check_kept(place, settings.path or "")
+    kept = _kept(settings, place, files=files)
+    settings = _anywhere(settings)
+    opened = settings.open()
+    if opened.spec.latents is not None:
+        raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
+    images = _KINDS[kept](opened)
+    divides, division = _division(images, settings.validation_fraction)
+    stamp = PackStamp(
+        kept=kept,
+        data=preparation(settings, channels=opened.spec.channels),
+        class_names=opened.spec.class_names,
+        count=len(images),
+        division=divides,
+        images=fingerprint(opened),
+    )
+    kept_back = 0 if opened.validation is None else len(opened.validation)
+    world = open_world("cpu")
+    zipped = place.suffix == ".zip"
+    work = Work(len(images), [place.suffix, stamp.to_dict()], lambda items, within: _made(images, items, workers, encoded=zipped))
+    pieces = Pieces.of(place, identity=work.identity)
+    with writing(place, world=world, kept="packed"):
+        already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp)
+        if not already:
+            make_missing(work, pieces, world=world, progress=progress)
+            world.barrier()
+        if world.is_main:
+            if not already:
+                (_write_zip if zipped else _write_array)(place, stamp, division, images, pieces)
+            pieces.remove()
+        world.barrier()
+    return Packed(stamp, kept_back, opened.notes, already)
+
+
+def _kept(settings: DataConfig, place: Path, *, files: bool) -> Kept:
+    """In what form images are kept. Raises ConfigError for what no file can keep."""
+    if type(settings) is not DataConfig:
+        raise ConfigError("data", f"images of the kind {settings.kind_name} cannot be packed, only plain images; train from their folders")
+    if files:
+        if place.suffix != ".zip":
+            raise ConfigError("files", f"files as they are go into a zip, but --out is {str(place)!r}; end its name in .zip")
+        return "files"
+    if settings.crop == "center":
+        return "squares"
+    if settings.resize is None or settings.scale:
+        size = settings.image_size
+        reason = f"got random, so what is cut out differs from draw to draw{' in scale too' if settings.scale else ''}"
+        remedy = f"give --resize {-(-size * 5 // 4)} too{' and leave out data.scale' if settings.scale else ''}, which keeps whole images"
+        raise ConfigError("data.crop", f"{reason}: {remedy} with that short side, or --files, or leave data.crop out")
+    return "whole"
+
+
+def _anywhere(settings: DataConfig) -> DataConfig:
+    """What opens all images, those too that a source holds out by itself."""
+    fraction = settings.validation_fraction or DataConfig().validation_fraction
+    path = None if settings.path is None else str(Path(settings.path).absolute())
+    return dataclasses.replace(settings, path=path, validation_fraction=fraction)
+
+
+class _Squares(ImageSet):
+    """All images of a source, those too that are held out, in its order; where it has a split of its own, in several places, these last."""
+
+    bytes_each: int
+    "About what an image takes."
+
+    def __init__(self, data: Data) -> None:
+        self.sets = [images for images in (data.train, data.validation) if images is not None]
+        owner = np.repeat(np.arange(len(self.sets)), [len(images) for images in self.sets])
+        items = np.concatenate([np.arange(len(images)) for images in self.sets])
+        self.source_numbers = np.concatenate([images.numbers for images in self.sets])
+        order = np.arange(len(items))
+        if len(np.unique(self.source_numbers)) == len(items):
+            order = np.argsort(self.source_numbers)
+        labels = [images.labels for images in self.sets if images.labels is not None]
+        together = np.concatenate(labels)[order] if labels else None
+        super().__init__(data.train.config, channels=data.train.channels, items=items[order], labels=together)
+        self.owner, self.source_numbers = owner[order], self.source_numbers[order]
+        self.keys = [self.of(item)[0].source_key(self.of(item)[1]) for item in range(len(self))]
+        self.bytes_each = self.config.image_size**2 * self.channels
+
+    def of(self, item: int) -> tuple[ImageSet, int]:
+        """The set that an image is in, and its number there."""
+        return self.sets[self.owner[item]], int(self._items[item])
+
+    def key(self, item: int) -> str:
+        images, number = self.of(item)
+        return images.key(number)
+
+    def source_key(self, item: int) -> str:
+        return self.keys[item]
+
+    def default_workers(self) -> int:
+        return max(images.default_workers() for images in self.sets)
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        """Images without any draws: uint8 (b, h, w, c)."""
+        squares = np.empty((len(items), self.config.image_size, self.config.image_size, self.channels), dtype=np.uint8)
+        for number, images in enumerate(self.sets):
+            chosen = self.owner[items] == number
+            if chosen.any():
+                squares[chosen] = images.batch(self._items[items[chosen]]).images
+        return Loaded(squares, None)
+
+    def encoded(self, item: int) -> bytes:
+        """An image as a file."""
+        return _png(self.batch(np.array([item])).images[0])
+
+
+class _Whole(_Squares):
+    """Whole images with a short side of data.resize."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        if not all(isinstance(images, FileImages) for images in self.sets):
+            raise DataError(f"{data.train.key(0)}: an array is cut at random as fast as a pack would be; train from it as it is")
+        self.bytes_each = 2 * (self.config.resize or 0) ** 2 * self.channels
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        shape = self.image(0).shape
+        images = [self.image(int(item)) for item in items]
+        for item, image in zip(items, images, strict=True):
+            if image.shape != shape:
+                sides = f"{image.shape[1]}x{image.shape[0]} pixels with that data.resize, but the first one has {shape[1]}x{shape[0]}"
+                raise DataError(f"{self.key(int(item))}: {sides}; whole images of several sizes go into a zip: end --out in .zip")
+        return Loaded(np.stack(images), None)
+
+    def image(self, item: int) -> np.ndarray:
+        """An image, uint8 (h, w, c). Raises DataError naming the file."""
+        images, number = self.of(item)
+        assert isinstance(images, FileImages)
+        return images.whole(number)
+
+    def encoded(self, item: int) -> bytes:
+        return _png(self.image(item))
+
+
+class _Files(_Squares):
+    """Files as they are."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(data)
+        for images in self.sets:
+            if not isinstance(images, FileImages) or not isinstance(images.content(0), bytes):
+                raise DataError(f"{images.key(0)}: no file that could be kept as it is, but pixels; leave out --files")
+        self.bytes_each = _FILE_BYTES
+
+    def encoded(self, item: int) -> bytes:
+        images, number = self.of(item)
+        content = images.content(number)
+        assert isinstance(content, bytes)
+        return content
+
+
+class _Encoded(ImageSet):
+    """Images as the bytes of files, one after the other."""
+
+    def __init__(self, images: _Squares) -> None:
+        super().__init__(images.config, channels=images.channels, items=images.numbers, labels=None)
+        self._images = images
+
+    def key(self, item: int) -> str:
+        return self._images.key(item)
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        """As images the bytes, uint8 (length,), and where each file ends, int64 (b,), as the input "ends"."""
+        files = [self._images.encoded(int(item)) for item in items]
+        return Loaded(np.frombuffer(bytearray().join(files), dtype=np.uint8), None, {_ENDS: np.cumsum([len(file) for file in files])})
+
+
+_KINDS: dict[Kept, type[_Squares]] = {"squares": _Squares, "whole": _Whole, "files": _Files}
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels if pixels.shape[-1] == 3 else pixels[..., 0]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _division(images: _Squares, fraction: float) -> tuple[Division, np.ndarray | None]:
+    """What of the images holds them out in their source: what gives its training images and its held-out ones again."""
+    held = images.owner == 1
+    if np.array_equal(np.flatnonzero(held), divided(parsed(images.keys), validation_fraction=fraction)[1]):
+        return "keys", None
+    if np.array_equal(np.flatnonzero(held), held_out(list(map(str, images.source_numbers)), fraction=fraction)[1]):
+        return "numbers", images.source_numbers
+    return "split", held.astype(np.int64)
+
+
+def _made(images: _Squares, items: Sequence[int], workers: int | None, *, encoded: bool) -> Iterator[Part]:
+    size = max(1, min(_MOST_IN_A_PIECE, _PIECE_BYTES // images.bytes_each))
+    parts = list(ranges(items, size))
+    chosen = images.default_workers() if workers is None else workers
+    numbers = (np.arange(part.start, part.stop) for part in parts)
+    for part, batch in zip(parts, batches_of(_Encoded(images) if encoded else images, numbers, workers=chosen), strict=True):
+        yield part, {PIXELS: batch.images.numpy(), **{name: values.numpy() for name, values in batch.inputs.items()}}
+
+
+def _write_array(place: Path, stamp: PackStamp, division: np.ndarray | None, images: _Squares, pieces: Pieces) -> None:
+    first = next(arrays[PIXELS] for _, arrays in pieces.read(len(images)))
+    keys = Names(images.keys)
+    arrays: dict[str, np.ndarray | Blocks] = {STAMP: np.array(stamp.text())}
+    arrays |= {KEYS: np.frombuffer(keys.bytes, dtype=np.uint8), KEY_ENDS: keys.ends}
+    arrays |= {} if division is None else {DIVISION: division}
+    arrays |= {} if images.labels is None else {CLASSES: images.labels}
+    blocks = (arrays[PIXELS] for _, arrays in pieces.read(len(images)))
+    save_npz(place, {PIXELS: Blocks((len(images), *first.shape[1:]), np.dtype(np.uint8), blocks), **arrays})
+
+
+def _write_zip(place: Path, stamp: PackStamp, division: np.ndarray | None, images: _Squares, pieces: Pieces) -> None:
+    """A file for each image; the labels, as StyleGAN's and EDM's programs read them; and what the pack says of itself."""
+    names: list[str] = []
+    with whole(place) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for items, arrays in pieces.read(len(images)):
+            starts = [0, *arrays[_ENDS][:-1]]
+            for item, start, end in zip(items, starts, arrays[_ENDS], strict=True):
+                ending = PurePosixPath(images.keys[item]).suffix if stamp.kept == "files" else ".png"
+                names.append(f"{item // _IN_A_FOLDER:05d}/img{item:08d}{ending}")
+                archive.writestr(zipfile.ZipInfo(names[-1]), arrays[PIXELS][start:end].tobytes())
+        labels = None if images.labels is None else list(zip(names, images.labels.tolist(), strict=True))
+        said = {"stamp": stamp.to_dict(), "keys": images.keys, "division": None if division is None else division.tolist()}
+        for name, document in ((LABELS_FILE, {"labels": labels}), (PACK_FILE, said)):
+            archive.writestr(zipfile.ZipInfo(name), json.dumps(document))
