@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,6 +25,31 @@ def kinds() -> list[str]:
         if all(config != other for _, other in found):
             found.append((name, config))
     return [name for name, _ in found]
+
+
+def covering(names: list[str]) -> list[str]:
+    """Fewer recipes, in which every value occurs that a setting has in any of them: the kind of the model and its networks are such values.
+
+    For tests of what the engine does with a model, where two settings together need no test beside each alone.
+    """
+    settings = {name: set(_settings(_without_strengths(shrunk(name).to_dict()))) for name in names}
+    found, left = list[str](), set[tuple[str, str]]().union(*settings.values())
+    while left:
+        name = max(settings, key=lambda name: len(settings[name] & left))  # the first of several
+        found.append(name)
+        left -= settings[name]
+    return sorted(found)
+
+
+def _settings(document: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """The settings of a document, by their paths, and their values as text."""
+    if isinstance(document, dict) and document.keys() == {"start", "end", "images", "shape"}:
+        yield path, document["shape"]
+    elif isinstance(document, dict):
+        for name, value in document.items():
+            yield from _settings(value, f"{path}.{name}")
+    else:
+        yield path, repr(document)
 
 
 def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -94,3 +119,4 @@ def _without_photos(model: Any) -> ModelConfig:
 
 
 KINDS = kinds()
+COVERING = covering(KINDS)
