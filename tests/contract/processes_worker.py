@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.contract.shrink import BATCH, COVERING, shrunk
+from tests.contract.shrink import BATCH, KINDS, shrunk
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
@@ -31,7 +31,7 @@ def go_on(folder: Path, total_images: int) -> None:
 
 def main(folder: Path) -> None:
     with in_float64():
-        for name in COVERING:
+        for name in KINDS:
             config = shrunk(name)
             # No warm-up: the weights have to move far enough to tell one training from another.
             optim = replace(config.optim, warmup_images=0)

@@ -18,21 +18,11 @@ BATCH = 6
 
 
 def kinds() -> list[str]:
-    """A recipe of each kind: those that differ in size, data, strengths and the ends of ramps alone are the same when they are shrunk."""
-    found: list[tuple[str, Any]] = []
-    for name in RECIPES:
-        config = _without_strengths(_with_ramps(shrunk(name).to_dict(), lambda ramp: ramp["shape"]))
-        if all(config != other for _, other in found):
-            found.append((name, config))
-    return [name for name, _ in found]
+    """Recipes in which every value occurs that a setting has in any recipe, once all are shrunk: few recipes, but every kind of them.
 
-
-def covering(names: list[str]) -> list[str]:
-    """Fewer recipes, in which every value occurs that a setting has in any of them: the kind of the model and its networks are such values.
-
-    For tests of what the engine does with a model, where two settings together need no test beside each alone.
+    The class of the model and of its networks are such values. Sizes and strengths are none: those are alike when recipes are shrunk.
     """
-    settings = {name: set(_settings(_without_strengths(shrunk(name).to_dict()))) for name in names}
+    settings = {name: set(_settings(_without_strengths(shrunk(name).to_dict()))) for name in RECIPES}
     found, left = list[str](), set[tuple[str, str]]().union(*settings.values())
     while left:
         name = max(settings, key=lambda name: len(settings[name] & left))  # the first of several
@@ -119,4 +109,3 @@ def _without_photos(model: Any) -> ModelConfig:
 
 
 KINDS = kinds()
-COVERING = covering(KINDS)
