@@ -22,6 +22,7 @@ from triptych.cli import (
     glow,
     guided_diffusion,
     import_,
+    plan,
     report,
     sample,
     score,
@@ -109,6 +110,12 @@ def train_takes(rest: list[str]) -> None:
     options, config = train.configure(base, rest[1:])
     assert (options.run is not None) != run and options.device is None
     assert config != base.config or not any(argument.startswith("--train.") for argument in rest)
+
+
+def plan_takes(rest: list[str]) -> None:
+    base, settings = train.base_and_settings(rest, usage="")
+    options, config = train.configure(base, settings, options=plan.PlanOptions(), verb="plan")
+    assert options.json == ("--json" in rest) and config.train.total_images
 
 
 def sample_takes(rest: list[str]) -> None:
@@ -199,6 +206,7 @@ def imaginaire_takes(rest: list[str]) -> None:
 
 TAKEN = {
     "train": train_takes,
+    "plan": plan_takes,
     "sample": sample_takes,
     "average": average_takes,
     "evaluate": evaluate_takes,

@@ -53,6 +53,38 @@ def test_flags_go_over_the_file_and_the_file_over_the_recipe(fake_runs: FakeRuns
         assert (str(directory), named) == ("there", {"recipe": "toy", "init_from": "other", "device": "cpu"})
 
 
+def test_a_file_that_names_its_recipe_and_run_is_the_whole_command(fake_runs: FakeRuns, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('recipe = "adm-digits"\nrun = "runs/mine"\n\n[train]\nbatch_size = 32\n')
+    for arguments, place in (([], "runs/mine"), (["--run", "runs/other"], "runs/other")):
+        for recipe in (["adm-digits"], []):
+            assert main(["train", *recipe, "--config", str(file), *arguments]) == 0
+            _, (config, directory), named = fake_runs.calls.pop()
+            assert (config.train.batch_size, str(directory), named["recipe"]) == (32, place, "adm-digits")
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "line"),
+    [
+        ("[train]\nbatch_size = 32", [], "names no recipe: give one before it"),
+        ('recipe = "adm-digit"', [], 'unknown recipe "adm-digit"; did you mean "adm-digits"?'),
+        ("recipe = 3", [], "recipe: got 3, expected text"),
+        ('recipe = "glow-digits"', ["adm-digits"], "recipe: got 'glow-digits', but the command says 'adm-digits'; leave one of them out"),
+    ],
+)
+def test_a_recipe_in_a_file_that_cannot_be_used(
+    text: str, recipe: list[str], line: str, fake_runs: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    from triptych.cli import train
+    from triptych.recipes.catalogue import find_recipe
+
+    monkeypatch.setattr(train, "find_recipe", find_recipe)
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    assert main(["train", *recipe, "--config", str(file)]) == 2
+    assert line in capsys.readouterr().err and not fake_runs.calls
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from triptych.cli.arguments import finished, flag_value, next_command, require_images
 from triptych.cli.output import show_page
@@ -16,11 +17,15 @@ from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
 if TYPE_CHECKING:
     from triptych.recipes.config import RunConfig
 
+Options = TypeVar("Options", bound="TrainOptions")
+
 USAGE = """usage: triptych train RECIPE [--run DIR] [--config FILE] [--init-from RUN] [--device DEVICE] [settings]
        triptych train RUN [--config FILE] [--device DEVICE] [settings]
+       triptych train --config FILE [settings]
 
 Trains a recipe. The same command on the same run directory goes on where it stopped; so does the run directory in the recipe's
-place, with the run's own settings (an imported run, for one, which has no recipe's command).
+place, with the run's own settings (an imported run, for one, which has no recipe's command). A file that names its recipe
+needs none before it.
 
   triptych recipes                list the recipes
   triptych train RECIPE --help    list every setting of a recipe, with what it does and its value
@@ -35,7 +40,7 @@ class TrainOptions(Config):
     run: str | None = None
     "Directory of the run; one that exists is continued. None: runs/RECIPE, or the run that was named in the recipe's place."
     config: str | None = None
-    "TOML or JSON file with settings by the names below, laid over the recipe; flags go over both."
+    "TOML or JSON file with settings by the names below, and its recipe and run if it likes, laid over the recipe; flags go over both."
     init_from: str | None = None
     "Start from the weights of this run, or of its RUN/checkpoints/N, instead of fresh ones."
     device: str | None = None
@@ -49,14 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
-    if arguments[0].startswith("-"):
-        raise ConfigError("", f"got {arguments[0]!r} where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]")
     require_images(flag_value("--data.path", arguments), note=" (data.path)")
-    base = base_of(arguments[0])
-    options, run_config = configure(base, arguments[1:])
-    directory = Path(options.run) if options.run else base.directory
-    if base.recipe is None and directory != base.directory:
-        raise ConfigError("--run", f"got {str(directory)!r} beside the run {arguments[0]!r}; leave it out, or give --init-from to a recipe")
+    base, settings = base_and_settings(arguments, usage="triptych train RECIPE [--run DIR] [settings]")
+    options, run_config = configure(base, settings)
+    directory = place_of(base, options)
 
     from triptych import runs
 
@@ -101,21 +102,64 @@ def base_of(name: str) -> Base:
     return Base(load_recipe(recipe), recipe, Path("runs") / recipe)
 
 
-def configure(base: Base, arguments: Sequence[str]) -> tuple[TrainOptions, RunConfig]:
-    """The options and the configuration that the base, the settings file and the flags make."""
+def base_and_settings(arguments: Sequence[str], *, usage: str) -> tuple[Base, Sequence[str]]:
+    """The recipe or run that the arguments begin with, or else the recipe that the file of --config names; and the other arguments."""
+    if not arguments[0].startswith("-"):
+        return base_of(arguments[0]), arguments[1:]
+    file = flag_value("--config", arguments)
+    recipe = None if file is None else head_of(file).get("recipe")
+    if file is not None and recipe is None:
+        raise ConfigError("--config", f'{file} names no recipe: give one before it, or write recipe = "..." at its top')
+    if recipe is None:
+        raise ConfigError("", f"got {arguments[0]!r} where the recipe is expected; usage: {usage}")
+    return base_of(recipe), arguments
+
+
+def place_of(base: Base, options: TrainOptions) -> Path:
+    """The run directory. Raises ConfigError for another one than that of the run which stands in the recipe's place."""
+    directory = Path(options.run) if options.run else base.directory
+    if base.recipe is None and directory != base.directory:
+        other = str(base.directory)
+        raise ConfigError("--run", f"got {str(directory)!r} beside the run {other!r}; leave it out, or give --init-from to a recipe")
+    return directory
+
+
+HEAD = ("recipe", "run")
+"""What a file of settings may say beside settings."""
+
+
+def head_of(file: str) -> dict[str, str]:
+    """The recipe and the run that a file of settings names. Raises ConfigError for anything but text."""
+    from triptych.cli.settings import read_config_file
+
+    values: Any = read_config_file(Path(file))
+    head = {name: values[name] for name in HEAD if name in values} if isinstance(values, dict) else {}
+    for name, value in head.items():
+        if not isinstance(value, str):
+            raise ConfigError(f"{file}: {name}", f"got {value!r}, expected text")
+    return head
+
+
+def configure(base: Base, arguments: Sequence[str], *, options: Options | None = None, verb: str = "train") -> tuple[Options, RunConfig]:
+    """The options and the configuration that the base, the settings file and the flags make. `options`: of another verb."""
     from triptych.cli.settings import parse, read_config_file
 
-    settings = base.config
+    settings, given = base.config, TrainOptions() if options is None else options
     file = flag_value("--config", arguments)
     if file is not None:
         try:
-            settings = settings.updated(read_config_file(Path(file)))
+            values, head = read_config_file(Path(file)), head_of(file)
+            if base.recipe is not None and head.get("recipe", base.recipe) != base.recipe:
+                raise ConfigError("recipe", f"got {head['recipe']!r}, but the command says {base.recipe!r}; leave one of them out")
+            if base.recipe is not None and "run" in head:
+                given = dataclasses.replace(given, run=head["run"])
+            settings = settings.updated({name: value for name, value in values.items() if name not in HEAD} if head else values)
         except ConfigError as error:
-            raise error if error.setting == "--config" else ConfigError(f"{file}: {error.setting}", error.reason) from None
-    return parse(
+            raise error if error.setting.startswith(("--config", file)) else ConfigError(f"{file}: {error.setting}", error.reason) from None
+    return parse(  # type: ignore[return-value]
         arguments,
-        prog=f"triptych train {base.recipe or base.directory}",
+        prog=f"triptych {verb} {base.recipe or base.directory}",
         description=base.description,
-        options=TrainOptions(),
+        options=given,
         settings=settings,
     )

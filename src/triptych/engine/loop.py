@@ -196,6 +196,20 @@ class Loop:
                 profiler.step()
         return False
 
+    def iterations(self, batches: Iterator[RawBatch]) -> Iterator[int]:
+        """Takes one iteration after the other, without end and without anything that is due on a schedule: the images seen after each.
+
+        For measurements of what an iteration costs. Nothing is written.
+        """
+        self.model.train()
+        while True:
+            self._iteration(batches)
+            yield self.images_seen
+
+    def stored_bytes(self) -> dict[str, int]:
+        """Bytes of the tensors of each file of a checkpoint, by its stem."""
+        return {name: sum(tensor.nbytes for tensor in tensors.values()) for name, tensors in self._tensors().items()}
+
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
         # Other processes would wait for this one's step; but before the first one nothing is lost when all of them end.
         interruptible = self.world.size == 1 or not self._stepped

@@ -49,14 +49,14 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             seed = secrets.randbits(63)
             config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
             notes = [f"drew seed {seed}"]
-        config, reasons = _with_precision(config, device)
+        config, reasons = with_precision(config, device)
         return Start(config, recipe, None, [*notes, *reasons])
     stack.enter_context(directory.lock())
     stored = RunDocument.from_dict(directory.read_config())
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
     earlier, fresh = stored.config, untrained_import(directory)
-    config, reasons = _with_precision(config, device, kept=None if fresh else earlier.train.precision)
+    config, reasons = with_precision(config, device, kept=None if fresh else earlier.train.precision)
     if fresh:  # only the model of such a run is fixed
         earlier = dataclasses.replace(earlier, data=config.data, train=config.train, optim=config.optim, log=config.log)
     try:
@@ -73,7 +73,7 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
     return Start(config, recipe or stored.recipe, stored, notes)
 
 
-def _with_precision(config: RunConfig, device: torch.device, *, kept: str | None = None) -> tuple[RunConfig, list[str]]:
+def with_precision(config: RunConfig, device: torch.device, *, kept: str | None = None) -> tuple[RunConfig, list[str]]:
     """The configuration with a precision in place of auto, and a line for the log: `kept`, that of the run, or what suits the device."""
     if config.train.precision != "auto":
         return config, []

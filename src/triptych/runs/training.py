@@ -78,7 +78,7 @@ def train(
             start.notes += initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
         refuse_unknown_phases(start.config.optim, model.phases, absent=model.absent_phases)
-        _load_frozen_networks(model)
+        load_frozen_networks(model)
         evaluated = start.config.train.evaluate_every is not None
         scores = TrainingScores(model, data.spec, start.config, directory, world) if evaluated else None
         latents = data.spec.latents
@@ -90,7 +90,7 @@ def train(
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
         model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if checkpoint is None and init_from is None:
-            _initialize(model, data, start.config, world)
+            initialize_from_images(model, data, start.config, world)
         _loop(model, data, document, directory, world, stack, checkpoint, start.notes, stop, scores)
     return open_run(run_dir)
 
@@ -129,7 +129,7 @@ def initialize_from(model: Model, init_from: str | Path) -> list[str]:
     return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines)]
 
 
-def _load_frozen_networks(model: Model) -> None:
+def load_frozen_networks(model: Model) -> None:
     """Loads the frozen networks that training needs. Raises ConfigError where no file is given, CheckpointError where it does not fit."""
     for name, path in model.frozen_networks.items():
         if path is None:
@@ -140,7 +140,7 @@ def _load_frozen_networks(model: Model) -> None:
         getattr(model, name).load(read_weights(user_path(path)), source=path)
 
 
-def _initialize(model: Model, data: Data, config: RunConfig, world: World) -> None:
+def initialize_from_images(model: Model, data: Data, config: RunConfig, world: World) -> None:
     """Data-dependent initialization, on the same first images in every process."""
     if not isinstance(model, DataInitialized):
         return
@@ -162,7 +162,7 @@ def _loop(
     scores: TrainingScores | None,
 ) -> None:
     config = document.config
-    _prepare_backend(model, config, world)
+    prepare_backend(model, config, world)
     started_before = directory.metrics_path.exists()
     reporting = _reporting(directory, document, stack, checkpoint) if world.is_main else None
     say = reporting.log.text if reporting is not None else lambda message: None
@@ -204,7 +204,8 @@ def _prepare_scores(scores: TrainingScores, reporting: Reporting | None) -> None
         scores.prepare(task.update)
 
 
-def _prepare_backend(model: Model, config: RunConfig, world: World) -> None:
+def prepare_backend(model: Model, config: RunConfig, world: World) -> None:
+    """Sets what a training's arithmetic needs, and compiles the networks where `train.compile` wishes it."""
     torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
     wish = config.train.compile
     if wish == "on" or (wish == "auto" and world.device.type == "cuda"):

@@ -1,0 +1,114 @@
+"""`triptych plan`: what a run would take, measured before it begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from triptych.cli.arguments import flag_value, require_images
+from triptych.cli.output import show, show_page
+from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
+from triptych.core.config import config
+from triptych.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from triptych.runs.plan_figures import Plan
+
+_LINE = "triptych plan RECIPE [settings as for train] [--json]"
+USAGE = """usage: triptych plan RECIPE [settings as for train] [--seconds N] [--json]
+       triptych plan RUN [settings]
+       triptych plan --config FILE [settings]
+
+Says what a run would take before it begins: parameters, operations, memory by microbatch, images a second, hours, disk. Some
+iterations are measured, in processes of their own, and nothing is written. Of a run that is there, what is left of it.
+
+  triptych plan RECIPE --help    list every setting
+
+example: triptych plan adm-digits --train.batch-size 64"""
+
+
+@config
+class PlanOptions(TrainOptions):
+    """What is planned, and how long it is measured."""
+
+    seconds: float = 15.0
+    "Seconds of iterations that are measured at each of two or three sizes."
+    json: bool = False
+    "Print JSON."
+
+    def validate(self) -> None:
+        self.require(0 < self.seconds <= 3600, "seconds", "a positive number, at most 3600")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measures, and prints the plan."""
+    if not arguments:
+        raise ConfigError("", f"no recipe given; usage: {_LINE} (triptych recipes lists them)")
+    if arguments[0] in ("-h", "--help"):
+        show_page(USAGE)
+        return 0
+    require_images(flag_value("--data.path", arguments), note=" (data.path)")
+    base, settings = base_and_settings(arguments, usage=_LINE)
+    options, run_config = configure(base, settings, options=PlanOptions(), verb="plan")
+
+    from triptych.runs.planning import plan
+
+    found = plan(
+        run_config,
+        directory=place_of(base, options),
+        device=options.device,
+        seconds=options.seconds,
+        say=lambda line: show(f"{line} ...", error=True),
+    )
+    if options.json:
+        show_page(json.dumps(found.to_dict(), indent=2))
+    else:
+        for line in lines_of(found):
+            show(line)
+    return 0
+
+
+def lines_of(plan: Plan) -> Iterator[str]:
+    """The plan in words: a line for each thing that a run takes, then the warnings."""
+    from triptych.runs.plan_figures import in_bytes
+
+    networks = ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
+    yield f"parameters      {sum(plan.parameters.values()):,} ({networks})"
+    yield f"operations      {plan.operations / 1e9:.3g} GFLOP an image, forward and backward, all phases"
+    memory, cut = plan.memory, "microbatch" if plan.memory.divisible else "batch"
+    for size in plan.sizes:
+        yield f"memory          {in_bytes(size.peak_bytes)} with {size.images} images at once (measured)"
+    if all(size.images != plan.at_once for size in plan.sizes):
+        yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once (by the line through these)"
+    of_process = f", {in_bytes(memory.start_bytes)} of it the program itself" if memory.start_bytes else ""
+    yield f"                {in_bytes(memory.per_image)} for each further image{of_process}"
+    if memory.free_bytes is not None:
+        largest = memory.largest
+        says = "any microbatch fits" if largest is None else f"the largest {cut} that fits is {largest:,}" if largest else f"no {cut} fits"
+        yield f"                {in_bytes(memory.free_bytes)} are free: {says}"
+    note = ", from smaller sizes" if plan.extrapolated else ""
+    yield f"speed           {plan.rate:,.3g} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"
+    yield f"loader          {plan.loader_rate:,.3g} images/s"
+    left = "" if not plan.images_seen else f" from {plan.images_seen:,}"
+    yield f"time            {hours(plan.seconds_left)}{left} to {plan.total_images:,} images; {_around(plan)}"
+    yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
+    disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
+    yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
+    yield f"data            {plan.training_images:,} images, {plan.epochs:,.3g} epochs"
+    for warning in plan.warnings():
+        yield f"warning: {warning}"
+
+
+def hours(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} seconds"
+
+
+def _around(plan: Plan) -> str:
+    counts = plan.counts
+    spent = counts["grids"] * plan.grid_seconds + counts["validations"] * plan.validation_seconds
+    return f"{hours(spent)} of it for {counts['grids']} grids and {counts['validations']} validations"

@@ -1,0 +1,237 @@
+"""The figures of a plan: what follows from what was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from triptych.recipes.config import RunConfig
+
+LEAST_EPOCHS, MOST_EPOCHS = 0.01, 10_000.0
+_USED = 0.9
+"""The share of the memory that is free that a run should take: what it takes varies, and the machine has other things to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What was measured with so many images in the network at once."""
+
+    images: int
+    seconds: tuple[float, ...]
+    "Of an iteration of each batch that was measured."
+    batches: tuple[int, ...]
+    peak_bytes: int
+    "At its peak: of the process (CPU), or of the tensors on the device (CUDA)."
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """The peak of memory as a line: `fixed` + `per_image` times the images that go through the networks at once."""
+
+    fixed: float
+    "Bytes."
+    per_image: float
+    "Bytes."
+    start_bytes: int
+    "Of the process before anything of the run is there, part of `fixed`; 0 on a GPU."
+    free_bytes: int | None
+    "What the device, or the machine or its container, has free; None: not known."
+    gradient_bytes: int
+    "What the gradients take, which are kept between microbatches."
+    divisible: bool
+    "Whether a batch may be cut into microbatches."
+    group: int = 1
+    "Images that are compared with one another: a microbatch is a multiple."
+    whole: bool = True
+    "Whether the measurements were of batches that are not cut."
+
+    def at(self, images: int) -> float:
+        """Bytes at the peak with so many images at once."""
+        return self.fixed + self.per_image * images
+
+    @property
+    def largest(self) -> int | None:
+        """The largest microbatch that fits, or batch where it cannot be cut; 0: none does; None: not known, or nothing limits it.
+
+        Where whole batches were measured, the gradients that wait for the next microbatch are added.
+        """
+        if self.free_bytes is None or self.per_image <= 0:
+            return None
+        waiting = self.gradient_bytes if self.divisible and self.whole else 0
+        # `fixed` counts the process as it starts, and that memory is taken out of what is free as well.
+        images = int((_USED * self.free_bytes - waiting - self.fixed) / self.per_image)
+        return max(0, images // self.group * self.group)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a run will take."""
+
+    device: str
+    precision: str
+    parameters: dict[str, int]
+    "By network."
+    operations: float
+    "Floating-point operations of training on an image, forward and backward, of all phases."
+    training_images: int
+    batch: int
+    at_once: int
+    "Images that go through the networks at once: the microbatch, or the batch."
+    images_per_step: int
+    "Images seen in an iteration: those of all slices."
+    sizes: tuple[Size, ...]
+    memory: Memory
+    step_seconds: float
+    extrapolated: bool
+    "Whether the run's own size was not measured, for it takes too long or too much memory."
+    loader_rate: float
+    "Images a second that the loader alone gives."
+    images_seen: int
+    "Where the run would go on."
+    total_images: int
+    grid_seconds: float
+    validation_seconds: float
+    counts: dict[str, int]
+    "Grids and validations that are still to come."
+    images_to_checkpoint: int | None
+    checkpoint_minutes: float | None
+    checkpoint_bytes: int
+    kept_bytes: int
+    "At most on the disk at once: kept checkpoints, the one that is being written, and snapshots."
+    free_disk: int
+
+    @property
+    def rate(self) -> float:
+        """Images seen a second, where the loader keeps up or not."""
+        return self.images_per_step / max(self.step_seconds, self.images_per_step / self.loader_rate)
+
+    @property
+    def seconds_left(self) -> float:
+        """To the end of the run: steps, grids and validations. Evaluations (`train.evaluate_every`) are not counted."""
+        steps = math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step)
+        around = self.counts["grids"] * self.grid_seconds + self.counts["validations"] * self.validation_seconds
+        return steps * self.images_per_step / self.rate + around
+
+    @property
+    def seconds_to_checkpoint(self) -> float:
+        """To the next checkpoint: by images, by minutes, or the last one."""
+        bounds = [self.seconds_left]
+        if self.images_to_checkpoint is not None:
+            bounds.append(self.images_to_checkpoint / self.rate)
+        if self.checkpoint_minutes is not None:
+            bounds.append(60 * self.checkpoint_minutes)
+        return min(bounds)
+
+    @property
+    def epochs(self) -> float:
+        """How often each training image is seen in the whole run."""
+        return self.total_images / self.training_images
+
+    @property
+    def memory_bytes(self) -> float:
+        """The peak of the run's own size: as it was measured, else by the line."""
+        own = next((size.peak_bytes for size in self.sizes if size.images == self.at_once), None)
+        return self.memory.at(self.at_once) if own is None else own
+
+    def warnings(self) -> list[str]:
+        """What is likely to be a mistake, a line each."""
+        lines = []
+        step_rate = self.images_per_step / self.step_seconds
+        if self.loader_rate < step_rate:
+            lines.append(
+                f"the loader gives {self.loader_rate:.3g} images a second and the steps would take {step_rate:.3g}: raise --data.workers, "
+                "set --data.decode reduced, or give the images as an array of their size"
+            )
+        if self.epochs < LEAST_EPOCHS:
+            lines.append(
+                f"the run sees {100 * self.epochs:.2g} % of its {self.training_images:,} images: raise --train.total-images, or give fewer"
+            )
+        if self.epochs > MOST_EPOCHS:
+            lines.append(
+                f"the run sees each of its {self.training_images:,} images {self.epochs:,.0f} times and would learn them by heart: lower "
+                "--train.total-images, or give more"
+            )
+        if self.kept_bytes > self.free_disk:
+            lines.append(
+                f"the checkpoints take {in_bytes(self.kept_bytes)} and the disk has {in_bytes(self.free_disk)}: lower --train.keep-last, "
+                "or give --run on another disk"
+            )
+        free = self.memory.free_bytes
+        if free is not None and self.memory_bytes > free:
+            lines.append(f"the run takes {in_bytes(self.memory_bytes)} of memory and {in_bytes(free)} are free: {self._remedy()}")
+        return lines
+
+    def _remedy(self) -> str:
+        largest = self.memory.largest
+        if not largest:
+            return "take a smaller recipe or --data.image-size"
+        return f"--train.microbatch {largest}" if self.memory.divisible else f"--train.batch-size {largest}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for JSON, with what follows from it; times are seconds."""
+        derived = {
+            "parameters_in_all": sum(self.parameters.values()),
+            "images_per_second": self.rate,
+            "seconds_left": self.seconds_left,
+            "seconds_to_checkpoint": self.seconds_to_checkpoint,
+            "epochs": self.epochs,
+            "memory_bytes": self.memory_bytes,
+            "largest": self.memory.largest,
+            "warnings": self.warnings(),
+        }
+        return dataclasses.asdict(self) | derived
+
+
+def line_through(sizes: Sequence[Size]) -> tuple[float, float]:
+    """Intercept and slope (0 or more) of the line that fits the peaks best, in bytes; a level one through a single size."""
+    if len(sizes) == 1:
+        return float(sizes[0].peak_bytes), 0.0
+    slope, fixed = np.polyfit([size.images for size in sizes], [float(size.peak_bytes) for size in sizes], 1)
+    return (float(fixed), float(slope)) if slope > 0 else (float(max(size.peak_bytes for size in sizes)), 0.0)
+
+
+def step_seconds(sizes: Sequence[Size], *, at_once: int, batch: int) -> tuple[float, bool]:
+    """Seconds of an iteration with that batch, and whether they are extrapolated from smaller sizes.
+
+    A batch that is cut takes the time of one microbatch, with the step of the optimizer, and that of a further one as often as there are
+    further ones. Batches that are not cut lie on a line.
+    """
+    own = next((size for size in sizes if size.images == at_once), None)
+    of = own or sizes[-1]
+    if len(of.batches) == 2:
+        further = max(0.0, of.seconds[1] - of.seconds[0])
+        return of.seconds[0] + (batch / of.images - 1) * further, own is None
+    if own is not None:
+        return own.seconds[0], False
+    if len(sizes) == 1:
+        return of.seconds[0] * batch / of.images, True
+    slope, fixed = np.polyfit([size.images for size in sizes], [size.seconds[0] for size in sizes], 1)
+    return float(max(of.seconds[0], fixed + slope * batch)), True
+
+
+def times_due(every: int | None, seen: int, total: int) -> int:
+    """How often something is still to come that happens at multiples of `every`, and at the end."""
+    if seen >= total:
+        return 0
+    return 1 if every is None else math.ceil(total / every) - seen // every
+
+
+def kept_bytes(config: RunConfig, checkpoint: int, powers: int) -> int:
+    """The most that lies on the disk at once: newest checkpoints, the best one, those for good, one that is being written, snapshots.
+
+    `powers`: bytes of the averages by length, which a snapshot has.
+    """
+    train = config.train
+    kept = train.keep_last + 2 + (0 if train.keep_every is None else train.total_images // train.keep_every)
+    snapshots = 0 if train.snapshot_every is None else train.total_images // train.snapshot_every
+    return kept * checkpoint + snapshots * (powers // 2 if train.snapshot_precision == "fp16" else powers)
+
+
+def in_bytes(size: float) -> str:
+    """A size in memory or on a disk, to three digits."""
+    unit = min(4, max(0, math.floor(math.log(size, 1000)))) if size >= 1 else 0
+    return f"{size / 1000**unit:.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[unit]}"

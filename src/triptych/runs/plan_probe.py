@@ -1,0 +1,291 @@
+"""The process that a plan measures in: some iterations of a training, and nothing of it is kept.
+
+It is told what to measure by a JSON document on its standard input, answers with one on its standard output, and ends with the process
+that started it. A process of its own has a peak of memory of its own, and gives back all that it took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triptych.core.errors import ConfigError, UserError
+from triptych.core.parent import end_with
+
+if TYPE_CHECKING:
+    from triptych.core.model import Model
+    from triptych.data.images import Data
+    from triptych.engine.distributed import World
+    from triptych.engine.loop import Loop
+    from triptych.engine.progress import Watch
+    from triptych.recipes.config import RunConfig
+
+_LONGEST_CYCLE = 64
+"""Iterations within which every phase is looked for; those of the recipes recur after 16 at most."""
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 100
+_LOADER_SECONDS, _LOADER_BATCHES = 5.0, 200  # whichever comes first
+_OTHER_SECONDS = 8.0  # for a grid or a validation, whose rest is extrapolated
+_NOWHERE = Path(os.devnull) / "grid.png"
+"""A path that nothing can be written to: a grid that is drawn to its end is dropped there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What to measure."""
+
+    settings: dict[str, Any]
+    "Of the run: `RunConfig.to_dict`."
+    device: str | None
+    "As `triptych train --device`."
+    batches: tuple[int, ...]
+    "Sizes of batches, ascending; the peak of memory is that of all of them together."
+    microbatch: int | None
+    "In the place of the run's."
+    seconds: float
+    "Of iterations at each size, at least; a round of all kinds of iterations is finished, and there are at least two."
+    other: bool = False
+    "Also what does not depend on the size: operations, the loader, a grid, a validation."
+
+
+def main() -> int:
+    """Measures, and prints the findings, or the error where there is one."""
+    end_with(int(sys.argv[1]))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # where memory ends, this is the process that the system should end
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # whatever else is printed
+    given = json.load(sys.stdin)
+    task = Task(**{**given, "batches": tuple(given["batches"])})
+    try:
+        found = measure(task)
+    except MemoryError:
+        found = {"out_of_memory": True}
+    except UserError as error:
+        setting, reason = (error.setting, error.reason) if isinstance(error, ConfigError) else ("", str(error))
+        found = {"error": type(error).__name__, "setting": setting, "reason": reason}
+    except RuntimeError as error:
+        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+            raise
+        found = {"out_of_memory": True}
+    json.dump(found, answer)
+    answer.flush()
+    os._exit(0)  # what is held is large, and to free it piece by piece takes time
+
+
+def measure(task: Task) -> dict[str, Any]:
+    """What the iterations of the task take. Raises UserError where the run could not begin either."""
+    import torch
+
+    from triptych.core.memory import peak_memory, resident_memory
+    from triptych.data.loader import Loader
+    from triptych.engine.allocator import keep_freed_memory
+    from triptych.engine.distributed import open_world
+    from triptych.recipes.config import RunConfig
+    from triptych.runs.beginning import with_precision
+
+    keep_freed_memory()
+    world = open_world(task.device)
+    on_gpu = world.device.type == "cuda"
+    config, _ = with_precision(RunConfig.from_dict(task.settings), world.device)
+    free = torch.cuda.mem_get_info(world.device)[0] if on_gpu else None
+    start = 0 if on_gpu else resident_memory()
+    train = dataclasses.replace(config.train, batch_size=task.batches[0], microbatch=task.microbatch)
+    data = config.data.open()
+    loop = _loop(dataclasses.replace(config, train=train), data, world)
+    found: dict[str, Any] = {"seconds": [], "rounds": [], "device": world.device.type, "precision": train.precision, "start_bytes": start}
+    found |= {"free_bytes": free, "drawn": loop.drawn // task.batches[0]}
+    for batch in task.batches:
+        loop.train, loop.drawn = dataclasses.replace(loop.train, batch_size=batch), batch * loop.slices
+        loader = Loader(data.train, batch_size=batch, seed=config.train.seed, workers=config.data.workers)
+        with contextlib.closing(loader):
+            timed = _timed(loop, loop.iterations(loader.batches(0)), task.seconds)
+        found["seconds"].append(timed[0])
+        found["rounds"].append(timed[1])
+    found["peak_bytes"] = torch.cuda.max_memory_allocated(world.device) if on_gpu else peak_memory()
+    if task.other:
+        found |= _others(loop, data, config, world)
+    return found
+
+
+def _loop(config: RunConfig, data: Data, world: World) -> Loop:
+    """The loop of such a run before its first step, as `train` makes it, but of nothing on the disk."""
+    import torch
+
+    from triptych.data.loader import Loader
+    from triptych.engine.loop import Loop
+    from triptych.engine.run_directory import RunDirectory
+    from triptych.runs.callables import callables
+    from triptych.runs.stored import build
+    from triptych.runs.training import initialize_from_images, load_frozen_networks, prepare_backend
+
+    model: Model = build(config, data.spec)
+    load_frozen_networks(model)
+    model.to(world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    initialize_from_images(model, data, config, world)
+    prepare_backend(model, config, world)
+    loader = Loader(data.train, batch_size=config.train.batch_size, seed=config.train.seed, workers=0)
+    return Loop(
+        model,
+        train=config.train,
+        optim=config.optim.in_images(len(data.train)),
+        log=config.log,
+        world=world,
+        directory=RunDirectory(_NOWHERE),
+        callables=callables(model, data, config, world, loader),
+        reporting=None,
+    )
+
+
+def kinds_of_iterations(loop: Loop) -> list[tuple[int, float]]:
+    """The images seen before an iteration of each kind, and the share of that kind in a run.
+
+    Kinds differ in their turns: lazy phases come every so many iterations. It is the middle of the run that is looked at, where what joins
+    late (a discriminator) has joined.
+    """
+    from triptych.core.model import TrainingProgress
+
+    cycle = min(_LONGEST_CYCLE, math.lcm(*(phase.every for phase in loop.model.phases)))
+    first = loop.train.total_images // 2 // loop.drawn // cycle * cycle
+    begins: dict[tuple[str, ...], int] = {}
+    counts = Counter[tuple[str, ...]]()
+    for number in range(first, first + cycle):
+        progress = TrainingProgress(number * loop.drawn, loop.drawn, loop.train.total_images)
+        kind = tuple(turn.phase.name for turn in loop.model.turns(progress))
+        begins.setdefault(kind, number * loop.drawn)
+        counts[kind] += 1
+    return [(begins[kind], count / cycle) for kind, count in counts.items()]
+
+
+def _timed(loop: Loop, iterations: Iterator[int], seconds: float) -> tuple[float, int]:
+    """Seconds of an iteration, a mean over the kinds of which each has its median, and the number of rounds of all kinds."""
+    kinds = kinds_of_iterations(loop)
+    began = time.monotonic()
+    for warming in range(2):
+        for images, _ in kinds:
+            _one(loop, iterations, images)
+        if warming == 0 and time.monotonic() - began > seconds / 2:
+            break
+    taken: list[list[float]] = [[] for _ in kinds]
+    began, rounds = time.monotonic(), 0
+    while rounds < _LEAST_ROUNDS or (time.monotonic() - began < seconds and rounds < _MOST_ROUNDS):
+        for times, (images, _) in zip(taken, kinds, strict=True):
+            times.append(_one(loop, iterations, images))
+        rounds += 1
+    return sum(share * statistics.median(times) for times, (_, share) in zip(taken, kinds, strict=True)), rounds
+
+
+def _one(loop: Loop, iterations: Iterator[int], images_seen: int) -> float:
+    """Seconds of one iteration at so many images seen."""
+    import torch
+
+    began = time.perf_counter()
+    loop.images_seen = images_seen
+    next(iterations)
+    if loop.world.device.type == "cuda":
+        torch.cuda.synchronize(loop.world.device)
+    return time.perf_counter() - began
+
+
+def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str, Any]:
+    """What does not depend on the size of the batch, or is of the run's own."""
+    model = loop.model
+    train = dataclasses.replace(loop.train, batch_size=config.train.batch_size)
+    from triptych.data.loader import Loader
+    from triptych.runs.callables import callables
+
+    loader = Loader(data.train, batch_size=loop.train.batch_size, seed=config.train.seed, workers=0)
+    handed = callables(model, data, dataclasses.replace(config, train=train), world, loader)
+    with contextlib.closing(loader):
+        flops = _operations(loop, loop.iterations(loader.batches(0)))
+    gradients = sum(p.nbytes for updater in loop.updaters.values() for p in updater.parameters.values())
+    validate = handed.validate
+    model.eval()
+    grids = [_extrapolated(lambda watch, grid=grid: grid(_NOWHERE, watch)) for grid in handed.grids.values()]
+    return {
+        "flops": flops,
+        "stored_bytes": loop.stored_bytes(),
+        "power_bytes": sum(size for name, size in loop.stored_bytes().items() if name.startswith("ema-length-")),
+        "gradient_bytes": gradients,
+        "loader": _loader_rate(data, config),
+        "grid_seconds": sum(grids),
+        "validation_seconds": None if validate is None else _extrapolated(lambda watch: validate(watch)),
+    }
+
+
+def _operations(loop: Loop, iterations: Iterator[int]) -> float:
+    """Floating-point operations of an image, forward and backward, a mean over the kinds of iterations: 2 for a multiplication and a sum.
+
+    Products of matrices, convolutions and attention are counted, as in PyTorch's counter.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+        return sdpa_flop_count(query, key, value)
+
+    def attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+        return sdpa_backward_flop_count(gradient, query, key, value)
+
+    on_cpu = {  # the counter knows those of a GPU alone
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward,
+    }
+    total = 0.0
+    for images, share in kinds_of_iterations(loop):
+        with FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
+            _one(loop, iterations, images)
+        total += share * counter.get_total_flops()
+    return total / loop.drawn
+
+
+def _loader_rate(data: Data, config: RunConfig) -> float:
+    """Images a second that the loader alone gives, with the run's own batch and workers."""
+    from triptych.data.loader import Loader
+
+    size = config.train.batch_size
+    with contextlib.closing(Loader(data.train, batch_size=size, seed=config.train.seed, workers=config.data.workers)) as loader:
+        batches = loader.batches(0)
+        next(batches)
+        began, count = time.monotonic(), 0
+        while count == 0 or (count < _LOADER_BATCHES and time.monotonic() - began < _LOADER_SECONDS):
+            next(batches)
+            count += 1
+        return count * size / (time.monotonic() - began)
+
+
+class _Enough(Exception):
+    """Enough of some work was done to tell how long it takes."""
+
+
+def _extrapolated(work: Callable[[Watch], Any]) -> float:
+    """Seconds that some work takes to its end; where that is long, from its first part."""
+    began = time.monotonic()
+    marks: list[tuple[float, float]] = []
+
+    def watch(done: float, total: float) -> None:
+        marks.append((time.monotonic() - began, done / total if total else 1.0))
+        if marks[-1][0] > _OTHER_SECONDS and marks[-1][1] > marks[0][1]:
+            raise _Enough
+
+    try:
+        work(watch)
+    except _Enough:
+        (first, done), (last, more) = marks[0], marks[-1]
+        return first + (1 - done) * (last - first) / (more - done)
+    except OSError:  # a grid that is finished
+        pass
+    return time.monotonic() - began
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""What a run will cost: measured in processes of their own before it begins, without touching its directory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, UserError
+from triptych.core.memory import available_memory
+from triptych.core.model import Model
+from triptych.data.images import Data
+from triptych.engine.distributed import World, open_world
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
+from triptych.recipes.config import RunConfig
+from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
+from triptych.runs.plan_probe import Task
+from triptych.runs.stored import outline
+
+SECONDS = 15.0
+"""Of iterations that are measured at each size, where nobody says otherwise."""
+_SMALLEST = 2  # images of the first measurement
+_MOST_SIZES = 4
+_LONGEST = 3600.0  # seconds of one measurement, after which it is given up
+
+
+def plan(
+    config: RunConfig,
+    *,
+    directory: str | Path,
+    device: str | None = None,
+    seconds: float = SECONDS,
+    say: Callable[[str], None] = lambda line: None,
+) -> Plan:
+    """What a training of `config` in `directory` would take from where it is; nothing is written there, or anywhere.
+
+    `seconds`: of iterations that are measured at each of two or three sizes. `say` is told what is measured. Raises UserError where the
+    training could not begin either, RunError where not even the smallest size can be measured.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise ConfigError("", "a plan is of one process: run it without torchrun")
+    world = open_world(device)
+    config = config.rescaled(1)
+    data = config.data.open()
+    model = outline(config, data.spec)
+    refuse_impossible(model, config.train, world)
+    refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
+    free = available_memory() if world.device.type == "cpu" else None
+    first, sizes = _measured(config, model, world, device=device, seconds=seconds, free=free, say=say)
+    return _planned(config, data, model, Path(directory), first, sizes, free)
+
+
+def _measured(
+    config: RunConfig, model: Model, world: World, *, device: str | None, seconds: float, free: int | None, say: Callable[[str], None]
+) -> tuple[dict[str, Any], list[Size]]:
+    """The findings of the first measurement, and the sizes that were measured."""
+    cut, own, group = config.train.microbatch is not None, at_once(config), model.group_size
+    smallest = min(own, max(group, _SMALLEST))
+    settings = config.to_dict()
+
+    def ask(size: int, *, other: bool = False) -> dict[str, Any]:
+        batches = (size, 2 * size) if cut else (size,)
+        say(f"measuring {size} images at once")
+        found = measured_apart(Task(settings, device, batches, size if cut else None, seconds, other))
+        return found | {"size": Size(size, tuple(found["seconds"]), batches, found["peak_bytes"])}
+
+    first = ask(smallest, other=True)
+    sizes: list[Size] = [first["size"]]
+    memory = first["free_bytes"] if free is None else free
+    while (size := next_size(sizes, own, group=group, seconds=seconds)) is not None:
+        fixed, per_image = line_through(sizes)
+        if memory is not None and fixed + per_image * size > memory:
+            say(f"{size} images at once would not fit into memory")
+            break
+        try:
+            sizes.append(ask(size)["size"])
+        except _NoMemory:
+            say(f"{size} images at once do not fit into memory")
+            break
+    return first, sizes
+
+
+def next_size(sizes: Sequence[Size], own: int, *, group: int, seconds: float) -> int | None:
+    """The size to measure after those: half of the run's `own`, then that, or as many as can be waited for; None: there are enough.
+
+    A measurement is four iterations or more, so one of them may take as long as the iterations of a measurement should, `seconds`.
+    """
+    last, smallest = sizes[-1], sizes[0].images
+    if last.images >= own or len(sizes) == _MOST_SIZES:
+        return None
+
+    def affordable(size: int) -> bool:
+        return size > last.images and last.seconds[-1] * size / last.images <= seconds
+
+    half = max(group, own // 2 // group * group)
+    if len(sizes) == 1:
+        return half if affordable(half) else min(own, 4 * smallest)
+    return next((size for size in (own, half, 2 * last.images) if size <= own and affordable(size)), None)
+
+
+def at_once(config: RunConfig) -> int:
+    """Images of a run of one process that go through the networks at once."""
+    batch = config.train.batch_size
+    return min(batch, config.train.microbatch or batch)
+
+
+def _planned(
+    config: RunConfig, data: Data, model: Model, directory: Path, first: dict[str, Any], sizes: list[Size], free: int | None
+) -> Plan:
+    train = config.train
+    own = at_once(config)
+    taken, extrapolated = step_seconds(sizes, at_once=own, batch=train.batch_size)
+    fixed, per_image = line_through(sizes)
+    seen = (list_checkpoints(RunDirectory(directory).checkpoints) or [0])[-1]
+    stored = sum(first["stored_bytes"].values())
+    return Plan(
+        device=first["device"],
+        precision=first["precision"],
+        parameters={
+            name: sum(p.numel() for p in part.parameters()) for name, part in model.named_children() if any(True for _ in part.parameters())
+        },
+        operations=first["flops"],
+        training_images=len(data.train),
+        batch=train.batch_size,
+        at_once=own,
+        images_per_step=train.batch_size * model.slices,
+        sizes=tuple(sizes),
+        memory=Memory(
+            fixed=fixed,
+            per_image=per_image,
+            start_bytes=first["start_bytes"],
+            free_bytes=first["free_bytes"] if free is None else free,
+            gradient_bytes=first["gradient_bytes"],
+            divisible=not model.couples_samples,
+            group=model.group_size,
+            whole=train.microbatch is None,
+        ),
+        step_seconds=taken,
+        extrapolated=extrapolated,
+        loader_rate=first["loader"],
+        images_seen=seen,
+        total_images=train.total_images,
+        grid_seconds=first["grid_seconds"],
+        validation_seconds=first["validation_seconds"] or 0.0,
+        counts={
+            "grids": times_due(train.sample_every, seen, train.total_images),
+            "validations": 0 if first["validation_seconds"] is None else times_due(train.validate_every, seen, train.total_images),
+        },
+        images_to_checkpoint=None if train.checkpoint_every is None else train.checkpoint_every - seen % train.checkpoint_every,
+        checkpoint_minutes=train.checkpoint_minutes,
+        checkpoint_bytes=stored,
+        kept_bytes=kept_bytes(config, stored, first["power_bytes"]),
+        free_disk=free_disk(directory),
+    )
+
+
+def free_disk(directory: Path) -> int:
+    """Bytes that the disk has free on which the directory is, or would be. Raises CheckpointError where that cannot be read."""
+    place = directory.absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    try:
+        return shutil.disk_usage(there).free
+    except OSError as error:
+        raise CheckpointError(f"{there}: {error.strerror}") from None
+
+
+# The process that measures
+
+
+class _NoMemory(Exception):
+    """The memory was not enough for what was measured."""
+
+
+def measured_apart(task: Task) -> dict[str, Any]:
+    """What `plan_probe.measure` finds in a process of its own, which is gone when this returns, however it does.
+
+    Raises UserError as it did there, `_NoMemory` where memory ended, RunError where it failed otherwise.
+    """
+    sources = str(Path(__file__).parents[2])
+    paths = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "triptych.runs.plan_probe", str(os.getpid())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": paths}, stdin=pipe, stdout=pipe, stderr=pipe) as child:
+        try:
+            answer, errors = child.communicate(json.dumps(dataclasses.asdict(task)), timeout=_LONGEST)
+        except subprocess.TimeoutExpired:
+            raise RunError(f"measuring took longer than {_LONGEST / 60:.0f} minutes: give a smaller --train.microbatch") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+    if child.returncode == -9:
+        raise _NoMemory
+    if child.returncode != 0 or not answer:
+        said = (errors.strip().splitlines() or ["nothing was said"])[-1]
+        raise RunError(f"the process that measures ended with {child.returncode}: {said}")
+    return found_in(json.loads(answer))
+
+
+def found_in(found: dict[str, Any]) -> dict[str, Any]:
+    """The findings in the answer of the process that measured; raises what it says."""
+    if "out_of_memory" in found:
+        raise _NoMemory
+    if "error" in found:
+        kind = {error.__name__: error for error in (DataError, CheckpointError)}.get(found["error"])
+        if kind is not None:
+            raise kind(found["reason"])
+        raise ConfigError(found["setting"], found["reason"]) if found["error"] == "ConfigError" else UserError(found["reason"])
+    return found

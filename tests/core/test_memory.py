@@ -1,0 +1,78 @@
+"""What memory there is: read from the files of a system that is made here, and of this process."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triptych.core.memory import available_memory, peak_memory, resident_memory
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+FREE = {"proc/meminfo": "MemTotal:  8000 kB\nMemAvailable:    6000 kB\n"}
+GROUP = {"proc/self/cgroup": "0::/jobs/one\n"}
+
+
+def test_the_machine_without_a_container(tmp_path):
+    assert available_memory(system(tmp_path, FREE)) == 6000 * 1024
+
+
+def test_nothing_is_known(tmp_path):
+    assert available_memory(tmp_path) is None
+
+
+@pytest.mark.parametrize("place", ["sys/fs/cgroup/jobs/one", "sys/fs/cgroup/jobs", "sys/fs/cgroup"])
+def test_the_limit_of_a_group_or_of_one_above_it(tmp_path, place):
+    """What the system may take back at once (inactive files) counts as free."""
+    limit = {
+        f"{place}/memory.max": "3000000\n",
+        f"{place}/memory.current": "2500000\n",
+        f"{place}/memory.stat": "anon 1\ninactive_file 70000\n",
+    }
+    assert available_memory(system(tmp_path, FREE | GROUP | limit)) == 570_000
+
+
+def test_a_group_without_a_limit(tmp_path):
+    place = "sys/fs/cgroup/jobs/one"
+    assert available_memory(system(tmp_path, FREE | GROUP | {f"{place}/memory.max": "max", f"{place}/memory.current": "5"})) == 6000 * 1024
+
+
+@pytest.mark.parametrize(("limit", "left"), [("1000000", 400_000), ("9223372036854771712", 6000 * 1024)])
+def test_version_1_of_the_groups(tmp_path, limit, left):
+    place = "sys/fs/cgroup/memory"
+    assert (
+        available_memory(system(tmp_path, FREE | {f"{place}/memory.limit_in_bytes": limit, f"{place}/memory.usage_in_bytes": "600000"}))
+        == left
+    )
+
+
+def test_a_group_that_is_over_its_limit_has_nothing_left(tmp_path):
+    place = "sys/fs/cgroup"
+    assert available_memory(system(tmp_path, FREE | {f"{place}/memory.max": "10", f"{place}/memory.current": "20"})) == 0
+
+
+def test_the_limit_of_the_address_space(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (5_000_000 if which == resource.RLIMIT_AS else None, None))
+    assert available_memory(system(tmp_path, FREE | {"proc/self/status": "VmSize:\t1000 kB\n"})) == 5_000_000 - 1_024_000
+
+
+def test_the_peak_stays_when_memory_is_given_back():
+    before = resident_memory()
+    held = np.ones(2**23)  # 64 MiB
+    assert resident_memory() > before + 2**25
+    del held
+    assert peak_memory() > before + 2**25
+    assert peak_memory() >= resident_memory()
+
+
+def test_elsewhere_the_peak_is_that_of_getrusage(tmp_path):
+    assert peak_memory(tmp_path) == resident_memory(tmp_path) > 2**20

@@ -1,0 +1,276 @@
+"""What a plan says: its arithmetic by hand, and one that is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.contract.shrink import shrunk
+from tests.core.test_parent import gone
+from triptych.cli import plan as cli
+from triptych.core.errors import CheckpointError, ConfigError, DataError
+from triptych.core.rng import Rng
+from triptych.engine.config import TrainConfig
+from triptych.engine.distributed import World
+from triptych.runs import planning
+from triptych.runs.plan_figures import Memory, Plan, Size, in_bytes, kept_bytes, line_through, step_seconds, times_due
+from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure
+from triptych.runs.planning import next_size, plan
+
+MEMORY = Memory(fixed=1e9, per_image=1e8, start_bytes=0, free_bytes=10**10, gradient_bytes=5 * 10**8, divisible=True)
+PLAN = Plan(
+    device="cpu",
+    precision="float32",
+    parameters={"network": 3, "other": 4},
+    operations=1e9,
+    training_images=1_000,
+    batch=10,
+    at_once=10,
+    images_per_step=10,
+    sizes=(Size(10, (2.0,), (10,), 2 * 10**9),),
+    memory=MEMORY,
+    step_seconds=2.0,
+    extrapolated=False,
+    loader_rate=50.0,
+    images_seen=0,
+    total_images=5_000,
+    grid_seconds=100.0,
+    validation_seconds=10.0,
+    counts={"grids": 3, "validations": 2},
+    images_to_checkpoint=1_000,
+    checkpoint_minutes=30.0,
+    checkpoint_bytes=10**6,
+    kept_bytes=4 * 10**6,
+    free_disk=10**9,
+)
+
+
+def sized(*peaks: tuple[int, int], seconds: tuple[float, ...] = (1.0,)) -> list[Size]:
+    return [Size(images, seconds, (images,), peak) for images, peak in peaks]
+
+
+def test_times_and_rate_by_hand():
+    assert PLAN.rate == 5.0
+    assert PLAN.seconds_left == 500 * 2.0 + 3 * 100 + 2 * 10
+    assert PLAN.seconds_to_checkpoint == 200.0  # of 1,000 images; sooner than half an hour
+    assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
+    assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
+    assert dataclasses.replace(PLAN, images_seen=4_991, counts={"grids": 0, "validations": 0}).seconds_left == 2.0  # a whole step
+
+
+def test_a_loader_that_is_slower_sets_the_rate_and_is_warned_of():
+    slow = dataclasses.replace(PLAN, loader_rate=2.5)
+    assert slow.rate == 2.5 and slow.seconds_left == 2_000 + 320
+    assert [line for line in slow.warnings() if "loader" in line] and not PLAN.warnings()
+
+
+@pytest.mark.parametrize(("total", "word"), [(9, "0.9 %"), (10, None), (10_000_000, None), (10_001_000, "10,001 times")])
+def test_data_too_few_and_too_many_at_the_borders(total, word):
+    lines = dataclasses.replace(PLAN, total_images=total).warnings()
+    assert lines == [] if word is None else word in lines[0] and len(lines) == 1
+
+
+def test_a_disk_too_small_and_a_memory_too_small_are_warned_of():
+    (disk,) = dataclasses.replace(PLAN, free_disk=3_999_999).warnings()
+    assert "4 MB" in disk and "--run" in disk
+    (memory,) = dataclasses.replace(PLAN, memory=dataclasses.replace(MEMORY, free_bytes=1_999_999_999)).warnings()
+    assert "--train.microbatch 2" in memory or "smaller" in memory
+
+
+def test_the_largest_microbatch_by_hand():
+    """0.9 of 10 GB, without 1 GB that is fixed and 0.5 GB of gradients that wait, holds 75 images of 0.1 GB."""
+    assert MEMORY.largest == 75
+    assert dataclasses.replace(MEMORY, whole=False).largest == 80  # of batches that were cut the gradients are measured
+    assert dataclasses.replace(MEMORY, divisible=False).largest == 80
+    assert dataclasses.replace(MEMORY, group=4).largest == 72
+    assert dataclasses.replace(MEMORY, free_bytes=10**9).largest == 0
+    assert dataclasses.replace(MEMORY, free_bytes=None).largest is None
+    assert dataclasses.replace(MEMORY, per_image=0.0).largest is None
+
+
+def test_the_line_through_the_peaks():
+    fixed, slope = line_through(sized((2, 120), (4, 140), (8, 180)))
+    assert (fixed, slope) == pytest.approx((100, 10))
+    assert line_through(sized((2, 120))) == (120, 0)
+    assert line_through(sized((2, 120), (4, 110))) == (120, 0)  # rounding of a small network: no less for more images
+
+
+def test_seconds_of_a_step():
+    whole = [Size(2, (3.0,), (2,), 0), Size(8, (9.0,), (8,), 0)]
+    assert step_seconds(whole, at_once=8, batch=8) == (9.0, False)
+    assert step_seconds(whole, at_once=16, batch=16) == (pytest.approx(17.0), True)
+    assert step_seconds(whole[:1], at_once=4, batch=4) == (6.0, True)
+    cut = [Size(4, (3.0, 5.0), (4, 8), 0)]  # a microbatch takes 2 seconds, the optimizer 1
+    assert step_seconds(cut, at_once=4, batch=20) == (11.0, False)
+    assert step_seconds(cut, at_once=8, batch=16) == (9.0, True)
+
+
+def test_which_sizes_are_measured():
+    quick, slow = sized((2, 0), seconds=(0.1,)), sized((2, 0), seconds=(9.0,))
+    assert next_size(quick, 64, group=1, seconds=10) == 32
+    assert next_size([*quick, *sized((32, 0))], 64, group=1, seconds=10) == 64
+    assert next_size(slow, 64, group=1, seconds=10) == 8  # there have to be two
+    assert next_size([*slow, *sized((8, 0), seconds=(9.0,))], 64, group=1, seconds=10) is None
+    assert next_size([*slow, *sized((8, 0), seconds=(4.0,))], 64, group=1, seconds=10) == 16
+    assert next_size(sized((2, 0)), 2, group=1, seconds=10) is None
+    assert next_size(sized((4, 0), seconds=(0.1,)), 12, group=4, seconds=10) == 4 * 3 // 2 // 4 * 4 or 12
+
+
+def test_what_is_still_to_come():
+    assert times_due(100, 0, 1_000) == 10
+    assert times_due(300, 0, 1_000) == 4  # and at the end
+    assert times_due(300, 650, 1_000) == 2
+    assert times_due(None, 0, 1_000) == 1 and times_due(100, 1_000, 1_000) == 0
+
+
+def test_what_lies_on_the_disk_at_once():
+    recipe = shrunk("adm-digits")
+
+    def kept(**settings) -> int:
+        train = TrainConfig(total_images=1_000, batch_size=10, **settings)
+        return kept_bytes(dataclasses.replace(recipe, train=train), 100, 10)
+
+    assert kept(keep_last=2) == 400  # the best one, and one that is being written
+    assert kept(keep_last=1, keep_every=250) == 700
+    assert kept(ema_lengths=(0.1,), snapshot_every=100) == 400 + 100
+    assert kept(ema_lengths=(0.1,), snapshot_every=100, snapshot_precision="fp16") == 400 + 50
+
+
+def test_sizes_in_words():
+    sizes = {0: "0 bytes", 999: "999 bytes", 1000: "1 KB", 21_940_524: "21.9 MB", 3.2e9: "3.2 GB", 5e15: "5e+03 TB"}
+    assert [in_bytes(size) for size in sizes] == list(sizes.values())
+
+
+def test_work_that_is_long_is_extrapolated_and_a_grid_that_ends_is_dropped(monkeypatch):
+    monkeypatch.setattr("triptych.runs.plan_probe._OTHER_SECONDS", 5.0)
+    now = [0.0]
+    monkeypatch.setattr("triptych.runs.plan_probe.time.monotonic", lambda: now[0])
+
+    def work(watch):
+        now[0] += 2  # to begin with
+        for step in range(1, 101):
+            now[0] += 0.5
+            watch(step, 100)
+        raise OSError("nowhere to write to")
+
+    assert _extrapolated(work) == pytest.approx(52.0)
+    assert now[0] < 10
+    monkeypatch.setattr("triptych.runs.plan_probe._OTHER_SECONDS", 1e9)
+    now[0] = 0.0
+    assert _extrapolated(work) == pytest.approx(52.0)
+
+
+def loop_of(recipe: str, **train):
+    config = shrunk(recipe).updated({"train": train})
+    return _loop(config, config.data.open(), World(0, 1, torch.device("cpu")))
+
+
+def test_lazy_phases_count_as_often_as_they_come():
+    loop = loop_of("stylegan2-digits", total_images=10_000)
+    kinds = kinds_of_iterations(loop)
+    every = {phase.name: phase.every for phase in loop.model.phases}
+    assert sorted(every.values())[-1] == 16
+    assert sum(share for _, share in kinds) == 1
+    assert sorted(share for _, share in kinds) == [1 / 16, 3 / 16, 12 / 16]
+    assert all(3_000 < images < 6_000 for images, _ in kinds)  # in the middle of the run
+
+
+def test_operations_are_those_of_the_layers():
+    """Two times what goes forward comes backward, and the first layers' inputs need no gradient."""
+    loop = loop_of("adm-digits")
+    batches = loop.callables.draw(0)
+    with closing(batches):  # type: ignore[type-var]
+        counted = _operations(loop, loop.iterations(batches))
+        batch = next(batches).to(torch.device("cpu"))
+    with FlopCounterMode(display=False) as forward, torch.no_grad():
+        loop.model.loss(loop.model.phases[0], batch, Rng(0, ("denoise", 0), batch.index))
+    ratio = counted * len(batch) / forward.get_total_flops()
+    assert 2.7 < ratio <= 3.3  # 3, without the gradient of the images, and with the attention that the plain counter passes over
+
+
+def small(tmp_path: Path):
+    return shrunk("adm-digits").updated(
+        {"train": {"total_images": 600, "checkpoint_every": 120, "sample_count": 4}, "data": {"workers": 0}}
+    )
+
+
+def here(task: Task) -> dict:
+    """What the process that measures answers, without the process."""
+    return planning.found_in(json.loads(json.dumps(measure(Task(**json.loads(json.dumps(dataclasses.asdict(task))))))))
+
+
+def test_a_plan_is_measured_and_touches_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(planning, "measured_apart", here)
+    monkeypatch.setattr(planning, "next_size", lambda sizes, own, **_: own if len(sizes) == 1 else None)
+    found = plan(small(tmp_path), directory="runs/none", device="cpu", seconds=0.01)
+    assert not list(tmp_path.iterdir())
+    assert [size.images for size in found.sizes] == [2, 6]
+    assert 0 < found.memory.start_bytes <= found.sizes[0].peak_bytes
+    assert found.parameters["network"] == sum(found.parameters.values()) > 0
+    assert found.rate > 0 and found.loader_rate > 0 and found.grid_seconds > 0 and not found.extrapolated
+    model = found.parameters["network"] * 4
+    assert 4 * model <= found.checkpoint_bytes < 4.2 * model  # weights, an average, two moments
+    shown = "\n".join(cli.lines_of(found))
+    assert "with 6 images at once (measured)" in shown and "600 images" in shown
+    assert json.loads(json.dumps(found.to_dict()))["images_per_second"] == pytest.approx(found.rate)
+
+
+def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_path):
+    task = Task(small(tmp_path).to_dict(), "cpu", (2, 4), 2, 0.01)
+    found = here(task)
+    assert len(found["seconds"]) == 2 and found["drawn"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "raised"),
+    [
+        ({"error": "DataError", "setting": "", "reason": "a.png: cut short"}, DataError),
+        ({"error": "ConfigError", "setting": "data.path", "reason": "missing"}, ConfigError),
+        ({"error": "CheckpointError", "setting": "", "reason": "no weights"}, CheckpointError),
+    ],
+)
+def test_errors_come_back_as_they_were(answer, raised):
+    with pytest.raises(raised, match=answer["reason"]) as caught:
+        planning.found_in(answer)
+    assert getattr(caught.value, "setting", "") == answer["setting"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads /proc")
+def test_a_plan_that_is_killed_leaves_no_process(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = small(tmp_path).updated({"data": {"workers": 1}}).to_dict()
+    task = Task(settings, "cpu", (2,), None, 60.0)
+    parent = multiprocessing.get_context("fork").Process(target=planning.measured_apart, args=(task,))
+    parent.start()
+    (child,) = until(lambda: children(parent.pid))
+    until(lambda: children(child))  # its loader
+    both = [child, *children(child)]
+    parent.kill()
+    parent.join()
+    assert all(gone(process) for process in both)
+    assert not list(tmp_path.iterdir())
+
+
+def children(process: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def until(look, *, seconds: float = 60):
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
