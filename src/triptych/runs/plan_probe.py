@@ -35,8 +35,8 @@ _LONGEST_CYCLE = 64
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 100
 _LOADER_SECONDS, _LOADER_BATCHES = 5.0, 200  # whichever comes first
 _OTHER_SECONDS = 8.0  # for a grid or a validation, whose rest is extrapolated
-_NOWHERE = Path(os.devnull) / "grid.png"
-"""A path that nothing can be written to: a grid that is drawn to its end is dropped there."""
+_NOWHERE = Path(os.devnull) / "run.png"
+"""A run directory, and a grid, where nothing can be written: a grid that is drawn to its end is dropped there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,14 +134,15 @@ def _loop(config: RunConfig, data: Data, world: World) -> Loop:
     initialize_from_images(model, data, config, world)
     prepare_backend(model, config, world)
     loader = Loader(data.train, batch_size=config.train.batch_size, seed=config.train.seed, workers=0)
+    directory = RunDirectory(_NOWHERE)
     return Loop(
         model,
         train=config.train,
         optim=config.optim.in_images(len(data.train)),
         log=config.log,
         world=world,
-        directory=RunDirectory(_NOWHERE),
-        callables=callables(model, data, config, world, loader),
+        directory=directory,
+        callables=callables(model, data, config, directory, world, loader),
         reporting=None,
     )
 
@@ -204,7 +205,7 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
     from triptych.runs.callables import callables
 
     loader = Loader(data.train, batch_size=loop.train.batch_size, seed=config.train.seed, workers=0)
-    handed = callables(model, data, dataclasses.replace(config, train=train), world, loader)
+    handed = callables(model, data, dataclasses.replace(config, train=train), loop.directory, world, loader)
     with contextlib.closing(loader):
         flops = _operations(loop, loop.iterations(loader.batches(0)))
     gradients = sum(p.nbytes for updater in loop.updaters.values() for p in updater.parameters.values())
