@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from triptych.core.batch import DataSpec
 from triptych.core.rng import Rng
+from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
+from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.path_solvers import (
     LAST_STEP,
     METHODS,
@@ -27,6 +30,7 @@ from triptych.diffusion.path_solvers import (
 )
 from triptych.diffusion.paths import PATHS, Path, PathName
 from triptych.diffusion.solvers import SOLVERS
+from triptych.diffusion.unet import UNetConfig
 
 NAMES: tuple[PathName, ...] = get_args(PathName)
 every_path = pytest.mark.parametrize("name", NAMES)
@@ -259,3 +263,58 @@ def test_a_diffusion_model_is_sampled_as_a_flow(name: PathName) -> None:
     other = list(SOLVERS["heun"].steps(mixture_image, x, points=points, noise=no_noise))
     assert len(steps) == 150 and len(seen) == 299
     torch.testing.assert_close(steps[-1].sample, other[-1].sample, atol=3e-3, rtol=0)
+
+
+def adm_of_the_mixture(diffusion: GaussianConfig) -> tuple[ADM, list[float]]:
+    """A model of timesteps that says what noise there is in a point of the plane, and the noise levels that it is asked at."""
+    network = UNetConfig(num_channels=32, num_res_blocks=1, channel_mult=(1,), attention_resolutions=())
+    model, asked = ADMConfig(network=network, diffusion=diffusion).build(DataSpec(image_size=2, channels=1)).eval(), []
+
+    def noise(x: Tensor, c: Coefficients) -> Tensor:
+        asked.append(c.sigma)
+        return (x - c.sqrt_abar * mixture_image(x, c)) / c.sqrt_noise
+
+    model.image_shape, model.denoiser = (1, 1, 2), lambda conditions: noise  # type: ignore[method-assign]
+    return model, asked
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_adm_sampled_as_a_flow_ends_where_ddim_does_in_the_limit(schedule: Literal["linear", "cosine"]) -> None:
+    """Along every path, on either grid. The error of DDIM halves with its steps, so twice the fine one less the coarse one is the limit."""
+    model, asked = adm_of_the_mixture(GaussianConfig(schedule=schedule))
+    lowest, highest = model.diffusion.levels.low, model.diffusion.levels.high
+
+    def end(**settings: Any) -> Tensor:
+        asked.clear()
+        draws = Rng(3, ("sample",), torch.arange(8))
+        return list(model.sample_progressive(draws, settings=SamplingConfig(clip=False, **settings)))[-1].sample
+
+    coarse, fine = (end(sampler="ddim", steps=steps) for steps in (500, 1000))
+    limit = 2 * fine - coarse
+    assert 1e-3 < float((fine - limit).abs().max()) < 4e-3
+    grids: list[tuple[PathName, str, float]] = [
+        ("linear", "uniform", highest),
+        ("gvp", "edm", highest),
+        ("vp", "uniform", min(highest, 152.2)),
+    ]
+    for path, grid, first in grids:
+        near = 4e-3 if path == "vp" else 2e-4  # the vp path begins at sigma = 152, and is asked until t = 0.999
+        torch.testing.assert_close(end(sampler="ode-rk4", steps=60, flow_path=path, grid=grid), limit, atol=near, rtol=0)
+        assert len(asked) == 59 * 4 + 1
+        assert asked[0] == pytest.approx(first, rel=1e-2) and asked[-1] == pytest.approx(lowest, rel=1e-6)
+    torch.testing.assert_close(end(sampler="ode-heun", steps=100), limit, atol=2e-3, rtol=0)
+    torch.testing.assert_close(end(sampler="ode-euler", steps=1), mixture_start(model, highest), atol=1e-9, rtol=0)
+
+
+def mixture_start(model: ADM, sigma: float) -> Tensor:
+    """The x_0 that is predicted at the last timestep: that is where one step ends."""
+    return mixture_image(starts(8), model.diffusion.levels.at(sigma))
+
+
+@pytest.mark.usefixtures("float64")
+def test_adm_sampled_along_a_path_with_noise_has_the_mixture() -> None:
+    model, _ = adm_of_the_mixture(GaussianConfig(schedule="cosine"))
+    draws = Rng(3, ("sample",), torch.arange(4_000))
+    settings = SamplingConfig(sampler="sde-euler", steps=250, clip=False)
+    compare_with_mixture(list(model.sample_progressive(draws, settings=settings))[-1].sample, atol=0.03)

@@ -20,6 +20,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion
 from triptych.diffusion.model import SamplingConfig
+from triptych.diffusion.path_solvers import PATH_SOLVERS
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Step, ddim_steps
 from triptych.diffusion.solvers import SOLVERS, num_points, points_of
@@ -88,8 +89,8 @@ def orders(errors: list[float]) -> list[float]:
     return [math.log2(before / after) for before, after in pairwise(errors)]
 
 
-def test_every_sampler_is_a_solver_or_one_of_the_two_others() -> None:
-    assert set(get_args(SamplerName)) == {"ancestral", "ddim", *SOLVERS}
+def test_every_sampler_is_a_solver_or_goes_along_a_path_or_is_one_of_two() -> None:
+    assert set(get_args(SamplerName)) == {"ancestral", "ddim", *SOLVERS, *PATH_SOLVERS}
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -303,7 +304,7 @@ def model(**diffusion: Any) -> ADM:
 
 
 @pytest.mark.usefixtures("float64")
-@pytest.mark.parametrize("name", ANY)
+@pytest.mark.parametrize("name", [*ANY, "ode-heun", "sde-euler"])
 def test_image_k_is_the_same_in_every_batch(name: str) -> None:
     made, labels, rng = model(), torch.tensor([0, 2, 1, 0, 1]), Rng(7, ("sample",), torch.arange(5))
     settings = SamplingConfig(sampler=name, steps=6)  # type: ignore[arg-type]
@@ -313,7 +314,7 @@ def test_image_k_is_the_same_in_every_batch(name: str) -> None:
     assert whole.std(0).mean() > 0.01, "all samples are alike"
 
 
-@pytest.mark.parametrize("name", ANY)
+@pytest.mark.parametrize("name", [*ANY, "ode-heun", "sde-euler"])
 def test_a_model_takes_twenty_steps_unless_told(name: str) -> None:
     made, rng = model(), Rng(7, ("sample",), torch.arange(1))
     steps = list(made.sample_progressive(rng, labels=torch.tensor([1]), settings=SamplingConfig(sampler=name)))  # type: ignore[arg-type]
@@ -341,6 +342,15 @@ def test_spacing_is_used() -> None:
             {"sampler": "ddim", "spacing": "edm"},
             "spacing: got 'edm', expected nothing with sampler ddim, which goes by steps alone",
         ),
+        (
+            {"sampler": "ode-heun", "spacing": "edm"},
+            "spacing: got 'edm', expected nothing with sampler ode-heun, whose steps lie as grid says",
+        ),
+        (
+            {"sampler": "unipc", "flow_path": "vp"},
+            "flow_path: got 'vp', expected nothing with sampler unipc; ode-* and sde-euler go along one",
+        ),
+        ({"grid": "edm"}, "grid: got 'edm', expected uniform with sampler ancestral; ode-* and sde-euler have it"),
     ],
 )
 def test_settings_without_effect_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -26,6 +26,8 @@ from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffus
 from triptych.diffusion.guidance import extrapolated, in_terms_of, up_to
 from triptych.diffusion.guided import Guide, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
+from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, process_steps
+from triptych.diffusion.paths import PATHS, PathName
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
@@ -40,12 +42,18 @@ Conditions = tuple[Tensor | None, ...]
 class SamplingConfig(Config):
     """How images are drawn from the model."""
 
+    unwritten: ClassVar = frozenset(("flow_path", "grid"))
+
     sampler: SamplerName = "ancestral"
-    "Ancestral (Ho et al. 2020) or DDIM (Song et al. 2021); for 10 to 30 steps the solvers unipc, dpm++2m (-sde: with noise) and heun."
+    "Ancestral, or DDIM; for 10 to 30 steps unipc, dpm++2m (-sde: with noise) or heun; along a path: ode-euler, -heun, -rk4, sde-euler."
     steps: int | str | None = None
     'Steps: a number, numbers by section "a,b,c", or "ddimN"; None: as many as in training. Solvers: a number; None: 20.'
     spacing: Spacing | None = None
     "Where the steps of a solver lie: evenly in timesteps, in log-snr, or as in edm (rho = 7); None: what suits it."
+    flow_path: PathName | None = None
+    "Of ode-* and sde-euler: the path of flow matching that they go along; None: linear."
+    grid: Grid = "uniform"
+    "Of ode-* and sde-euler: steps of equal length, or at noise levels as in edm."
     eta: float = 0.0
     "Noise of DDIM, from 0 (none) to 1 (about that of ancestral sampling)."
     clip: bool = True
@@ -62,23 +70,31 @@ class SamplingConfig(Config):
     def validate(self) -> None:
         self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
         self.require(self.eta == 0 or self.sampler == "ddim", "eta", f"0 with sampler {self.sampler}; ddim alone has it")
-        solver = self.sampler in SOLVERS
-        self.require(solver or self.spacing is None, "spacing", f"nothing with sampler {self.sampler}, which goes by steps alone")
+        along, solver = self.sampler in PATH_SOLVERS, self.sampler in SOLVERS
+        why = "whose steps lie as grid says" if along else "which goes by steps alone"
+        self.require(solver or self.spacing is None, "spacing", f"nothing with sampler {self.sampler}, {why}")
+        self.require(along or self.flow_path is None, "flow_path", f"nothing with sampler {self.sampler}; ode-* and sde-euler go along one")
+        self.require(along or self.grid == "uniform", "grid", f"uniform with sampler {self.sampler}; ode-* and sde-euler have it")
         self.require(self.threshold > 0, "threshold", "a positive number")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")
 
+    @property
+    def between_timesteps(self) -> bool:
+        """Whether the steps of the sampler may lie between timesteps."""
+        return self.sampler in SOLVERS or self.sampler in PATH_SOLVERS
+
     def check(self, diffusion: GaussianConfig) -> None:
         """Raises ConfigError where the sampler or the steps do not fit the diffusion."""
         self.num_steps(diffusion)
         # Between two timesteps there is no step before.
-        fits = self.sampler not in SOLVERS or diffusion.mean != "previous_x"
+        fits = not self.between_timesteps or diffusion.mean != "previous_x"
         self.require(fits, "sampler", "ancestral or ddim with a model that predicts previous_x")
 
     def num_steps(self, diffusion: GaussianConfig) -> int:
         """How many steps the sampler takes. Raises ConfigError where they do not fit the diffusion."""
-        if self.sampler in SOLVERS:
+        if self.between_timesteps:
             return num_points(self.steps, total=diffusion.steps)
         return len(respaced_timesteps(self.steps, total=diffusion.steps))
 
@@ -217,7 +233,7 @@ class DiffusionModel(Model):
         settings = settings_like(self.config.sampling, settings)
         settings.check(self.config.diffusion)
         process = self.diffusion
-        if settings.sampler not in SOLVERS:
+        if not settings.between_timesteps:
             process = process.respaced(respaced_timesteps(settings.steps, total=process.steps))
         denoise, score = self.denoiser(conditions), None if guide is None else guide.score
         weak = self._weaker(conditions, guide, settings)
@@ -259,15 +275,20 @@ class DiffusionModel(Model):
         if settings.sampler == "ancestral":
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return
-        if settings.sampler in SOLVERS and score is not None:
+        if settings.between_timesteps and score is not None:
             # Above it no class can be seen, and what a network says of it all the same would move x_0 by sigma times as much.
             score = up_to(score, LARGEST_SIGMA)
         predict = x0_predictor(process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
         if settings.sampler == "ddim":
             yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
             return
+        steps = num_points(settings.steps, total=process.steps)
+        if settings.sampler in PATH_SOLVERS:
+            path = PATHS[settings.flow_path or "linear"]
+            yield from process_steps(process, predict, x, path=path, steps=steps, solver=settings.sampler, grid=settings.grid, noise=noise)
+            return
         solver = SOLVERS[settings.sampler]
-        points = points_of(process, steps=num_points(settings.steps, total=process.steps), spacing=settings.spacing or solver.spacing)
+        points = points_of(process, steps=steps, spacing=settings.spacing or solver.spacing)
         yield from solver.steps(predict, x, points=points, noise=noise)
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:

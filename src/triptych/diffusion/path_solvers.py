@@ -21,10 +21,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients
+from triptych.diffusion.gaussian import Coefficients, NoiseProcess
 from triptych.diffusion.paths import Path
 from triptych.diffusion.samplers import Predictor, Step
-from triptych.diffusion.solvers import RHO, noise_levels
+from triptych.diffusion.solvers import LARGEST_SIGMA, RHO, noise_levels
 
 Velocity = Callable[[Tensor, float], Tensor]
 """v at x_t (b, c, h, w) and t."""
@@ -157,3 +157,29 @@ def flow_steps(
     if times[-1] < 1:
         x0 = predict(x / path.at_number(times[-1]).norm, at(times[-1]))
         yield Step(x0, x0)
+
+
+def process_steps(
+    process: NoiseProcess,
+    predict: Predictor,
+    x: Tensor,
+    *,
+    path: Path,
+    steps: int,
+    solver: PathSolverName,
+    grid: Grid,
+    noise: Callable[[int], Tensor],
+) -> Iterator[Step]:
+    """The way of a process of timesteps along a path, from the noise x (b, c, h, w) at its last timestep to its first.
+
+    "edm": as in `points_of`, from sigma = 80, but for the first step, which begins at the last timestep. The last of the `steps` steps
+    gives the x_0 predicted at the first timestep.
+    """
+    levels = process.levels
+    ends, sigmas = path.between(levels.high, levels.low), (min(levels.high, LARGEST_SIGMA), levels.low)
+    times = [ends[0], *times_of(path, steps=steps, solver=solver, grid=grid, ends=ends, sigmas=sigmas)[1:]]
+
+    def at(t: float) -> Coefficients:
+        return levels.at(path.coefficients(t).sigma)
+
+    return flow_steps(predict, x * path.at_number(times[0]).norm, path=path, times=times, at=at, solver=solver, noise=noise)

@@ -14,8 +14,10 @@ from torch import Tensor
 
 from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
 
-SamplerName = Literal["ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun", "euler"]
-"""The first two are below, the others in solvers.py."""
+SamplerName = Literal[
+    "ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun", "euler", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"
+]
+"""The first two are below, the last four in path_solvers.py, the others in solvers.py."""
 Predictor = Callable[[Tensor, Coefficients], Tensor]
 """The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
 Score = Callable[[Tensor, Coefficients], Tensor | None]
