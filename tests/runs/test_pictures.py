@@ -18,7 +18,7 @@ from tests.data.databases import write_database
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_tar, write_zip
 from tests.data.records import example, of_bytes, of_ints, record, write_shards
 from triptych.core.errors import DataError
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.runs.given.pictures import Pictures, SplitPictures, open_pictures
 
 IMAGES = np.stack([picture(8, 6, seed=k) for k in range(5)])
@@ -186,13 +186,14 @@ def test_grey_images_among_coloured_ones_become_coloured(tmp_path: Path) -> None
     assert open_pictures(tmp_path, channels=1).images([1]).shape == (1, 6, 8, 1)
 
 
-def test_of_transparent_images_the_colours_beneath_count(tmp_path: Path) -> None:
-    """As in training."""
+def test_transparent_images_are_seen_as_in_training(tmp_path: Path) -> None:
     pixels = picture(8, 6)
     seen = np.concatenate([pixels, np.zeros((6, 8, 1), np.uint8)], axis=-1)
     for name in "ab":
         Image.fromarray(seen).save(tmp_path / f"{name}.png")
-    np.testing.assert_array_equal(open_pictures(tmp_path).images([0]), pixels[None])
+    assert (open_pictures(tmp_path).images([0]) == 255).all()
+    as_they_lie = DataConfig(image_size=6).updated(AS_STORED)
+    np.testing.assert_array_equal(open_pictures(tmp_path, like=as_they_lie).images([0]), pixels[None, :, 1:7])
 
 
 def test_files_that_look_like_maps_are_noted(tmp_path: Path) -> None:

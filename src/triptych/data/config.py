@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from triptych.core.config import Config, config
 
@@ -13,6 +15,9 @@ Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "
 Augment = Literal["none", "shift", "affine"]
 ClassesFrom = Literal["auto", "folder", "prefix", "json", "none"]
 """Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: that, or sub-folders that hold all."""
+AS_STORED: Mapping[str, Any] = {"background": None, "profiles": "ignore"}
+"""Settings by which colours are read as they lie: so do guided-diffusion, Glow and imaginaire, and so did versions without them."""
+_COLOURS = {"black": (0, 0, 0), "grey": (128, 128, 128), "white": (255, 255, 255)}
 
 
 @config
@@ -53,6 +58,10 @@ class DataConfig(Config):
     "Accept images whose short side is below image_size and enlarge them (the built-in digits always are); else they are an error."
     decode: Literal["exact", "reduced"] = "exact"
     "reduced: JPEGs are decoded at 1/2, 1/4 or 1/8 scale where that suffices: faster, pixels within 2/255 on average."
+    background: str | None = "white"
+    "What shows through transparent images: white, black, grey, a colour (#ff8000) or a grey level (0 to 255). None: colours beneath show."
+    profiles: Literal["convert", "ignore"] = "convert"
+    "convert: images with a colour profile (ICC) become sRGB by it; ignore: their levels are taken as they are."
     latent_std: float = 0.5
     "Of latents: the deviation that their samples get; 0.5 is about that of images in [-1, 1]."
     validation_fraction: float = 0.05
@@ -68,6 +77,8 @@ class DataConfig(Config):
         self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")
         self.require(0 <= self.jitter < 1, "jitter", "0 or more and below 1")
         self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
+        colours = f"{', '.join(_COLOURS)}, a colour as #ff8000, a grey level from 0 to 255, or nothing"
+        self.require(self.background is None or _is_colour(self.background), "background", colours)
         self.require(0 < self.latent_std < float("inf"), "latent_std", "a positive number")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
@@ -87,3 +98,23 @@ class DataConfig(Config):
         from triptych.data.source import open_images
 
         return open_images(self)
+
+
+def read_before(values: Any) -> Any:
+    """The settings of images that a file holds, with those that earlier versions did not write, as they read images."""
+    return {**AS_STORED, **values} if isinstance(values, Mapping) else values
+
+
+def rgb_of(colour: str) -> tuple[int, int, int]:
+    """The levels of a background."""
+    if colour in _COLOURS:
+        return _COLOURS[colour]
+    if colour.startswith("#"):
+        return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    return int(colour), int(colour), int(colour)
+
+
+def _is_colour(text: str) -> bool:
+    if re.fullmatch(r"[0-9]{1,3}", text):
+        return int(text) <= 255
+    return text in _COLOURS or re.fullmatch(r"#[0-9a-fA-F]{6}", text) is not None

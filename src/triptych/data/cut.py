@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from PIL import Image
 
+from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import DataConfig
 from triptych.data.decode import header_size, image_square
 from triptych.data.transforms import Fit, Size, apply, apply_nearest, fit, padded, with_channels
@@ -41,12 +42,15 @@ class Cut:
     "Whether JPEGs are decoded at reduced scale."
     kept: tuple[int, int] | None = None
     "Height and width of the middle that is kept of it; None: all of it."
+    colours: Colours = PLAIN
+    "How the colours of encoded images are read."
 
     @classmethod
     def of(cls, settings: DataConfig, *, width: int | None = None) -> Cut:
         """That of a run's images."""
         reduced = settings.decode == "reduced"
-        return cls(settings.image_size, width, settings.resize, settings.scale, settings.pad, settings.enlarge, reduced)
+        colours = Colours.of(settings)
+        return cls(settings.image_size, width, settings.resize, settings.scale, settings.pad, settings.enlarge, reduced, colours=colours)
 
     @property
     def height_and_width(self) -> tuple[int, int]:
@@ -88,7 +92,7 @@ class Cut:
 
     def _resized(self, value: Value, channels: int, fit_of: Callable[[Size], Fit]) -> np.ndarray:
         if isinstance(value, bytes):
-            return image_square(value, fit_of, channels=channels, reduced=self.reduced, pad=self.pad)
+            return image_square(value, fit_of, channels=channels, reduced=self.reduced, pad=self.pad, colours=self.colours)
         steps, value = fit_of(size_of(value)), padded(value, self.pad)
         square = apply(Image.fromarray(value if value.shape[-1] == 3 else value[..., 0]), steps)
         return with_channels(square.reshape(1, steps.height, steps.width, -1), channels)[0]

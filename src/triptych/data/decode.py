@@ -1,8 +1,8 @@
 """From the bytes of an image file to pixels, by Pillow, or by simplejpeg where that is installed and reduced scale is asked for.
 
-Every mode of an image becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency is
-dropped (the colours beneath it show, as in guided-diffusion). Animations give their first frame. Turned photographs (EXIF
-orientation) are turned upright. Of maps, whose pixels are numbers, those numbers are read as they are.
+Every mode of an image becomes RGB or grey: palettes are looked up, 16-bit grey is scaled by 1/257, CMYK is converted, and transparency
+and colour profiles are read as `Colours` says. Animations give their first frame. Turned photographs (EXIF orientation) are turned
+upright. Of maps, whose pixels are numbers, those numbers are read as they are.
 
 Files may be hostile: `open_image` is the only way in. It knows the formats that Pillow decodes by itself, and no others, since for some
 Pillow would start another program (for EPS, Ghostscript).
@@ -18,18 +18,19 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps
 
 from triptych.core.errors import one_line
+from triptych.data.colours import PLAIN, Colours, converted, depend, is_converted
 from triptych.data.transforms import Fit, Size, apply, padded
 
 _LARGEST_REDUCTION = 3  # a JPEG's 8x8 blocks decode at 1/2, 1/4 and 1/8
 _ORIENTATION = 0x0112  # EXIF tag
 _STDERR = 2
 _TRANSPOSED = range(5, 9)  # orientations that swap width and height
-_SIXTEEN_BITS = 2**16
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
 """Pillow's names of the formats that are read."""
 _PLUGINS = ("Avif", "Bmp", "Gif", "Jpeg", "Jpeg2K", "Mpo", "Png", "Ppm", "Tiff", "WebP")
@@ -38,7 +39,9 @@ MOST_PIXELS = 178_956_970
 _SPREAD = {"L;2": 85, "L;4": 17}  # what Pillow multiplies the levels of grey files with less than 8 bits by
 
 
-def image_square(data: bytes, fit_of: Callable[[Size], Fit], *, channels: int, reduced: bool, pad: int) -> np.ndarray:
+def image_square(
+    data: bytes, fit_of: Callable[[Size], Fit], *, channels: int, reduced: bool, pad: int, colours: Colours = PLAIN
+) -> np.ndarray:
     """The square, or rectangle, of pixels that is cut from an encoded image, padded before: uint8 (h, w, channels).
 
     `fit_of`: from width and height, upright, to how it is cut; `reduced`: whether JPEGs are decoded at reduced scale. Raises what
@@ -49,7 +52,7 @@ def image_square(data: bytes, fit_of: Callable[[Size], Fit], *, channels: int, r
         original = _upright(image.size, orientation)
         steps = fit_of(original)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
-        pixels = _decoded(data, image, halvings, channels)
+        pixels = _decoded(data, image, halvings, channels, colours)
         if orientation != 1:
             pixels.getexif()[_ORIENTATION] = orientation
             pixels = ImageOps.exif_transpose(pixels)
@@ -123,19 +126,38 @@ def _numbers(image: Image.Image) -> np.ndarray:
 
 def header_size(data: bytes) -> Size:
     """Upright width and height, from the header alone."""
-    return header(data)[0]
+    return header(data).size
 
 
 def header_channels(data: bytes) -> int:
     """1 for a grey image, 3 for one in colour, from the header alone."""
-    return header(data)[1]
+    return header(data).channels
 
 
-def header(data: bytes) -> tuple[Size, int]:
-    """Upright width and height, and the channels (1: grey, 3: colour), from the header alone."""
+class Header(NamedTuple):
+    """What the header of an image says."""
+
+    size: Size
+    "Upright width and height."
+    channels: int
+    "1: grey, 3: colour."
+
+
+def header(data: bytes) -> Header:
+    """What the header of an image says."""
     with open_image(data) as image:
-        grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
-        return _upright(image.size, _orientation(image)), 1 if grey else 3
+        return _header(image)
+
+
+def header_and_colours(data: bytes) -> tuple[Header, bool]:
+    """What the header of an image says, and whether its pixels depend on `Colours`."""
+    with open_image(data) as image:
+        return _header(image), depend(image)
+
+
+def _header(image: Image.Image) -> Header:
+    grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+    return Header(_upright(image.size, _orientation(image)), 1 if grey else 3)
 
 
 def reason(error: Exception) -> str:
@@ -172,30 +194,18 @@ def _halvings(image: Image.Image, steps: Fit, orientation: int) -> int:
     return halvings + 1 if more_follow and orientation == 1 else halvings
 
 
-def _decoded(data: bytes, image: Image.Image, halvings: int, channels: int) -> Image.Image:
+def _decoded(data: bytes, image: Image.Image, halvings: int, channels: int, colours: Colours) -> Image.Image:
     """The image as grey or RGB, at 1 / 2^halvings of its size."""
+    mode = "L" if channels == 1 else "RGB"
     if halvings:
         size = (-(-image.width // 2**halvings), -(-image.height // 2**halvings))
-        if channels == 3 and (pixels := _by_simplejpeg(data, size)) is not None:
-            return pixels
+        if channels == 3 and not is_converted(image, colours) and (pixels := _by_simplejpeg(data, size)) is not None:
+            return converted(pixels, mode, colours, opened=image)
         image.draft(None, (image.width // 2**halvings, image.height // 2**halvings))
         if image.size != size:
             raise ValueError(f"decoded at {image.size[0]}x{image.size[1]} instead of {size[0]}x{size[1]}: set data.decode to exact")
     image.load()
-    return _converted(image, "L" if channels == 1 else "RGB")
-
-
-def _converted(image: Image.Image, mode: str) -> Image.Image:
-    if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() >= _SIXTEEN_BITS:
-            raise ValueError("pixels of 32 bits; 8 or 16 can be used")
-        image = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
-    elif image.mode == "F":
-        raise ValueError("floating-point pixels; whole numbers of 8 or 16 bits can be used")
-    elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return image.convert(mode)
+    return converted(image, mode, colours)
 
 
 def _by_simplejpeg(data: bytes, size: Size) -> Image.Image | None:

@@ -21,14 +21,14 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import DamagedArchive, open_npz
 from triptych.core.reading import parsed_json
 from triptych.core.rng import Rng
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig, read_before
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.transforms import draw
 
 STAMP, MEAN, STD, LABELS, HELD_OUT = "latents", "mean", "std", "labels", "held_out"
 MIRRORED = "mirrored_"
 """What the names of the arrays of mirrored images begin with."""
-_OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", "decode", "anchor_size")
+_OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", "decode", "anchor_size", *AS_STORED)
 """Settings that say how images are prepared, which was settled when they were encoded."""
 
 
@@ -99,7 +99,7 @@ def _read(path: Path, *, stamp_alone: bool) -> LatentFile:
         with open_npz(path) as file:
             if STAMP not in file.names or HELD_OUT not in file.names or MEAN not in file.names:
                 raise DataError(f"{path}: holds {', '.join(file.names) or 'nothing'}, expected latents as triptych data encode writes them")
-            stamp = LatentStamp.from_dict(parsed_json(str(file.array(STAMP))))
+            stamp = LatentStamp.from_dict(_read_before(parsed_json(str(file.array(STAMP)))))
             if stamp_alone:
                 return LatentFile(stamp, {}, None, np.zeros(0, dtype=bool))
             names = [name for prefix in ("", MIRRORED) for name in (prefix + MEAN, prefix + STD) if name in file.names]
@@ -121,6 +121,11 @@ def _read(path: Path, *, stamp_alone: bool) -> LatentFile:
     if not whole or not labelled:
         raise DataError(f"{path}: its arrays do not belong together; encode the images again")
     return LatentFile(stamp, arrays, labels, held_out)
+
+
+def _read_before(stamp: Any) -> Any:
+    """A stamp with the settings of images that earlier versions did not write."""
+    return stamp | {"data": read_before(stamp["data"])} if isinstance(stamp, dict) and "data" in stamp else stamp
 
 
 class LatentImages(ImageSet):
@@ -196,7 +201,7 @@ def _check_settings(config: DataConfig, file: LatentFile, path: Path) -> None:
     if config.channels not in (None, spec.channels):
         raise ConfigError("data.channels", f"got {config.channels}, but the images of {path.name} have {spec.channels}; leave it out")
     for name in _OF_IMAGES:
-        if getattr(config, name) != getattr(plain, name):
+        if getattr(config, name) not in (getattr(plain, name), AS_STORED.get(name, getattr(plain, name))):
             reason = f"got {getattr(config, name)!r}, but the images of {path.name} were prepared when they were encoded"
             raise ConfigError(f"data.{name}", f"{reason}; set it to {getattr(plain, name)!r}")
     if config.labels in ("prefix", "json") or (config.labels == "folder" and file.labels is None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.gaussian import NoiseConfig
 from triptych.diffusion.schedules import ScheduleName
@@ -88,7 +88,7 @@ def _imagenet(size: int, *, depth: int = 2, schedule: ScheduleName = "linear", m
             ),
             noise=NoiseConfig(schedule=schedule),
         ),
-        data=DataConfig(image_size=size, labels="folder", crop="random"),
+        data=DataConfig(image_size=size, labels="folder", crop="random").updated(AS_STORED),
         train=TrainConfig(
             total_images=300_000 * 256,
             batch_size=256,

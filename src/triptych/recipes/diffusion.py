@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.blocks import AttentionOrder
 from triptych.diffusion.gaussian import GaussianConfig
@@ -244,7 +244,7 @@ def _published(
             class_conditional=labelled,
             sampling=SamplingConfig(steps=250),
         ),
-        data=DataConfig(image_size=image_size, labels="folder" if labelled else "none"),
+        data=DataConfig(image_size=image_size, labels="folder" if labelled else "none").updated(AS_STORED),
         train=TrainConfig(
             total_images=steps * batch_size,
             batch_size=batch_size,

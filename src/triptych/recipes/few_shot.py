@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from triptych.data.config import AS_STORED
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
@@ -66,7 +67,7 @@ def funit_animal_faces() -> RunConfig:
     """
     return RunConfig(
         model=FUNITConfig(initial=InitConfig(kind="none")),
-        data=FewShotDataConfig(image_size=256, crop="random", resize=270, scale=0.1),
+        data=FewShotDataConfig(image_size=256, crop="random", resize=270, scale=0.1).updated(AS_STORED),
         train=TrainConfig(
             total_images=150_000 * _STEP,
             batch_size=_STEP,

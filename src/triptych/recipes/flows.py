@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.flows.glow import GlowConfig, GlowSamplingConfig
 from triptych.recipes.config import RunConfig
@@ -177,7 +177,7 @@ def _at_size(image_size: int, *, levels: int, batch_size: int, depth: int = 48, 
     return replace(
         recipe,
         model=GlowConfig(levels=levels, depth=depth, init_images=256 // area, memory="inversion", **settings),
-        data=DataConfig(image_size=image_size, labels="none", flip=False),
+        data=DataConfig(image_size=image_size, labels="none", flip=False).updated(AS_STORED),
         train=replace(recipe.train, batch_size=batch_size, validate_images=50_000),
         optim=replace(recipe.optim, warmup_images=recipe.optim.warmup_images // area),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from triptych.data.config import AS_STORED
 from triptych.data.pairs import PairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
@@ -90,7 +91,7 @@ def spade_coco256() -> RunConfig:
         model=SPADEConfig(discriminator_rate=4.0),
         data=PairedDataConfig(
             maps=("labels",), num_classes=(183,), dont_care=True, instances="instances", image_size=256, crop="random", scale=0.2
-        ),
+        ).updated(AS_STORED),
         train=TrainConfig(
             total_images=total,
             batch_size=4 * _PROCESSES,
@@ -119,7 +120,7 @@ def spade_lhq512() -> RunConfig:
     return replace(
         recipe,
         model=SPADEConfig(generator=SPADEGeneratorConfig(resolution=512, output_multiplier=0.5), discriminator_rate=4.0),
-        data=PairedDataConfig(maps=("labels",), num_classes=(183,), dont_care=True, image_size=512, crop="random", scale=0.2),
+        data=replace(recipe.data, instances=None, image_size=512),
     )
 
 
@@ -133,7 +134,7 @@ def pix2pixhd_cityscapes() -> RunConfig:
         model=Pix2PixHDConfig(),
         data=PairedDataConfig(
             maps=("labels",), num_classes=(35,), instances="instances", image_size=512, width=1024, crop="random", scale=0.2
-        ),
+        ).updated(AS_STORED),
         train=TrainConfig(
             total_images=200 * _CITYSCAPES,
             batch_size=2 * _PROCESSES,

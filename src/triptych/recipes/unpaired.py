@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from triptych.data.config import AS_STORED
 from triptych.data.domains import UnpairedDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig
@@ -86,7 +87,7 @@ def unit_winter2summer() -> RunConfig:
             adversarial=AdversarialConfig(kind="least_square"),
             initial=InitConfig(kind="normal", gain=0.02),
         ),
-        data=UnpairedDataConfig(image_size=512, channels=3, crop="random", resize=512, scale=0.2),
+        data=UnpairedDataConfig(image_size=512, channels=3, crop="random", resize=512, scale=0.2).updated(AS_STORED),
         train=TrainConfig(
             total_images=500_000,
             batch_size=1,
@@ -162,7 +163,7 @@ def _munit(model: MUNITConfig, *, image_size: int, batch_size: int, sample_count
     every = 5_000 * batch_size
     return RunConfig(
         model=model,
-        data=UnpairedDataConfig(image_size=image_size, channels=3),
+        data=UnpairedDataConfig(image_size=image_size, channels=3).updated(AS_STORED),
         train=TrainConfig(
             total_images=200_000 * batch_size,
             batch_size=batch_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
@@ -56,7 +56,7 @@ def adm_upsample_64_256() -> RunConfig:
             class_conditional=True,
             sampling=SamplingConfig(steps=250),
         ),
-        data=DataConfig(image_size=256, labels="folder"),
+        data=DataConfig(image_size=256, labels="folder").updated(AS_STORED),
         train=TrainConfig(
             total_images=500_000 * 256,
             batch_size=256,

@@ -12,6 +12,7 @@ import torch
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.checkpoint import sweep
 from triptych.engine.precision import native_precision
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
@@ -57,6 +58,9 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
     earlier, fresh = stored.config, untrained_import(directory)
     config, reasons = with_precision(config, device, kept=None if fresh else earlier.train.precision)
+    if not fresh:
+        config, kept = _with_colours(config, earlier)
+        reasons += kept
     if fresh:  # only the model of such a run is fixed
         earlier = dataclasses.replace(earlier, data=config.data, train=config.train, optim=config.optim, log=config.log)
     try:
@@ -83,6 +87,16 @@ def with_precision(config: RunConfig, device: torch.device, *, kept: str | None 
     why = suits if kept in (None, "auto") else "as in this run"
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, precision=chosen))
     return config, [f"train.precision auto: {chosen} ({why})"]
+
+
+def _with_colours(config: RunConfig, earlier: RunConfig) -> tuple[RunConfig, list[str]]:
+    """The configuration with the colours of a run whose images are read as they lie, where nothing but the default is asked for."""
+    plain = DataConfig()
+    asked = {name: getattr(config.data, name) for name in AS_STORED}
+    if asked != {name: getattr(plain, name) for name in AS_STORED} or any(getattr(earlier.data, name) != AS_STORED[name] for name in asked):
+        return config, []
+    config = dataclasses.replace(config, data=config.data.updated(AS_STORED))
+    return config, ["data.background None, data.profiles ignore: transparency and colour profiles are passed over, as in this run before"]
 
 
 def prepare_directory(directory: RunDirectory, document: RunDocument, start: Start, stack: ExitStack) -> None:

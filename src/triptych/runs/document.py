@@ -11,6 +11,7 @@ from triptych import __version__
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.data.config import read_before
 from triptych.recipes.config import RunConfig
 
 EARLIER_KINDS = {
@@ -55,6 +56,8 @@ class RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
         settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec")}
         try:
+            if "data" in settings:
+                settings["data"] = read_before(settings["data"])
             config = RunConfig.from_dict(_with_kinds_of_now(settings))
             recipe = document.get("recipe")
             if not isinstance(recipe, str | None):

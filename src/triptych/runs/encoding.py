@@ -19,6 +19,7 @@ from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import ComparesFeatures, Decoder, Encoder, LatentSampler, Model, Sampler, Styled, Translator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.data.colours import Colours
 from triptych.data.config import ClassesFrom
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
@@ -45,16 +46,17 @@ def coder(run: StoredRun, *, settings: Config | None = None, progress: Watch = u
     `progress` is told how many of this process's images are done, and how many there are, in each of the two ways anew. Raises
     ConfigError where the model has no latents of which it makes images, CheckpointError as `load` does.
     """
-    return Coder(run.open(Loading(**loading)), settings, directory=run.paths, progress=progress)
+    colours = Colours.of(run.config.data)
+    return Coder(run.open(Loading(**loading)), settings, colours=colours, directory=run.paths, progress=progress)
 
 
 class Coder:
     """A model with all that it takes to go between images and latents. In every process of a run; the first one writes."""
 
-    def __init__(self, opened: Opened, settings: Config | None, *, directory: RunDirectory, progress: Watch) -> None:
-        """`directory`: of the run that was opened."""
+    def __init__(self, opened: Opened, settings: Config | None, *, colours: Colours, directory: RunDirectory, progress: Watch) -> None:
+        """`colours`: how those of images in files are read; `directory`: of the run that was opened."""
         self.model, self.spec, self.settings = opened.model, opened.spec, settings or require_decoder(opened.model).encoding
-        self._opened, self._progress, self._networks_loaded = opened, progress, False
+        self._opened, self._colours, self._progress, self._networks_loaded = opened, colours, progress, False
         self._space = None if self.spec.latents is None else LatentSpace(self.spec.latents, opened.world, directory)
 
     def encode(
@@ -186,7 +188,8 @@ class Coder:
         """The images, of the model's size; `classes`: see `open_collection`. Raises DataError for what cannot be used."""
         if isinstance(images, Collection):
             return images
-        return open_squares(images, side=self.spec.pictured.image_size, channels=self.spec.pictured.channels, classes=classes)
+        pictured = self.spec.pictured
+        return open_squares(images, side=pictured.image_size, channels=pictured.channels, colours=self._colours, classes=classes)
 
     def _images(
         self,

@@ -99,6 +99,8 @@ def _prepared(config: DataConfig, source: Path, *, image_size: int | None, flip:
         labels=labels,
         flip=config.flip if flip is None else flip,
         enlarge=config.enlarge,
+        background=config.background,
+        profiles=config.profiles,
         validation_fraction=config.validation_fraction or plain.validation_fraction,
         workers=0,
     )

@@ -19,6 +19,7 @@ from triptych.core.images import nearest_uint8
 from triptych.core.model import Report, Upsampler
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.data.colours import Colours
 from triptych.data.images import Data
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
@@ -73,7 +74,7 @@ def inputs(run: StoredRun, images: str | Path | np.ndarray) -> SmallImages:
         return SmallImages(base)
     if not isinstance(images, np.ndarray) and not user_path(images).exists():
         raise DataError(f"{images}: does not exist; expected a run, or a folder, .zip, .tar, .npz or .npy of images")
-    return SmallImages(open_squares(images, side=side, channels=run.spec.channels))
+    return SmallImages(open_squares(images, side=side, channels=run.spec.channels, colours=Colours.of(run.config.data)))
 
 
 def _check_base(name: str, base: StoredRun, run: StoredRun, *, side: int) -> None:

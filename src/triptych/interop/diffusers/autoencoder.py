@@ -18,7 +18,7 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model, seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.interop.diffusers.folder import VERSION, write_folder
@@ -122,7 +122,7 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
     if spec.channels not in (1, 3):
         raise CheckpointError(f"in_channels is {spec.channels}, expected 1 (grey) or 3 (RGB)")
     data = DataConfig(image_size=spec.image_size, channels=1 if spec.channels == 1 else 3, crop="random", labels="none")
-    return replace(recipe, model=model, data=data), spec
+    return replace(recipe, model=model, data=data.updated(AS_STORED)), spec
 
 
 def to_state(weights: Mapping[str, Tensor], config: RunConfig, spec: DataSpec) -> dict[str, Tensor]:

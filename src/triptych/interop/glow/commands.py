@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from triptych.core.errors import ConfigError
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.interop.flags import named_as_flags
 from triptych.interop.glow.flags import AUGMENTATIONS, FLAGS, OPTIMIZERS, TrainFlags
@@ -83,7 +83,7 @@ def data_config(flags: TrainFlags, note: Note) -> DataConfig:
         resize=max(_WINDOWED_SIDE, flags.image_size) if windows else None,
         flip=False,
         anchor_size=flags["anchor_size"],
-    )
+    ).updated(AS_STORED)
 
 
 def images_folder(flags: TrainFlags) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from triptych.core.errors import ConfigError
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.interop.flags import named_as_flags
 from triptych.interop.guided_diffusion.configs import FLAG_OF, configuration
@@ -41,7 +41,7 @@ def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None])
                 crop="random" if classifier else "center",
                 enlarge=True,
                 validation_fraction=0.05 if classifier and flags["val_data_dir"] else 0.0,
-            ),
+            ).updated(AS_STORED),
             train=_train_config(flags, batch, note),
             optim=OptimConfig(
                 learning_rate=flags["lr"],

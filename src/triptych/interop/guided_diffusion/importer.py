@@ -16,7 +16,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.core.weight_files import read_weights
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.interop.flags import command_line, parse_flags
@@ -98,7 +98,7 @@ def _run_config(described: DescribedNetwork, recipe: str | None) -> RunConfig:
             channels=1 if spec.channels == 1 else 3,
             labels="none" if spec.num_classes is None else "auto",
             crop="random" if classifier else "center",
-        ),
+        ).updated(AS_STORED),
         train=TrainConfig(
             total_images=1_000_000,
             batch_size=64,

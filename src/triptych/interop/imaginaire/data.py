@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.pairs import PairedDataConfig
@@ -62,8 +62,8 @@ class Dataset:
 def assumed_data(channels: int, *, side: int) -> Dataset:
     """Squares, and a class map with a class for each channel of the label maps; 0 channels: the weights have to show how many."""
     inputs = (InputSpec(name="seg_maps", kind="classes", num_classes=channels),) if channels else ()
-    config = PairedDataConfig(image_size=side, maps=("seg_maps",), num_classes=(channels,), enlarge=True) if channels else None
-    return Dataset(config, DataSpec(image_size=side, channels=3, inputs=inputs), assumed=True)
+    pairs = PairedDataConfig(image_size=side, maps=("seg_maps",), num_classes=(channels or 1,), enlarge=True).updated(AS_STORED)
+    return Dataset(pairs if channels else None, DataSpec(image_size=side, channels=3, inputs=inputs), assumed=True)
 
 
 def data_without_section(gen: Settings) -> Dataset:
@@ -95,6 +95,7 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
         config, inputs = FewShotDataConfig(validation_fraction=0.0), _style_inputs(channels, num_classes)
     workers = data.number("num_workers", least=0) or None
     config = replace(_cut(kind, config, train.inside("augmentations")), channels=channels, workers=workers, enlarge=True)
+    config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
     return Dataset(config, spec, _root(train, warn=True), _root(val, warn=False), positive)

@@ -13,7 +13,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.model import ModelConfig
 from triptych.core.weight_files import check_fit
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.interop.nvidia.snapshots import Network
 from triptych.nn.filters import BINOMIAL
 from triptych.recipes.catalogue import load_recipe, recipes
@@ -92,7 +92,7 @@ class Family:
             labels="none" if spec.num_classes is None else "auto",
             flip=recipe.data.flip,
         )
-        return replace(recipe, model=trained, data=data), None
+        return replace(recipe, model=trained, data=data.updated(AS_STORED)), None
 
     def _likeness(self, recipe: RunConfig, model: ModelConfig, spec: DataSpec) -> tuple[float, int, int]:
         """How alike a recipe is: in the size of its images, in settings of its architecture; of equal ones the longest is the published."""

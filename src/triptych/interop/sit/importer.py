@@ -10,7 +10,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.core.weight_files import checked_weights, read_content
-from triptych.data.config import DataConfig
+from triptych.data.config import AS_STORED, DataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.interop.flags import Value, checked_flags, command_line, parse_flags
@@ -40,7 +40,7 @@ def imported(request: ImportRequest) -> ImportedRun:
     request.report(f"licence of the published weights: {LICENCE}")
     run = RunConfig(
         model=config,
-        data=DataConfig(image_size=spec.image_size),
+        data=DataConfig(image_size=spec.image_size).updated(AS_STORED),
         train=TrainConfig(total_images=1_800_000_000, batch_size=256, ema_rates=(_RATE,), ema_warmup=False),
         optim=OptimConfig(learning_rate=1e-4),
     )

@@ -16,6 +16,7 @@ import numpy as np
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import is_inside, user_path
+from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
 from triptych.data.dataset_json import file_classes
@@ -131,10 +132,12 @@ def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, clas
         raise (error.renamed("classes") if error.setting == LABELS else error) from error
 
 
-def open_squares(source: str | Path | np.ndarray, *, side: int, channels: int, classes: ClassesFrom = "auto") -> Collection:
+def open_squares(
+    source: str | Path | np.ndarray, *, side: int, channels: int, colours: Colours = PLAIN, classes: ClassesFrom = "auto"
+) -> Collection:
     """All images at a path or in an array, in order, as squares: larger ones are cut, but arrays have to have the size."""
     spec = InputSpec(name="the array", kind="image", channels=channels)
-    collection = open_collection(source, spec, squares(side), classes=classes)
+    collection = open_collection(source, spec, squares(side, colours), classes=classes)
     if isinstance(collection.items, ArrayItems) and collection.class_names is None:
         width, height = size_of(collection.items.read(0))
         if (width, height) != (side, side):

@@ -21,10 +21,11 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import DamagedArchive, Rows
 from triptych.core.reading import user_path
 from triptych.data.arrays import Arrays, image_rows
-from triptych.data.config import DataConfig, Source
+from triptych.data.colours import Colours
+from triptych.data.config import AS_STORED, DataConfig, Source
 from triptych.data.cut import Cut, TooSmall, Value
 from triptych.data.dataset_json import file_classes
-from triptych.data.decode import header
+from triptych.data.decode import header_and_colours
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
 from triptych.data.naming import LABELS, pairs_warning, parsed
@@ -98,14 +99,16 @@ def open_pictures(
         raise DataError(f"{place}: holds {len(items)} image{'' if len(items) == 1 else 's'}, but a set has at least {least}")
     larger = "lower --image-size" if like is None else "give larger ones, or another --image-size"
     asked = None if cut is None else dataclasses.asdict(cut)
-    found = _Survey.of(known(place, ["survey", kind, len(items), asked], lambda: dataclasses.asdict(_surveyed(items, cut, larger=larger))))
+    question = ["survey", 2, kind, len(items), asked]
+    found = _Survey.of(known(place, question, lambda: dataclasses.asdict(_surveyed(items, cut, larger=larger))))
     width, height = found.size
     if cut is None and found.other is not None:
         number, (wide, high) = found.other
         reason = f"{items.describe(number)}: {wide}x{high} pixels, but {items.describe(0)} has {width}x{height}"
         raise DataError(reason, advice="make them one size by --image-size")
     as_it_is = found.other is None and (cut is None or _keeps(cut, found.size))
-    cut = Cut(height, width) if cut is None or as_it_is else cut
+    colours = Colours() if like is None else Colours.of(like)
+    cut = Cut(height, width, colours=colours) if cut is None or as_it_is else cut
     spec = InputSpec(name=str(place), kind="image", channels=channels or (3 if found.coloured else 1))
     identity = {
         "path": str(place),
@@ -114,8 +117,10 @@ def open_pictures(
         "sha256": found.sha256,
         "size": list(cut.height_and_width),
         "channels": spec.channels,
-        "preparation": None if as_it_is else dataclasses.asdict(cut),
+        "preparation": None if as_it_is else {name: value for name, value in dataclasses.asdict(cut).items() if name != "colours"},
     }
+    if found.altered and not colours.as_stored:
+        identity["colours"] = dataclasses.asdict(colours)
     return StoredPictures(items, spec, cut, identity, labels, notes)
 
 
@@ -188,6 +193,7 @@ class SplitPictures:
     @functools.cached_property
     def _identified(self) -> dict[str, Any]:
         settings = self._data.to_dict()
+        colours = () if Colours.of(self._data).as_stored else AS_STORED
         return {
             "path": self.name,
             "kind": self._data.kind_name,
@@ -196,7 +202,7 @@ class SplitPictures:
             "sha256": self._sha256(),
             "size": list(self.size),
             "channels": self.channels,
-            "preparation": {name: settings[name] for name in ("pad", "resize", "enlarge", "decode")},
+            "preparation": {name: settings[name] for name in ("pad", "resize", "enlarge", "decode", *colours)},
         }
 
     def _sha256(self) -> str:
@@ -343,21 +349,28 @@ class _Survey:
     "The first image of another size."
     coloured: bool
     sha256: str
+    altered: bool
+    "Whether any has transparency, or a colour profile that is not sRGB."
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> _Survey:
         """From the values by name, as JSON has them."""
         (width, height), other = values["size"], values["other"]
-        return cls((width, height), None if other is None else (other[0], (other[1][0], other[1][1])), values["coloured"], values["sha256"])
+        first = None if other is None else (other[0], (other[1][0], other[1][1]))
+        return cls((width, height), first, values["coloured"], values["sha256"], values["altered"])
 
 
 def _surveyed(items: _Stored, cut: Cut | None, *, larger: str) -> _Survey:
     """Every image is read and hashed; `cut` has to fit all. `larger`: what to do where an image is too small."""
-    hashed, coloured, size, other = hashlib.sha256(), False, (0, 0), None
+    hashed, coloured, altered, size, other = hashlib.sha256(), False, False, (0, 0), None
     for k in range(len(items)):
         with named(items, k):
             value = items.read(k)
-            own, channels = header(value) if isinstance(value, bytes) else ((value.shape[1], value.shape[0]), value.shape[2])
+            if isinstance(value, bytes):
+                (own, channels), differs = header_and_colours(value)
+                altered |= differs
+            else:
+                own, channels = (value.shape[1], value.shape[0]), value.shape[2]
         _add(hashed, value)
         coloured |= channels == 3
         size = own if k == 0 else size
@@ -368,7 +381,7 @@ def _surveyed(items: _Stored, cut: Cut | None, *, larger: str) -> _Survey:
         except TooSmall:
             high, wide = cut.height_and_width if cut is not None else own
             raise DataError(f"{items.describe(k)}: {own[0]}x{own[1]} pixels, too small for {wide}x{high}; {larger}") from None
-    return _Survey(size, other, coloured, hashed.hexdigest())
+    return _Survey(size, other, coloured, hashed.hexdigest(), altered)
 
 
 def _add(hashed: Any, value: Value) -> None:
@@ -383,7 +396,7 @@ def _asked(image_size: int | tuple[int, int] | None, like: DataConfig | None) ->
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
         if min(height, width) < 1:
             raise ConfigError("image_size", f"got {height}x{width}, expected at least 1")
-        return Cut(height, width)
+        return Cut(height, width, colours=Colours() if like is None else Colours.of(like))
     return None if like is None else Cut.of(like, width=getattr(like, "width", None))
 
 

@@ -9,6 +9,7 @@ from typing import Literal
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.model import Translator
+from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut, TooSmall
 from triptych.data.transforms import Size
@@ -45,9 +46,9 @@ class Fixed(Sizing):
         return self._cut
 
 
-def squares(side: int) -> Sizing:
+def squares(side: int, colours: Colours = PLAIN) -> Sizing:
     """The middle of each image as a square, made smaller but not larger."""
-    return Fixed(Cut(side), refusal=f"expected at least {side}x{side}")
+    return Fixed(Cut(side, colours=colours), refusal=f"expected at least {side}x{side}")
 
 
 def as_trained(config: DataConfig, spec: DataSpec) -> Sizing:
@@ -59,9 +60,9 @@ def as_trained(config: DataConfig, spec: DataSpec) -> Sizing:
 class Proportional(Sizing):
     """Each image keeps its proportions. It is resized to a short side, or not at all, and cut so that `stride` divides its sides."""
 
-    def __init__(self, short: int | None, *, stride: int, least: int) -> None:
+    def __init__(self, short: int | None, *, stride: int, least: int, colours: Colours = PLAIN) -> None:
         """`least`: along each side. `short`: None for an image's own size."""
-        self._short, self._stride, self._least = short, stride, least
+        self._short, self._stride, self._least, self._colours = short, stride, least, colours
 
     def cut(self, size: Size, where: str) -> Cut:
         across, down = size
@@ -70,7 +71,7 @@ class Proportional(Sizing):
             expected = f"expected {self._least} to {_MOST_PIXELS} along each side"
             raise DataError(f"{where}: {across}x{down} pixels, which would make {wide}x{high}; {expected}")
         covered = (down, across) if self._short is None else (high, wide)
-        return Cut(*covered, enlarge=True, kept=(high, wide))
+        return Cut(*covered, enlarge=True, kept=(high, wide), colours=self._colours)
 
 
 def translation_sizing(size: OutputSize, *, config: DataConfig, spec: DataSpec, translator: Translator) -> Sizing:
@@ -86,9 +87,10 @@ def translation_sizing(size: OutputSize, *, config: DataConfig, spec: DataSpec, 
             raise ConfigError("size", f"got {given}, expected multiples of {stride} from {least} to {_MOST_PIXELS}")
     if size is None:
         return as_trained(config, spec)
+    colours = Colours.of(config)
     if isinstance(size, tuple):
-        return Fixed(Cut(*size, enlarge=True))
-    return Proportional(None if size == "own" else size, stride=stride, least=least)
+        return Fixed(Cut(*size, enlarge=True, colours=colours))
+    return Proportional(None if size == "own" else size, stride=stride, least=least, colours=colours)
 
 
 PLAIN_SIZE = "a side (512), or height and width (480x640)"
