@@ -75,6 +75,24 @@ class Npz:
         with self._archive.open(self._members[name].filename) as content:
             return np.lib.format.read_array(content, allow_pickle=False)
 
+    def is_stored(self, name: str) -> bool:
+        """Whether an array is not compressed."""
+        return _is_stored(self._members[name])
+
+    def unpack(self, name: str, path: Path) -> None:
+        """Writes an array as an .npy, no more of it than its header says. Raises ValueError where it has less or more, or is damaged."""
+        header = self.header(name)
+        with self._archive.open(self._members[name].filename) as content, path.open("wb") as file:
+            _header(content, name)
+            described = {"descr": np.lib.format.dtype_to_descr(header.dtype), "shape": header.shape, "fortran_order": header.columns_first}
+            np.lib.format.write_array_header_1_0(file, described)
+            left = header.bytes
+            while left and (block := content.read(min(left, _BLOCK))):
+                file.write(block)
+                left -= len(block)
+            if left or content.read(1):
+                raise ValueError(f"{name} of shape {list(header.shape)} is cut short, or followed by something else")
+
     def mapped(self, name: str) -> np.ndarray:
         """An array that is not compressed, mapped; all of it is read once, against its checksum. Raises ValueError for another one."""
         header, member = self.header(name), self._members[name]

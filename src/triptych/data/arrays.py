@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import json
 import math
+import os
+import shutil
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -13,7 +18,9 @@ from typing import IO, TypeVar, cast
 
 import numpy as np
 
+from triptych.core.cache import cache_folder
 from triptych.core.errors import DataError
+from triptych.core.files import remove, sweep, whole
 from triptych.core.npz import DamagedArchive, Header, Npz, Rows, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
 from triptych.data.naming import LABELS
@@ -25,6 +32,8 @@ _CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog"
 _DIGIT_LEVELS = 16
 _TEST = "test/"
 _BLOCK = 2**20  # bytes
+_READ_WHOLE = 2**28  # bytes of an array in an .npz; larger ones are mapped
+_LEFT_FREE = 2**28  # bytes of a disk
 
 T = TypeVar("T")
 
@@ -141,8 +150,12 @@ def _cifar_records(path: Path) -> np.ndarray:
 
 
 def array_file(path: Path) -> Arrays:
-    """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1."""
-    pixels, labels = _images_and_labels(path, Npz.array)
+    """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1.
+
+    Images of an .npz that have more than 256 MiB are mapped too: where they lie, or, if they are compressed, once they are unpacked into
+    the user's cache, where the next process finds them.
+    """
+    pixels, labels = _images_and_labels(path, lambda file, name: _read_or_mapped(file, name, path))
     return Arrays(path.name, _with_channels(pixels), labels, None if labels is None else numerals(labels, str(path)))
 
 
@@ -172,6 +185,40 @@ def _images_and_labels(path: Path, read: Callable[[Npz, str], T]) -> tuple[T | n
         hint = " (images of mixed sizes?)" if "Python objects" in str(error) else ""
         raise DataError(f"{path}: {error}{hint}; save one uint8 array of shape (n, height, width, 1 or 3)") from error
     return pixels, labels
+
+
+def _read_or_mapped(file: Npz, name: str, path: Path) -> np.ndarray:
+    if file.header(name).bytes <= _READ_WHOLE:
+        return file.array(name)
+    return file.mapped(name) if file.is_stored(name) else _unpacked(file, name, path)
+
+
+def _unpacked(file: Npz, name: str, path: Path) -> np.ndarray:
+    """A compressed array, mapped from the cache, into which it is unpacked where nobody did so before. Raises DataError without the room.
+
+    One array is kept for each path: that of an earlier file is removed.
+    """
+    header, folder = file.header(name), cache_folder() / "arrays"
+    place = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]
+    status = path.stat()
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino, name, header.shape]
+    target = folder / f"{place}-{hashlib.sha256(json.dumps(stamp).encode()).hexdigest()[:16]}.npy"
+    with suppress(OSError, DamagedArchive):
+        found = map_npy(target)
+        if (found.shape, found.dtype) == (header.shape, header.dtype):
+            return found
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep(folder)
+    free = shutil.disk_usage(folder).free
+    if free < header.bytes + _LEFT_FREE:
+        reason = f"{path}: unpacked it has {header.bytes / 1e9:.1f} GB, and {folder} has room for {max(0, free - _LEFT_FREE) / 1e9:.1f}"
+        raise DataError(f"{reason}; name a folder with more in TRIPTYCH_CACHE, or save it with np.savez, which does not compress")
+    with whole(target) as temporary:
+        file.unpack(name, temporary)
+    for earlier in folder.glob(f"{place}-*.npy"):
+        if earlier != target:
+            remove(earlier)
+    return map_npy(target)
 
 
 def _with_channels(array: np.ndarray) -> np.ndarray:
