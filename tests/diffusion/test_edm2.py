@@ -19,6 +19,7 @@ from triptych.data.config import DataConfig
 from triptych.diffusion.edm2 import EDM2, EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.diffusion.preconditioned import preconditioned
+from triptych.diffusion.unet import NO_LABEL
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe
@@ -67,6 +68,15 @@ def test_inputs_and_targets_have_variance_1(float64):
         assert t.shape == (count,) and t[0] == pytest.approx(math.log(sigma) / 4)
         # And it is the target that suppresses least of what the network says: c_skip is the best linear guess.
         assert (target * x).mean() == pytest.approx(0, abs=0.02 * max(1.0, sigma))
+
+
+def test_labels_are_dropped_in_training_alone():
+    model, seen = built(replace(SMALL, label_dropout=0.5), channels=1), []
+    model.network.register_forward_pre_hook(lambda module, given: seen.append(given[2]))
+    batch, rng = batch_of(100, channels=1), Rng(0, ("denoise", 0), torch.arange(100))
+    for training in (True, False):
+        model.train(training).loss(model.phases[0], batch, rng)
+    assert 30 < int((seen[0] == NO_LABEL).sum()) < 70 and torch.equal(seen[1], batch.labels)
 
 
 def test_loss_by_hand(float64):

@@ -123,6 +123,11 @@ def test_times_stay_within_the_interval(settings: dict[str, Any], first: float, 
     assert first <= float(t.min()) < first + 1e-3 and last - 1e-3 < float(t.max()) <= last
 
 
+def test_the_noisiest_times_are_those_of_a_noise_level_of_ten_thousand() -> None:
+    t = FlowMatchingConfig(times="edm-skewed", time_mean=30.0).drawn_times(Rng(0, ("denoise", 0), torch.arange(20)))
+    torch.testing.assert_close(t, torch.full((20, 1, 1, 1), 1e-4))
+
+
 @every_path
 @every_form
 def test_every_form_predicts_the_same_image(path: PathName, form: Form) -> None:

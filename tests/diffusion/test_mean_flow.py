@@ -159,6 +159,8 @@ def test_times_of_training() -> None:
     assert float(t.median()) == pytest.approx(1 / (1 + 2.718281828 ** (0.4 - 0.545)), abs=0.01)
     r = (t - span)[span > 0]
     assert float(r.median()) == pytest.approx(1 / (1 + 2.718281828 ** (0.4 + 0.545)), abs=0.01)
+    wide, _ = MeanFlowConfig(time_mean=0.2, time_deviation=2.0).drawn_times(rng(40_000))
+    assert float(wide.median()) == pytest.approx(1 / (1 + 2.718281828 ** -(0.2 + 2 * 0.545)), abs=0.01)
 
 
 def test_half_precision_is_near() -> None:
