@@ -477,7 +477,10 @@ def broken(tmp_path: Path, name: str) -> Path:
         ("empty folder", r"x: no images to train on"),
         ("cut-off image", r"x/b.png: .*; repair or remove the file"),
         ("text as image", r"x/b.png: not an image that can be read .*; repair"),
-        ("small image", r"x/b.png: 15x40 pixels, smaller than data.image_size 16: lower data.image_size, or set data.enlarge to true$"),
+        (
+            "small image",
+            r"x/b.png: 15x40 pixels, smaller than data.image_size 16: lower data.image_size, or set data.enlarge to true, or",
+        ),
         ("text.tar", r"text.tar: cannot be read as a tar archive"),
         ("text.tar.gz", r"text.tar.gz: cannot be read as a tar archive"),
         ("text.zip", r"text.zip: cannot be read as a zip archive"),

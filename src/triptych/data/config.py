@@ -25,8 +25,8 @@ class DataConfig(Config):
     """The images that a run learns."""
 
     kind_name: ClassVar = "images"
-    changeable: ClassVar = frozenset(("source", "path", "decode", "workers"))
-    unwritten: ClassVar = frozenset(("latent_std",))
+    changeable: ClassVar = frozenset(("source", "path", "decode", "workers", "on_error", "most_errors"))
+    unwritten: ClassVar = frozenset(("latent_std", "skip", "on_error", "most_errors"))
 
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
@@ -66,6 +66,12 @@ class DataConfig(Config):
     "Of latents: the deviation that their samples get; 0.5 is about that of images in [-1, 1]."
     validation_fraction: float = 0.05
     "Share held out for validation, chosen by file name; a source with its own test images uses those instead. 0: no validation."
+    skip: str | None = None
+    "File of images that are left out, as triptych data doctor --quarantine writes it; a run keeps a copy. None: none are."
+    on_error: Literal["stop", "skip"] = "stop"
+    "An image that cannot be read ends the run, or the next one of the order takes its place and the log names it once."
+    most_errors: float = 0.01
+    "With on_error skip: the run stops where more than this share of the images, and more than 3, cannot be read."
     workers: int | None = None
     "Loader processes of each training process; 0: none; None: by the source and the number of CPU cores."
 
@@ -81,6 +87,7 @@ class DataConfig(Config):
         self.require(self.background is None or _is_colour(self.background), "background", colours)
         self.require(0 < self.latent_std < float("inf"), "latent_std", "a positive number")
         self.require(0 <= self.validation_fraction < 1, "validation_fraction", "0 or more and below 1")
+        self.require(0 <= self.most_errors <= 1, "most_errors", "0 to 1")
         self.require(self.workers is None or self.workers >= 0, "workers", "0 or more, or nothing")
 
     @property

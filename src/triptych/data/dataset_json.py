@@ -50,7 +50,7 @@ def _matched(files: Files, found: dict[str, tuple[int, int]]) -> Classes:
     bare = np.flatnonzero(pairs[:, 0] < 0)
     if len(bare):
         _refuse(table, f"has no label for {names[int(bare[0])]}{_others(len(bare))}")
-    absent = found.keys() - set(names)
+    absent = found.keys() - set(names) - files.left_out
     if absent:
         _refuse(table, f"has a label for {min(absent)}{_others(len(absent))}, but there is no such image")
     return Classes(pairs[:, 0], numerals(pairs.max(1), table), numbered=True)

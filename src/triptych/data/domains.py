@@ -17,6 +17,8 @@ from triptych.data.config import DataConfig
 from triptych.data.files import listed
 from triptych.data.images import Data, ImageSet, Loaded, seed_beside
 from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.skipping import LeftOut
+from triptych.data.source import open_images
 
 
 @config
@@ -43,14 +45,15 @@ class UnpairedDataConfig(DataConfig):
         return (self.a, self.b)
 
     def open(self) -> Data:
-        a, b = (_domain(self, setting, self.channels) for setting in ("a", "b"))
+        left_out = LeftOut.of(self)
+        a, b = (_domain(self, setting, self.channels, left_out) for setting in ("a", "b"))
         if a.train.channels != b.train.channels:
-            a, b = (_domain(self, setting, 3) for setting in ("a", "b"))
+            a, b = (_domain(self, setting, 3, left_out) for setting in ("a", "b"))
         train = UnpairedImages(a.train, b.train)
         validation = None if a.validation is None or b.validation is None else UnpairedImages(a.validation, b.validation)
         inputs = (InputSpec(name=IMAGES_B, kind="image", channels=train.channels),)
         spec = DataSpec(image_size=self.image_size, channels=train.channels, inputs=inputs)
-        return Data(train, validation, spec, (*a.notes, *b.notes))
+        return Data(train, validation, spec, (*a.notes, *b.notes, *left_out.notes()))
 
 
 class UnpairedImages(ImageSet):
@@ -79,18 +82,20 @@ class UnpairedImages(ImageSet):
             others = items % len(self._b)
         else:
             others = (words(positions, key=key_of(seed, "data", "unpaired"))[:, 0] * len(self._b)) >> 32
-        images = self._a.batch(items % len(self._a), positions, seed=seed).images
-        return Loaded(images, None, {IMAGES_B: self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B)).images})
+        a = self._a.batch(items % len(self._a), positions, seed=seed)
+        b = self._b.batch(others, positions, seed=seed_beside(seed, IMAGES_B))
+        return Loaded(a.images, None, {IMAGES_B: b.images}, {**a.bad, **b.bad})
 
 
-def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None) -> Data:
+def _domain(config: UnpairedDataConfig, setting: str, channels: Literal[1, 3] | None, left_out: LeftOut) -> Data:
     """The images of a domain for training and for validation."""
     root, name = user_path(config.path or ""), user_path(getattr(config, setting))
     common: dict[str, Any] = {field.name: getattr(config, field.name) for field in dataclasses.fields(DataConfig)}
-    plain = dataclasses.replace(DataConfig(**common), labels="none", channels=channels)
+    plain = dataclasses.replace(DataConfig(**common), labels="none", channels=channels, skip=None)
 
     def opened(place: Path, **settings: float) -> Data:
-        return dataclasses.replace(plain, path=str(place), **settings).open()
+        inside = place.relative_to(root) if config.path is not None and place.is_relative_to(root) else name
+        return open_images(dataclasses.replace(plain, path=str(place), **settings), left_out=left_out.inside(inside.as_posix()))
 
     if config.path is None or name.is_absolute() or not (root / TRAINING / name).exists():
         if not (root / name).exists():

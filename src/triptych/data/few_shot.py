@@ -18,6 +18,7 @@ from triptych.data.config import DataConfig
 from triptych.data.files import KINDS
 from triptych.data.images import Data, FileImages, ImageSet, Loaded, seed_beside
 from triptych.data.naming import divided, hashed, parsed
+from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.source import FILES, located, open_files
 
 
@@ -47,7 +48,8 @@ class FewShotDataConfig(DataConfig):
         path, source = located(self)
         if source not in FILES:
             raise DataError(f"{path}: expected a folder, archive or LMDB of image files in folders of classes, not {source}")
-        files = open_files(path, source)[0]
+        files, left_out = open_files(path, source)[0], LeftOut.of(self)
+        files = files.part(left_out.kept(files.key, len(files.names)))
         place = str(files.place)
         if not len(files.names):
             raise DataError(f"{place}: no images to train on ({KINDS} in folders of classes)")
@@ -70,7 +72,7 @@ class FewShotDataConfig(DataConfig):
             _check_classes(of_file[items], f"{place}: for {purpose}", self.style_count)
             opened = FileImages(files, self, channels=self.channels or 3, items=items, labels=labels[items])
             opened.probe()
-            return FewShotImages(opened, style_count=self.style_count)
+            return FewShotImages(without_bad(opened, of_one_class=True), style_count=self.style_count)
 
         train = images(training, "training")
         styles = [InputSpec(name=name, kind="image", channels=train.channels) for name in style_names(self.style_count)]
@@ -81,13 +83,13 @@ class FewShotDataConfig(DataConfig):
             class_names=tuple(names),
             inputs=(*styles, InputSpec(name=STYLE_LABELS, kind="labels", num_classes=len(names))),
         )
-        return Data(train, images(validation, "validation") if len(validation) else None, spec, files.notes)
+        return Data(train, images(validation, "validation") if len(validation) else None, spec, (*files.notes, *left_out.notes()))
 
 
 class FewShotImages(ImageSet):
     """Content images, each with style images of another class: drawn by the position in training, else by the number of the item."""
 
-    def __init__(self, images: FileImages, *, style_count: int) -> None:
+    def __init__(self, images: ImageSet, *, style_count: int) -> None:
         """`images` have labels; each of their classes has `style_count` images or more."""
         assert images.labels is not None
         super().__init__(images.config, channels=images.channels, items=np.arange(len(images)), labels=images.labels)
@@ -109,10 +111,12 @@ class FewShotImages(ImageSet):
         content = self._images.batch(items, positions, seed=seed)
         styles = self._styles(items, items if positions is None else positions, seed=0 if positions is None else seed)
         assert content.labels is not None and self.labels is not None
-        inputs = {STYLE_LABELS: self.labels[styles[:, 0]]}
+        inputs, bad = {STYLE_LABELS: self.labels[styles[:, 0]]}, dict(content.bad)
         for name, chosen in zip(style_names(self._style_count), styles.T, strict=True):
-            inputs[name] = self._images.batch(chosen, positions, seed=seed_beside(seed, name)).images
-        return Loaded(content.images, content.labels, inputs)
+            style = self._images.batch(chosen, positions, seed=seed_beside(seed, name))
+            inputs[name] = style.images
+            bad |= style.bad
+        return Loaded(content.images, content.labels, inputs, bad)
 
     def _styles(self, items: np.ndarray, index: np.ndarray, *, seed: int) -> np.ndarray:
         """The style images of these content images, none twice: int64 (b, style_count)."""

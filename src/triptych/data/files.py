@@ -93,18 +93,20 @@ class Files(ABC):
         "Their paths inside the source: those of the files that were packed, where these are a pack."
         self.tables = tuple(tables)
         "The files of labels, by their names (see `LABELS_FILE`)."
-        self._passed_over = passed_over or Counter()
+        self.left_out = frozenset[str]()
+        "Names of images that are there and not among these."
+        self.passed_over = passed_over or Counter()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the log says of the files: which were passed over."""
-        counted = self._passed_over.most_common()
+        counted = self.passed_over.most_common()
         if not counted:
             return ()
         shown = [f"{count:,} {ending or 'without an ending'}" for ending, count in counted[:_MOST_ENDINGS]]
         rest = sum(count for _, count in counted[_MOST_ENDINGS:])
         shown += [f"{rest:,} others"] if rest else []
-        return (f"{self.place}: passed over {sum(self._passed_over.values()):,} files that are no images: {', '.join(shown)}",)
+        return (f"{self.place}: passed over {sum(self.passed_over.values()):,} files that are no images: {', '.join(shown)}",)
 
     def describe(self, k: int) -> str:
         """The path of a file, for messages."""
@@ -126,10 +128,36 @@ class Files(ABC):
         """What a pack says of itself, where these are the files of one. Raises OSError or DataError."""
         return None
 
+    def part(self, numbers: np.ndarray) -> Files:
+        """Some of the files, as if the others were not there."""
+        return self if len(numbers) == len(self.names) else _Part(self, numbers)
+
     @property
     def _most_of_a_table(self) -> int:
         least, each = _TABLE_BYTES
         return min(MOST_BYTES, least + each * len(self.names))
+
+
+class _Part(Files):
+    """Some of the files of a place."""
+
+    def __init__(self, files: Files, numbers: np.ndarray) -> None:
+        names = [files.names[int(k)] for k in numbers]
+        super().__init__(files.place, names, passed_over=files.passed_over, tables=files.tables)
+        self.left_out = files.left_out | set(files.names) - set(names)
+        self._files, self._numbers = files, numbers
+
+    def describe(self, k: int) -> str:
+        return self._files.describe(int(self._numbers[k]))
+
+    def key(self, k: int) -> str:
+        return self._files.key(int(self._numbers[k]))
+
+    def read(self, k: int) -> bytes:
+        return self._files.read(int(self._numbers[k]))
+
+    def table(self, name: str) -> bytes:
+        return self._files.table(name)
 
 
 class Folder(Files):

@@ -30,8 +30,11 @@ def fingerprint(data: Data) -> str:
     places = [(int(each[item]), number, int(item)) for number, each in enumerate(hashes) for item in np.argsort(each)[:_LOOKED_AT]]
     for _, number, item in sorted(places)[:_LOOKED_AT]:
         try:
-            pixels = sets[number].batch(np.array([item])).images
+            loaded = sets[number].batch(np.array([item]))
         except DataError:
+            continue
+        pixels = loaded.images
+        if loaded.bad:  # others in their place
             continue
         digest.update(pixels.tobytes() if pixels.dtype == np.uint8 else b"")
     return digest.hexdigest()[:12]

@@ -14,7 +14,7 @@ from triptych.core.rng import key_of
 from triptych.data.augmentation import move
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
-from triptych.data.stored import PROBED, Keyed, evenly_spaced, measure, named
+from triptych.data.stored import PROBED, Keyed, evenly_spaced, measure, named, probe
 from triptych.data.transforms import draw, mirror, padded, recolour, with_channels
 
 _MOST_WORKERS = 4  # by default; more is a matter of measuring
@@ -31,6 +31,8 @@ class Loaded:
     "int64 (b,), or None."
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
     "By the names of `DataSpec.inputs`: images as above, or int64."
+    bad: Mapping[str, str] = field(default_factory=dict)
+    "What is wrong with the images in whose place others are here, by their `source_key` (data.on_error skip)."
 
 
 class ImageSet(ABC):
@@ -133,8 +135,11 @@ class FileImages(SquareImages):
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
-        for item in evenly_spaced(len(self), PROBED):
-            measure(self._stored, int(self._items[item]), self._cut.checked)
+        probe(
+            evenly_spaced(len(self), PROBED),
+            lambda item: measure(self._stored, int(self._items[item]), self._cut.checked),
+            on_error=self.config.on_error,
+        )
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         squares = np.empty((len(items), *self._cut.height_and_width, self.channels), dtype=np.uint8)

@@ -26,6 +26,7 @@ from triptych.core.errors import DataError, RunError
 from triptych.core.parent import end_with
 from triptych.core.rng import permutation
 from triptych.data.images import ImageSet
+from triptych.data.stored import BadImage
 
 _PREFETCHED = 2  # batches ahead, of each worker
 _EPOCHS_KEPT = 2  # a batch may lie across the border of two
@@ -35,14 +36,26 @@ class Loader:
     """Batches of a set of images in the order of training, without end."""
 
     def __init__(
-        self, images: ImageSet, *, batch_size: int, seed: int, rank: int = 0, world_size: int = 1, workers: int | None = None
+        self,
+        images: ImageSet,
+        *,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        workers: int | None = None,
+        bad: dict[str, str] | None = None,
     ) -> None:
-        """`batch_size` counts the images of all processes; `workers`: processes that load, 0 for none, None for what suits the images."""
+        """`batch_size` counts the images of all processes; `workers`: processes that load, 0 for none, None for what suits the images.
+
+        `bad` is told what is wrong with images in whose place others are given, by key.
+        """
         self._samples = _Samples(images, seed=seed)
         self._batch_size = batch_size
         self._share = share(batch_size, rank=rank, world_size=world_size)
         self._workers = images.default_workers() if workers is None else workers
         self._stream: Generator[RawBatch, None, None] | None = None
+        self._bad = {} if bad is None else bad
         if len(images) < batch_size and rank == 0:
             warnings.warn(f"{len(images)} training images fill no batch of {batch_size}: batches repeat images", stacklevel=2)
 
@@ -54,7 +67,7 @@ class Loader:
         self.close()
         part = self._share
         positions = (np.arange(seen + part.start, seen + part.stop) for seen in itertools.count(start, self._batch_size))
-        self._stream = _stream(self._samples, positions, self._workers)
+        self._stream = _stream(self._samples, positions, self._workers, self._bad)
         return self._stream
 
     def close(self) -> None:
@@ -83,7 +96,7 @@ def evaluation_batches(
 
 def batches_of(images: ImageSet, numbers: Iterable[np.ndarray], *, workers: int | None = 0) -> Iterator[RawBatch]:
     """The batches of images with these numbers, (b,) each, in order and as they are; `workers` as of a `Loader`."""
-    return _stream(_Samples(images, seed=None), numbers, images.default_workers() if workers is None else workers)
+    return _stream(_Samples(images, seed=None), numbers, images.default_workers() if workers is None else workers, {})
 
 
 def load(images: ImageSet, numbers: np.ndarray) -> RawBatch:
@@ -100,6 +113,7 @@ class _Loaded:
     labels: np.ndarray | None
     inputs: Mapping[str, np.ndarray | torch.Tensor]
     index: np.ndarray
+    bad: Mapping[str, str]
 
     def pin_memory(self) -> _Loaded:
         """The same in page-locked memory; DataLoader's thread calls it where there is a GPU."""
@@ -121,8 +135,11 @@ class _Samples(Dataset):
         self._order = functools.lru_cache(_EPOCHS_KEPT)(lambda epoch: permutation(len(images), seed=seed or 0, epoch=epoch))
 
     def load(self, index: np.ndarray) -> _Loaded:
-        samples = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
-        return _Loaded(samples.images, samples.labels, samples.inputs, index)
+        try:
+            samples = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
+        except BadImage as error:
+            raise error.stopping() from error
+        return _Loaded(samples.images, samples.labels, samples.inputs, index, samples.bad)
 
     def __getitems__(self, index: np.ndarray) -> Any:
         # An exception that torch carries out of a worker has its traceback in its message: the message alone travels instead.
@@ -139,10 +156,13 @@ class _Samples(Dataset):
         return items
 
 
-def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> Generator[RawBatch, None, None]:
+def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad: dict[str, str]) -> Generator[RawBatch, None, None]:
+    """`bad` is told of the bad images of each batch when that is taken, not when it was loaded."""
     if workers == 0:
         for index in indices:
-            yield samples.load(index).batch()
+            loaded = samples.load(index)
+            bad.update(loaded.bad)
+            yield loaded.batch()
         return
     iterator = iter(
         DataLoader(
@@ -161,6 +181,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int) -> G
         for loaded in iterator:
             if isinstance(loaded, str):
                 raise DataError(loaded)
+            bad.update(loaded.bad)
             yield loaded.batch()
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):

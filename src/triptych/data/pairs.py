@@ -7,6 +7,7 @@ images by halvings and a bicubic resize, the maps by one resize to the nearest p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
@@ -22,8 +23,9 @@ from triptych.data.decode import header_channels
 from triptych.data.files import KINDS, Files, is_image, listed, open_folder
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.naming import TRAINING, held_out, held_out_folder
+from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.source import existing_path
-from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, read
+from triptych.data.stored import PROBED, BadImage, Member, evenly_spaced, measure, named, of_one_size, probe, read
 from triptych.data.transforms import draw, mirror, recolour
 
 _MAPS = 16
@@ -78,13 +80,18 @@ class PairedDataConfig(DataConfig):
         keys, files, numbers = matched(train_root, _settings(self))
         specs = _specs(self, files, numbers)
         members = [_member(spec, files, numbers, path, train_root) for spec in specs]
+        left_out = LeftOut.of(self)
+        kept = left_out.kept_pairs([member.key for member in members], len(keys))
         if held_root is None:
-            chosen, rest = held_out(keys, fraction=self.validation_fraction)
+            chosen, rest = (kept[part] for part in held_out([keys[k] for k in kept], fraction=self.validation_fraction))
             held_members = members
         else:
             held_keys, held_files, held_numbers = matched(held_root, _settings(self))
-            chosen, rest = np.arange(len(keys)), np.arange(len(held_keys) if self.validation_fraction > 0 else 0)
             held_members = [_member(spec, held_files, held_numbers, path, held_root) for spec in specs]
+            rest = left_out.kept_pairs([member.key for member in held_members], len(held_keys))
+            chosen, rest = kept, rest if self.validation_fraction > 0 else rest[:0]
+        if not len(chosen):
+            raise DataError(f"{train_root}: no pairs to train on, for data.skip leaves all of them out")
         train = PairedImages(members, self, items=chosen)
         validation = PairedImages(held_members, self, items=rest) if len(rest) else None
         for images in (train, validation):
@@ -92,7 +99,8 @@ class PairedDataConfig(DataConfig):
                 images.probe()
         width = None if self.width == self.image_size else self.width
         spec = DataSpec(image_size=self.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
-        return Data(train, validation, spec, tuple(note for one in files.values() for note in one.notes))
+        notes = (*(note for one in files.values() for note in one.notes), *left_out.notes())
+        return Data(without_bad(train), None if validation is None else without_bad(validation), spec, notes)
 
 
 def _member(spec: InputSpec, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray], path: Path, root: Path) -> Member:
@@ -132,11 +140,14 @@ class PairedImages(ImageSet):
 
     def probe(self) -> None:
         """Reads the headers of some pairs, and the maps of a few, so that what is wrong shows before training. Raises DataError."""
-        for item in evenly_spaced(len(self), PROBED):
+
+        def sizes(item: int) -> None:
             pair = int(self._items[item])
             of_one_size(self._members, pair, [measure(member, pair, self._cut.checked) for member in self._members])
+
         maps = [member for member in self._members if member.spec.kind != "image"]
-        self._load(evenly_spaced(len(self), _MAPS), None, maps)
+        probe(evenly_spaced(len(self), PROBED), sizes, on_error=self.config.on_error)
+        probe(evenly_spaced(len(self), _MAPS), lambda item: self._load(np.array([item]), None, maps), on_error=self.config.on_error)
 
     def _load(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
         """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""
@@ -237,7 +248,7 @@ def _specs(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mappin
 def _channels(files: Files, numbers: np.ndarray) -> int:
     """3 where some of these images are in colour, else 1."""
     for k in map(int, numbers[evenly_spaced(len(numbers), PROBED)]):
-        with named(files, k):
+        with suppress(BadImage), named(files, k):  # that is said where it is read
             if header_channels(files.read(k)) == 3:
                 return 3
     return 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepar
 from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
+from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 FILES = ("folder", "lmdb", "tar", "zip")
@@ -50,22 +51,31 @@ def located(config: DataConfig) -> tuple[Path, Source]:
     return path, source
 
 
-def open_images(config: DataConfig) -> Data:
-    """The images of any source, each alone. Raises ConfigError or DataError."""
+def open_images(config: DataConfig, *, left_out: LeftOut | None = None) -> Data:
+    """The images of any source, each alone, without those that are `left_out` (None: those of data.skip).
+
+    Raises ConfigError or DataError.
+    """
+    listed = LeftOut.of(config) if left_out is None else left_out
+    data = _opened(config, listed)
+    return data if left_out is not None else replace(data, notes=(*data.notes, *listed.notes()))
+
+
+def _opened(config: DataConfig, left_out: LeftOut) -> Data:
     if config.path is None and config.source == "digits":
-        return _from_pixels(config, arrays.digits(), None, enlarge=True)
+        return _from_pixels(config, arrays.digits(), None, left_out, enlarge=True)
     path, source = located(config)
     if source in FILES:
-        return _from_files(config, *open_files(path, source))
+        return _from_files(config, *open_files(path, source), left_out)
     if source == "latents":
         return open_latents(config, path)
     pack = array_pack(path) if source == "arrays" else None
     if pack is not None:
-        return _from_pack(config, pack, path.name)
+        return _from_pack(config, pack, path.name, left_out)
     if source == "tfrecord":
         _check_labels(config, path.name, labelled=True)
     side = (config.resize or config.image_size) - 2 * config.pad
-    return _from_pixels(config, *open_pixels(path, source, side=side, labelled=config.labels != "none"))
+    return _from_pixels(config, *open_pixels(path, source, side=side, labelled=config.labels != "none"), left_out)
 
 
 def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tuple[Arrays | Records, Arrays | Records | None]:
@@ -121,43 +131,51 @@ def recognised(path: Path) -> Source:
     raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
 
 
-def _from_pixels(config: DataConfig, train: Arrays | Records, test: Arrays | Records | None, *, enlarge: bool = False) -> Data:
+def _from_pixels(
+    config: DataConfig, train: Arrays | Records, test: Arrays | Records | None, left_out: LeftOut, *, enlarge: bool = False
+) -> Data:
     _check_labels(config, train.name, labelled=train.labels is not None)
     for part in (train, test):
         if part is not None and len(part):
             _check_sides(config, part, enlarge=enlarge)
     channels = config.channels or train.channels
     labelled = config.labels != "none" and train.labels is not None
+    kept = left_out.kept(train.key, len(train))
     if test is None:
-        keys = [str(k) for k in range(len(train))]
-        chosen, rest = held_out(keys, fraction=config.validation_fraction)
+        chosen, rest = (kept[part] for part in held_out([str(k) for k in kept], fraction=config.validation_fraction))
     else:
-        chosen, rest = np.arange(len(train)), np.arange(len(test) if config.validation_fraction > 0 else 0)
+        rest = left_out.kept(test.key, len(test))
+        chosen, rest = kept, rest if config.validation_fraction > 0 else rest[:0]
     _check_count(len(chosen), train.name)
-    training = _opener(config, train, channels=channels, labelled=labelled)
+    training = _opener(config, train, left_out, channels=channels, labelled=labelled)
     validation = None
     if len(rest):
-        validation = (training if test is None else _opener(config, test, channels=channels, labelled=labelled))(rest)
+        validation = (training if test is None else _opener(config, test, left_out, channels=channels, labelled=labelled))(rest)
     return Data(training(chosen), validation, _spec(config, channels, train.class_names if labelled else None))
 
 
-def _opener(config: DataConfig, part: Arrays | Records, *, channels: int, labelled: bool) -> Callable[[np.ndarray], ImageSet]:
+def _opener(
+    config: DataConfig, part: Arrays | Records, left_out: LeftOut, *, channels: int, labelled: bool
+) -> Callable[[np.ndarray], ImageSet]:
     """From the numbers of some images to the set of them."""
 
     def labels(items: np.ndarray) -> np.ndarray | None:
         return part.labels[items] if labelled and part.labels is not None else None
 
     if isinstance(part, Records):
-        return lambda items: FileImages(part, config, channels=channels, items=items, labels=labels(items))
+        return lambda items: without_bad(
+            FileImages(part, config, channels=channels, items=items, labels=labels(items)), keys_begin=left_out.folder
+        )
     pixels = prepared(part.pixels, config)
     named = {"name": part.name, "keys_begin": part.keys_begin}
     return lambda items: ArrayImages(pixels, config, **named, channels=channels, items=items, labels=labels(items))
 
 
-def _from_pack(config: DataConfig, pack: ArrayPack, name: str) -> Data:
+def _from_pack(config: DataConfig, pack: ArrayPack, name: str, left_out: LeftOut) -> Data:
     """The images of an .npz that `triptych data pack` wrote, held out as in their source."""
     opening, labels = pack.stamp.opening(config, name), pack.chosen_labels(config, name)
-    training, validation = pack.divided(config.validation_fraction)
+    kept = left_out.kept(pack.keys.__getitem__, len(pack.keys))
+    training, validation = (part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction))
     _check_count(len(training), name)
     sets = [PackedImages(pack, opening, name=name, items=items, labels=labels) for items in (training, validation)]
     spec = _spec(config, sets[0].channels, None if labels is None else pack.stamp.class_names)
@@ -173,14 +191,16 @@ def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
 
 def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
-        dataclasses.replace(Cut.of(config), enlarge=enlarge or config.enlarge).fit(part.size)
+        replace(Cut.of(config), enlarge=enlarge or config.enlarge).fit(part.size)
     except TooSmall as error:
         raise DataError(f"{part.name}: images of {error}") from None
 
 
-def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
-    place = str(files.place)
+def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: LeftOut) -> Data:
     pack = files_pack(files)
+    kept = left_out.kept(files.key, len(files.names))
+    files = files.part(kept) if pack is None else files
+    place = str(files.place)
     names = list(files.keys)
     _check_count(len(names), place)
     paths = parsed(names)
@@ -188,15 +208,15 @@ def _from_files(config: DataConfig, files: Files, empty: list[str]) -> Data:
     if pack is None:
         training, validation = divided(paths, validation_fraction=config.validation_fraction)
     else:
-        training, validation = pack.divided(config.validation_fraction)
+        training, validation = (part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction))
         config, classes = pack.stamp.opening(config, files.place.name), named_classes(classes, pack.stamp, files.place)
     _check_count(len(training), place)
     channels = config.channels or 3
 
-    def images(items: np.ndarray) -> FileImages:
+    def images(items: np.ndarray) -> ImageSet:
         opened = FileImages(files, config, channels=channels, items=items, labels=None if classes is None else classes.labels[items])
         opened.probe()
-        return opened
+        return without_bad(opened, keys_begin=left_out.folder)
 
     spec = _spec(config, channels, None if classes is None else classes.names)
     own = (f"{place}: {len(classes.names):,} classes by {LABELS_FILE}",) if classes is not None and classes.numbered else ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,11 @@ from triptych.data.transforms import Size
 
 PROBED = 256
 """Items whose headers are read before any is used."""
+
+_OF_THE_FILE = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.EFBIG, errno.ELOOP, errno.ENAMETOOLONG)
+)
+"""Errors of the system that say something of the file, and would come again."""
 
 T = TypeVar("T")
 CutOf = Callable[[Size, str], Cut]
@@ -73,11 +79,29 @@ class Member:
         return f"{self.folder}/{key}" if self.folder else key
 
 
+class BadImage(DataError):
+    """One item of many cannot be used, today and on any other day: what is wrong is in its file."""
+
+    def __init__(self, name: str, why: str, message: str) -> None:
+        super().__init__(message)
+        self.name, self.why = name, why
+        "Where it is, for messages; and what is wrong with it."
+
+    def __reduce__(self) -> tuple[type[DataError], tuple[str]]:
+        return DataError, (str(self),)  # between processes
+
+    def stopping(self) -> DataError:
+        """What is said where it ends a training that could do without it."""
+        return DataError(f"{self}, or set data.on_error to skip")
+
+
 @contextmanager
 def named(stored: Stored, k: int) -> Iterator[None]:
-    """Within it every error becomes a DataError that names the k-th item."""
+    """Within it every error becomes a DataError that names the k-th item: a BadImage, unless the machine is to blame."""
     try:
         yield
+    except BadImage:
+        raise
     except Exception as error:
         raise failure(stored.describe(k), error) from error
 
@@ -85,9 +109,35 @@ def named(stored: Stored, k: int) -> Iterator[None]:
 def failure(name: str, error: Exception) -> DataError:
     """What is said of a file that cannot be read; Pillow's decoders raise errors of many types, and any of them means that."""
     if isinstance(error, DataError):
-        return error
-    advice = "" if isinstance(error, TooSmall) else "; repair or remove the file"
-    return DataError(f"{name}: {reason(error)}{advice}")
+        message = str(error)
+        why = message.removeprefix(f"{name}: ")
+    else:
+        why = reason(error)
+        message = f"{name}: {why}{'' if isinstance(error, TooSmall) else '; repair or remove the file'}"
+    causes = (error, error.__cause__, error.__context__)
+    return DataError(message) if any(map(_is_of_the_machine, causes)) else BadImage(name, why, message)
+
+
+def _is_of_the_machine(error: BaseException | None) -> bool:
+    """Whether another attempt may go well: no memory, too many open files, a disk or a network that does not answer."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE
+
+
+def probe(items: Iterable[int], look: Callable[[int], object], *, on_error: Literal["stop", "skip"]) -> None:
+    """Looks at some items. Raises DataError for the first that cannot be used; with skip, where that are more than half of them."""
+    count, bad = 0, list[BadImage]()
+    for item in items:
+        count += 1
+        try:
+            look(int(item))
+        except BadImage as error:
+            if on_error == "stop":
+                raise error.stopping() from error
+            bad.append(error)
+    if 2 * len(bad) > count:
+        raise DataError(f"{bad[0]} ({len(bad)} of the {count} that were looked at cannot be used)") from bad[0]
 
 
 def measure(stored: Stored, k: int, cut_of: CutOf) -> tuple[Size, Cut]:
@@ -120,7 +170,8 @@ def of_one_size(members: Sequence[Stored], k: int, sized: Sequence[tuple[Size, T
     for member, (size, _) in zip(members, sized, strict=False):
         if size != (width, height):
             where, first = member.describe(k), members[0].describe(k)
-            raise DataError(f"{where}: {size[0]}x{size[1]} pixels, but {first} has {width}x{height}; make them one size")
+            why = f"{size[0]}x{size[1]} pixels, but {first} has {width}x{height}"
+            raise BadImage(where, why, f"{where}: {why}; make them one size")
     return [one for _, one in sized]
 
 

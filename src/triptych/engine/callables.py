@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from triptych.core.batch import RawBatch
+from triptych.core.errors import UserError
 from triptych.engine.progress import Watch
 
 Grid = Callable[[Path, Watch], None]
@@ -67,6 +68,16 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class News:
+    """What any process may come to know, for the main one to say."""
+
+    pending: Callable[[], bool]
+    "Whether this process knows something that was not said yet."
+    tell: Callable[[], UserError | None]
+    "Says it, by all processes together. What it returns, in all of them alike, ends the training."
+
+
+@dataclass(frozen=True)
 class Callables:
     """What the loop calls: the source of images, the validation, the grids of samples."""
 
@@ -80,3 +91,5 @@ class Callables:
     "This process's share of some training batches, always the same. Averages take statistics from them."
     evaluation: Evaluation | None = None
     "The evaluation of samples."
+    news: News | None = None
+    "What is to be said of the images; in all processes or in none."

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -175,6 +175,7 @@ class Loop:
         agreement.close()
         self.world.limit(None)
         self.save()
+        self._tell()
         return not stopped
 
     def _train(self, agreement: Agreement) -> bool:
@@ -188,7 +189,10 @@ class Loop:
                 self.world.limit(self.train.timeout_minutes)  # from the second on: the first one may compile
                 minutes = (time.monotonic() - saved_time) / 60
                 overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
-                agreed = agreement.vote({"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main})
+                news = self.callables.news is not None and self.callables.news.pending()
+                agreed = agreement.vote({"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main, "news": news})
+                if agreed["news"]:
+                    self._tell()
                 if self._scheduled(before, overdue=agreed["overdue"], stopped=agreed["stop"]):
                     saved_time = time.monotonic()
                 if agreed["stop"]:
@@ -215,7 +219,7 @@ class Loop:
         interruptible = self.world.size == 1 or not self._stepped
         self.world.doing("loading images")
         with self._stop.interrupting() if interruptible else nullcontext():
-            slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
+            slices = self._draw_slices(batches)
         self.world.doing("taking a step")
         self._stepped = True
         progress, steps = TrainingProgress(self.images_seen, self.drawn, self.train.total_images), Counter[str]()
@@ -229,6 +233,25 @@ class Loop:
             if stepped or average.settings.length is not None:  # the profile of one by length goes by the images seen
                 average.update(self.images_seen, images=self.drawn)
         self.images_seen += self.drawn
+
+    def _draw_slices(self, batches: Iterator[RawBatch]) -> list[Batch]:
+        try:
+            return [next(batches).to(self.world.device) for _ in range(self.slices)]
+        except UserError as error:
+            if self.world.size == 1 and self._stepped:  # the others of several are in their step already
+                self._save_and_end(error)
+            raise
+
+    def _save_and_end(self, error: UserError) -> NoReturn:
+        """Saves what was trained so far, in all processes, before an error between two steps ends the training."""
+        self.save()
+        self._say(f"saved at {self.images_seen} images; the same command goes on from there")
+        raise error
+
+    def _tell(self) -> None:
+        fault = None if self.callables.news is None else self.callables.news.tell()
+        if fault is not None:
+            self._save_and_end(fault)
 
     def _step(self, phase: Phase, batch: Batch, progress: TrainingProgress) -> dict[str, Tensor]:
         """One step of the phase; what its loss carries to the following turns."""
@@ -395,8 +418,11 @@ class Loop:
         if self.callables.validate is None:
             return False
         self._check()
-        with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
-            values = self.callables.validate(watch)
+        try:
+            with self.averaged_weights(), self._watch(f"validation at {self.images_seen} images") as watch:
+                values = self.callables.validate(watch)
+        except UserError as error:  # in all processes alike
+            self._save_and_end(error)
         self._write({f"{_VALIDATION}{name}": value for name, value in values.items()})
         return self._improved(values)
 

@@ -19,7 +19,7 @@ REPLACED = ".old-"
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
 _OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "tensorboard", "wandb"}
-_OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt"}
+_OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
 
@@ -41,6 +41,10 @@ class RunDirectory:
         "Measurements, one JSON object per line."
         self.log_path = root / "log.txt"
         "What the terminal showed, with dates."
+        self.left_out = root / "left_out.json"
+        "The run's copy of the list of images that are left out (data.skip)."
+        self.bad_images = root / "bad_images.json"
+        "The images that could not be read, in the same form."
         self.tensorboard = root / "tensorboard"
         self.profile = root / "profile"
         "The folder of the trace and the table of a profile."

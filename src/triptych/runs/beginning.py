@@ -12,7 +12,9 @@ import torch
 
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.reading import user_path
 from triptych.data.config import AS_STORED, DataConfig
+from triptych.data.skipping import read_skip, write_skip
 from triptych.engine.checkpoint import sweep
 from triptych.engine.precision import native_precision
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
@@ -32,6 +34,8 @@ class Start:
     "The run's own document; None: the run is new."
     notes: list[str]
     "Lines for the log."
+    keeps_list: bool = False
+    "Whether the run's own copy of the list of images that are left out counts."
 
 
 def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack) -> Start:
@@ -63,6 +67,10 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
         reasons += kept
     if fresh:  # only the model of such a run is fixed
         earlier = dataclasses.replace(earlier, data=config.data, train=config.train, optim=config.optim, log=config.log)
+    keeps_list = not fresh and earlier.data.skip is not None and directory.left_out.is_file()
+    if keeps_list:
+        config, said = _with_own_list(earlier, config, directory)
+        reasons += said
     try:
         notes = reasons + accept_changes(earlier, config, directory=str(directory.root))
     except ConfigError:
@@ -74,7 +82,26 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             f"{directory.root} holds a run of {stored.recipe}, not of {recipe}: triptych train {place} goes on with it; for {recipe} give "
             f"another --run (with --init-from {place}, to begin with its weights)",
         ) from None
-    return Start(config, recipe or stored.recipe, stored, notes)
+    return Start(config, recipe or stored.recipe, stored, notes, keeps_list)
+
+
+def _with_own_list(earlier: RunConfig, config: RunConfig, directory: RunDirectory) -> tuple[RunConfig, list[str]]:
+    """The configuration with the run's own data.skip in place of a list of the same images, and lines for the log.
+
+    Raises ConfigError for a list of other images, DataError for one that cannot be read. Where there is none the run's copy is enough.
+    """
+    given = config.data.skip
+    if given is None:
+        return config, []
+    notes = [] if user_path(given).exists() else [f"data.skip: {given} is not there; the run's own copy counts, {directory.left_out}"]
+    own, theirs = (read_skip(path).keys() for path in (directory.left_out, directory.left_out if notes else given))
+    if theirs != own:
+        raise ConfigError(
+            "data.skip",
+            f"got {given!r}, but it is not the list of this run: {len(theirs - own):,} of its images are not in {directory.left_out}, and "
+            f"{len(own - theirs):,} are missing; give that file, or another --run (with --init-from, to begin with this run's weights)",
+        )
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, skip=earlier.data.skip)), notes
 
 
 def with_precision(config: RunConfig, device: torch.device, *, kept: str | None = None) -> tuple[RunConfig, list[str]]:
@@ -106,6 +133,8 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
         stack.enter_context(directory.lock())
     directory.sweep()
     sweep(directory.checkpoints)
+    if document.config.data.skip is not None and not start.keeps_list:
+        write_skip(directory.left_out, read_skip(document.config.data.skip))
     directory.write_config(document.to_dict())
 
 

@@ -12,15 +12,18 @@ from pathlib import Path
 import numpy as np
 
 from triptych.core.batch import RawBatch
+from triptych.core.errors import DataError
 from triptych.core.model import Encoder, Model, Sampler, Translator, Upsampler
-from triptych.data.images import Data
+from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader, evaluation_batches
+from triptych.data.skipping import Chosen
 from triptych.engine.callables import Callables, Evaluation, Grid
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.validation import validation_loss
 from triptych.recipes.config import RunConfig
+from triptych.runs.bad_images import BadImages, readable_images
 from triptych.runs.latent_space import shown_by
 from triptych.runs.reconstructing import reconstructed_grid
 from triptych.runs.sampling import Request, Samples, drawing, label_list, write_grid
@@ -37,18 +40,23 @@ def callables(
     world: World,
     loader: Loader,
     evaluation: Evaluation | None = None,
+    bad_images: BadImages | None = None,
 ) -> Callables:
-    """All that the loop of the run in `directory` calls, of which `loader` draws the training images."""
+    """All that the loop of the run in `directory` calls, of which `loader` draws the training images.
+
+    `bad_images` has what the loader and the validation find.
+    """
     return Callables(
         draw=loader.batches,
-        validate=_validation(model, data, config, world),
+        validate=_validation(model, data, config, world, {} if bad_images is None else bad_images.found),
         grids=_grids(model, data, config, directory, world),
         calibrate=_calibration(data, config, world),
         evaluation=evaluation,
+        news=None if bad_images is None else bad_images.news,
     )
 
 
-def training_loader(data: Data, config: RunConfig, world: World, *, workers: int | None) -> Loader:
+def training_loader(data: Data, config: RunConfig, world: World, *, workers: int | None, bad_images: BadImages | None = None) -> Loader:
     """What draws this process's share of the training images."""
     return Loader(
         data.train,
@@ -57,6 +65,7 @@ def training_loader(data: Data, config: RunConfig, world: World, *, workers: int
         rank=world.rank,
         world_size=world.size,
         workers=workers,
+        bad=None if bad_images is None else bad_images.found,
     )
 
 
@@ -72,16 +81,27 @@ def _calibration(data: Data, config: RunConfig, world: World) -> Callable[[], It
     return batches
 
 
-def _validation(model: Model, data: Data, config: RunConfig, world: World) -> Callable[[Watch], dict[str, float]] | None:
+def _validation(
+    model: Model, data: Data, config: RunConfig, world: World, bad: dict[str, str]
+) -> Callable[[Watch], dict[str, float]] | None:
     """The validation for the loop; None where there is nothing to validate or nothing to do it with."""
     held_out, limit = data.validation, config.train.validate_images
     if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
         return None
     size = config.train.batch_size if config.train.microbatch is None else config.train.microbatch * world.size
+    count = min(len(held_out), limit)
+
+    @functools.cache
+    def images() -> ImageSet:
+        """Those that can be read of the first ones: the same in every process."""
+        good = readable_images(held_out, count, world, bad)
+        if len(good) < world.size:
+            raise DataError(f"{len(good)} of {count} held-out images can be read, too few to validate: set train.validate_images to 0")
+        return Chosen(held_out, good)
 
     def validate(watch: Watch) -> dict[str, float]:
-        batches = evaluation_batches(held_out, batch_size=size, rank=world.rank, world_size=world.size, limit=limit)
-        share = min(len(held_out), limit) / world.size
+        batches = evaluation_batches(images(), batch_size=size, rank=world.rank, world_size=world.size)
+        share = len(images()) / world.size
         seed, precision = config.train.seed, config.train.precision
         return validation_loss(model, batches, seed=seed, precision=precision, world=world, seen=lambda done: watch(done, share))
 

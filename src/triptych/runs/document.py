@@ -11,7 +11,8 @@ from triptych import __version__
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.data.config import read_before
+from triptych.data.config import DataConfig, read_before
+from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
 
 EARLIER_KINDS = {
@@ -79,6 +80,12 @@ def _with_kinds_of_now(values: Any) -> Any:
     sections = {name: _with_kinds_of_now(value) for name, value in values.items()}
     kind = sections.get("kind")
     return sections | {"kind": EARLIER_KINDS[kind]} if isinstance(kind, str) and kind in EARLIER_KINDS else sections
+
+
+def with_own_list(config: DataConfig, directory: RunDirectory) -> DataConfig:
+    """What opens the images of a run: without those of its own copy of the list that it was started with."""
+    kept = config.skip is not None and directory.left_out.is_file()
+    return dataclasses.replace(config, skip=str(directory.left_out)) if kept else config
 
 
 def differences(old: Config, new: Config, prefix: str = "") -> Iterator[tuple[str, Any, Any, bool]]:

@@ -19,18 +19,20 @@ import torch
 
 from triptych import __version__
 from triptych.core.batch import Batch, DataSpec
-from triptych.core.errors import ConfigError, RunError
+from triptych.core.errors import ConfigError, DataError, RunError
 from triptych.core.files import write_text
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.images import ImageSet, Loaded
 from triptych.data.loader import evaluation_batches
+from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
+from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_place, save_npz
 from triptych.runs.given.classes import renumbered
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -98,8 +100,9 @@ class Subset(ImageSet):
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         places = [self._place(int(number)) for number in self._items[items]]
-        images = np.concatenate([images.batch(np.array([number])).images for images, number in places])
-        return Loaded(images, None if self.labels is None else self.labels[items])
+        loaded = [images.batch(np.array([number])) for images, number in places]
+        bad = {key: why for one in loaded for key, why in one.bad.items()}
+        return Loaded(np.concatenate([one.images for one in loaded]), None if self.labels is None else self.labels[items], bad=bad)
 
     def _place(self, number: int) -> tuple[ImageSet, int]:
         k = int(np.searchsorted(self._ends, number, side="right"))
@@ -141,6 +144,17 @@ def open_images(request: EvaluationRequest, spec: DataSpec, *, conditional: bool
     return Images(Subset(sets, numbers, labels=labels), split, available)
 
 
+def _without_bad(images: Images, world: World) -> Images:
+    """Those that can be read, where data.on_error is skip; the others are warned of. Raises DataError where none can."""
+    bad: dict[str, str] = {}
+    good = readable_images(images.chosen, len(images.chosen), world, bad)
+    for key, why in sorted(bad.items()):  # each process those that it looked at
+        warnings.warn(f"cannot be read, and is left out: {key}: {why}", stacklevel=3)
+    if not len(good):
+        raise DataError(f"none of the {len(images.chosen)} images can be read")
+    return images if len(good) == len(images.chosen) else dataclasses.replace(images, chosen=images.chosen.part(good.tolist()))
+
+
 def _labels(sets: Sequence[ImageSet], theirs: DataSpec, ours: DataSpec, *, name: str) -> np.ndarray:
     found = [images.labels for images in sets if images.labels is not None]
     if not found:
@@ -180,7 +194,7 @@ def evaluate(
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
     model, world = opened.model.requires_grad_(False), opened.world
     measures = {name: find_metric(name).make(model, request.settings) for name in request.metrics}
-    images = open_images(request, run.spec, conditional=model.num_classes is not None)
+    images = _without_bad(open_images(request, run.spec, conditional=model.num_classes is not None), world)
     if request.split is None and images.split == "train" and world.is_main:
         warnings.warn("the data has no held-out images: those of the training are used", stacklevel=2)
     document = _asked(request, measures, images, run.spec, opened.origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,11 @@ from triptych.core.npz import Blocks
 from triptych.data.config import ClassesFrom, DataConfig
 from triptych.data.images import Data
 from triptych.data.latents import HELD_OUT, LABELS, MEAN, MIRRORED, STAMP, STD, LatentStamp, holds_latents, read_stamp
+from triptych.data.skipping import Chosen
+from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
+from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces
@@ -70,6 +74,7 @@ def encode_data(
     if data.spec.channels != run.spec.channels:
         raise DataError(f"{source}: images of {data.spec.channels} channels, but the autoencoder takes {run.spec.channels}")
     opened = run.open(chosen)
+    data = _without_bad(data, opened.world)
     stamp = _stamp(run, opened, config, data.spec)
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
     shape = _shape(opened, data.spec)
@@ -103,7 +108,21 @@ def _prepared(config: DataConfig, source: Path, *, image_size: int | None, flip:
         profiles=config.profiles,
         validation_fraction=config.validation_fraction or plain.validation_fraction,
         workers=0,
+        on_error=config.on_error,
+        most_errors=config.most_errors,
     )
+
+
+def _without_bad(data: Data, world: World) -> Data:
+    """The images that can be read, where data.on_error of the autoencoder's training is skip; the others are warned of."""
+    bad: dict[str, str] = {}
+    if data.train.config.on_error == "skip":
+        sets = [None if one is None else Chosen(one, readable_images(one, len(one), world, bad)) for one in (data.train, data.validation)]
+        assert sets[0] is not None, "there are images to train on"
+        data = dataclasses.replace(data, train=sets[0], validation=sets[1])
+    for key, why in sorted(bad.items()):  # each process those that it looked at
+        warnings.warn(f"cannot be read, and is left out: {key}: {why}", stacklevel=3)
+    return data
 
 
 def _stamp(run: StoredRun, opened: Opened, config: DataConfig, spec: DataSpec) -> LatentStamp:

@@ -65,6 +65,8 @@ def pack_data(
     check_place(place)
     check_kept(place, settings.path or "")
     kept = _kept(settings, place, files=files)
+    if settings.on_error == "skip":
+        raise ConfigError("data.on_error", "got skip, but a pack has every image once: leave it out, and bad images too by data.skip")
     settings = _anywhere(settings)
     opened = settings.open()
     if opened.spec.latents is not None:

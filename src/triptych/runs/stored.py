@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from triptych.engine.lengths import length_in, length_name
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
 from triptych.runs.averaging import average_origin, read_average, snapshots
-from triptych.runs.document import RunDocument
+from triptych.runs.document import RunDocument, with_own_list
 from triptych.runs.loading import Loading
 from triptych.runs.weights import load_weights
 
@@ -58,7 +58,7 @@ class StoredRun:
         self.paths = directory
         "Where its files lie."
         document = RunDocument.from_dict(directory.read_config())
-        self.config: RunConfig = document.config
+        self.config: RunConfig = replace(document.config, data=with_own_list(document.config.data, directory))
         self.spec: DataSpec = document.spec
         self.recipe: str | None = document.recipe
 

@@ -31,9 +31,10 @@ from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
+from triptych.runs.bad_images import BadImages
 from triptych.runs.beginning import begin, prepare_directory, same_images
 from triptych.runs.callables import callables, training_loader
-from triptych.runs.document import RunDocument
+from triptych.runs.document import RunDocument, with_own_list
 from triptych.runs.latent_space import autoencoder_of, keep_autoencoder
 from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
@@ -66,7 +67,7 @@ def train(
         stop.say = to_standard_error if world.is_main else lambda message: None
         world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
         start = world.on_main(lambda: begin(config.rescaled(world.size), directory, recipe, world.device, stack))
-        data = start.config.data.open()
+        data = (with_own_list(start.config.data, directory) if start.keeps_list else start.config.data).open()
         if start.stored is not None:
             data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec))
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
@@ -169,7 +170,8 @@ def _loop(
     stack.callback(setattr, stop, "say", stop.say)  # before the log is closed
     stop.say = say
     stack.enter_context(_shown_warnings(say))
-    loader = stack.enter_context(closing(training_loader(data, config, world, workers=config.data.workers)))
+    bad_images = BadImages(data, config.data, directory, world, say) if config.data.on_error == "skip" else None
+    loader = stack.enter_context(closing(training_loader(data, config, world, workers=config.data.workers, bad_images=bad_images)))
     loop = Loop(
         model,
         train=config.train,
@@ -177,7 +179,7 @@ def _loop(
         log=config.log,
         world=world,
         directory=directory,
-        callables=callables(model, data, config, directory, world, loader, None if scores is None else scores.evaluation),
+        callables=callables(model, data, config, directory, world, loader, None if scores is None else scores.evaluation, bad_images),
         reporting=reporting,
     )
     measured = [] if scores is None else [scores.describe()]

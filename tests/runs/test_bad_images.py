@@ -1,0 +1,134 @@
+"""Training on images of which some cannot be read, and on those that a list leaves over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.contract.shrink import BATCH, shrunk
+from tests.data.pictures import encoded, picture
+from tests.processes import run_together
+from triptych.cli.main import main
+from triptych.core.errors import ConfigError, DataError
+from triptych.data.skipping import read_skip, write_skip
+from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, open_run, train
+
+COUNT, BAD = 30, ("c0/05.png", "c1/07.png", "c1/14.png", "c2/12.png")
+
+
+def write_photos(root: Path, bad: tuple[str, ...] = BAD) -> Path:
+    for k in range(COUNT):
+        path = root / f"c{k % 3}" / f"{k // 3 + 5 * (k % 3):02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(picture(8, 8, seed=k, channels=1)))
+    for name in bad:
+        (root / name).write_bytes((root / name).read_bytes()[:-40])  # the header, which is looked at first, is whole
+    return root
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return write_photos(tmp_path_factory.mktemp("data") / "photos")
+
+
+def config(photos: Path, *, total: int = 8 * BATCH, **data: object) -> RunConfig:
+    schedule = {"total_images": total, "validate_images": 8, "validate_every": 2 * BATCH, "sample_count": 0}
+    data = {"path": str(photos), "channels": 1, "workers": 0, "validation_fraction": 0.2, "most_errors": 0.2} | data
+    return shrunk("adm-digits").updated({"data": data, "train": schedule, "log": {"every": 10**6, "report": False}})
+
+
+def hashes(run: Run, images: int) -> dict[str, str]:
+    return load_checkpoint(checkpoint_path(run.directory / "checkpoints", images)).hashes
+
+
+def named(run: Run | Path) -> list[str]:
+    log = ((run if isinstance(run, Path) else run.directory) / "log.txt").read_text()
+    return [line.split("others take its place: ")[1].split(":")[0] for line in log.splitlines() if "take its place" in line]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory, photos: Path) -> Run:
+    """A bit more than two epochs."""
+    return train(config(photos, on_error="skip"), tmp_path_factory.mktemp("runs") / "unbroken", device="cpu")
+
+
+def test_each_bad_image_is_named_once_in_a_run(unbroken, photos):
+    assert sorted(named(unbroken)) == list(BAD)
+    assert read_skip(unbroken.directory / "bad_images.json").keys() == set(BAD)
+    train(config(photos, on_error="skip", total=10 * BATCH), unbroken.directory, device="cpu")
+    assert sorted(named(unbroken)) == list(BAD), "and not again when it goes on"
+
+
+def test_stop_loses_nothing_and_skip_goes_on_to_the_same_weights(tmp_path, photos, unbroken, capsys):
+    with pytest.raises(DataError, match="or set data.on_error to skip") as caught:
+        train(config(photos), tmp_path / "run", device="cpu")
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert any(f"{name}: " in str(caught.value) for name in BAD)
+    images = int(log.partition("; the same command goes on from there")[0].rpartition("saved at ")[2].split()[0])
+    assert 0 < images < 8 * BATCH and f"failed at {images} images: {caught.value}" in log
+    assert main(["train", str(tmp_path / "run"), "--device", "cpu"]) == 2, "still"
+    assert "triptych: error: " in capsys.readouterr().err
+    run = train(config(photos, on_error="skip", workers=2), tmp_path / "run", device="cpu")
+    assert hashes(run, 8 * BATCH) == hashes(unbroken, 8 * BATCH), "with loader processes too"
+    assert sorted(named(run)) == list(BAD)
+
+
+def test_too_many_end_the_run_which_keeps_what_it_learned(tmp_path, photos):
+    with pytest.raises(DataError, match=r"4 of 24 images cannot be read, more than data.most_errors 0.1 allows") as caught:
+        train(config(photos, on_error="skip", most_errors=0.1), tmp_path / "run", device="cpu")
+    assert "leave them out by data.skip, or raise data.most_errors" in str(caught.value)
+    assert "saved at" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def in_two(run: str, photos: str) -> int:
+    train(config(Path(photos), on_error="skip"), run, device="cpu")
+    return 0
+
+
+@pytest.mark.slow
+def test_two_processes_name_each_once(tmp_path, photos, unbroken):
+    run_together(2, in_two, str(tmp_path / "run"), str(photos))
+    assert sorted(named(tmp_path / "run")) == list(BAD)
+    assert read_skip(tmp_path / "run" / "bad_images.json") == read_skip(unbroken.directory / "bad_images.json")
+
+
+# A list
+
+
+def test_a_run_keeps_its_list(tmp_path, photos):
+    listed = tmp_path / "bad.json"
+    write_skip(listed, dict.fromkeys(BAD, "no image"))
+    run = train(config(photos, skip=str(listed), total=2 * BATCH), tmp_path / "run", device="cpu")
+    fewer = write_photos(tmp_path / "fewer", bad=())
+    for name in BAD:
+        (fewer / name).unlink()
+    plain = train(config(fewer, total=2 * BATCH), tmp_path / "plain", device="cpu")
+    assert hashes(run, 2 * BATCH) == hashes(plain, 2 * BATCH), "that of images which never had the others"
+    listed.rename(tmp_path / "moved.json")
+    run = train(config(photos, skip=str(tmp_path / "moved.json"), total=3 * BATCH), tmp_path / "run", device="cpu")
+    write_skip(listed, {"c0/00.png": ""})
+    with pytest.raises(ConfigError, match=r"data\.skip: got .*, but it is not the list of this run: 1 of its images .*, and 4 are missing"):
+        train(config(photos, skip=str(listed), total=4 * BATCH), tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match=r"data\.skip: got None, but the run in .* was started with"):
+        train(config(photos, total=4 * BATCH), tmp_path / "run", device="cpu")
+    listed.unlink()
+    assert main(["train", str(tmp_path / "run"), "--train.total-images", str(4 * BATCH), "--device", "cpu"]) == 0
+    train(config(photos, skip=str(listed), total=5 * BATCH), tmp_path / "run", device="cpu")
+    assert "is not there; the run's own copy counts" in (tmp_path / "run" / "log.txt").read_text()
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["skip"] == str(listed)
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    assert open_run(tmp_path / "elsewhere").config.data.skip == str(tmp_path / "elsewhere" / "left_out.json")
+
+
+# Elsewhere
+
+
+def test_evaluation_leaves_them_out(tmp_path, unbroken):
+    with pytest.warns(UserWarning, match="cannot be read, and is left out: c"):
+        result = unbroken.evaluate(split="all", settings=BitsPerDimConfig(steps=1), out=tmp_path / "x.json", device="cpu")
+    assert len(result.arrays["image"]) == COUNT - len(BAD) and len(result.arrays["bits_per_dim"]) == COUNT - len(BAD)
