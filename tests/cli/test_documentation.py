@@ -16,6 +16,7 @@ from triptych.cli import (
     compare,
     data,
     data_pack,
+    data_show,
     encode,
     evaluate,
     export,
@@ -171,9 +172,11 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("stats", "encode", "pack") and not rest[1].startswith("-")
+    assert rest[0] in ("stats", "encode", "pack", "show") and not rest[1].startswith("-")
     if rest[0] == "pack":
         assert data_pack.configure(rest[1:])[1].path == rest[1]
+    elif rest[0] == "show":
+        assert data_show.configure(rest[1:])[1].data.path == rest[1]
     elif rest[0] == "stats":
         assert data.configure(rest[2:]).out is not None
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import finished, named_as_flags, require_images
-from triptych.cli.data_settings import data_settings
+from triptych.cli.arguments import finished, require_images
+from triptych.cli.data_settings import data_flags, data_settings
 from triptych.cli.output import show
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -47,7 +47,7 @@ def configure(arguments: Sequence[str]) -> tuple[PackOptions, DataConfig]:
     )
     if options.out is None:
         raise ConfigError("--out", f"missing: the file to write; usage: {USAGE}")
-    return options, settings
+    return options, settings.data
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,14 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     assert options.out is not None
     require_images(settings.path)
 
-    from triptych.cli.settings import flag_name
     from triptych.runs.packing import pack_data
 
-    try:
-        with named_as_flags(options), progress_bar("packing") as progress:
-            packed = pack_data(settings, options.out, files=options.files, workers=options.workers, progress=progress)
-    except ConfigError as error:
-        raise error.renamed(lambda name: flag_name(name) if name.startswith("data.") else name) from None
+    with data_flags(options), progress_bar("packing") as progress:
+        packed = pack_data(settings, options.out, files=options.files, workers=options.workers, progress=progress)
     for note in packed.notes:
         show(note)
     stamp, already = packed.stamp, " were there already" if packed.already else ""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from triptych.cli.arguments import asks_for_help, flag_value
+from triptych.cli.arguments import asks_for_help, flag_value, named_as_flags
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
+
+if TYPE_CHECKING:
+    from triptych.recipes.config import RunConfig
 
 C = TypeVar("C", bound=Config)
 
@@ -23,38 +27,53 @@ class DataSettings(Config):
 
 
 def data_settings(
-    arguments: Sequence[str], *, options: C, verb: str, description: str, usage: str, short: Mapping[str, str]
-) -> tuple[C, DataConfig]:
-    """The options of the verb, and the settings of the images at the path that is its first argument.
+    arguments: Sequence[str], *, options: C, verb: str, description: str, usage: str, short: Mapping[str, str], whole: bool = False
+) -> tuple[C, RunConfig | DataSettings]:
+    """The options of the verb, and the settings with which the images at the path that is its first argument are opened.
 
-    `short`: flags that stand for others. Raises ConfigError for what cannot be used.
+    `short`: flags that stand for others. `whole`: all settings of a recipe are taken, and its own images may be meant by no path. Raises
+    ConfigError for what cannot be used.
     """
     from triptych.cli.settings import parse
 
     helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
+    named = bool(arguments) and not arguments[0].startswith("-")
+    recipe = flag_value("--recipe", arguments)
+    if not helped and not named and not (whole and recipe is not None):
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {usage}")
-    words = list(arguments if helped else arguments[1:])
+    words = list(arguments[1:] if named and not helped else arguments)
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         words[place] = f"{short.get(name, name)}{equals}{value}"
     if flag_value("--data.path", words) is not None:
         raise ConfigError("--data.path", f"got one beside the images, which come first; usage: {usage}")
-    recipe = flag_value("--recipe", words)
-    chosen, settings = parse(
-        words, prog=f"{verb} IMAGES", description=description, options=options, settings=DataSettings(data=_data_of(recipe))
-    )
-    return chosen, dataclasses.replace(settings.data, path=arguments[0])
+    base: RunConfig | DataSettings = _of_recipe(recipe, whole=whole)
+    chosen, settings = parse(words, prog=f"{verb} IMAGES", description=description, options=options, settings=base)
+    path = arguments[0] if named and not helped else settings.data.path
+    return chosen, dataclasses.replace(settings, data=dataclasses.replace(settings.data, path=path))
 
 
-def _data_of(recipe: str | None) -> DataConfig:
-    """The data settings of a recipe; the plain ones for None."""
+@contextmanager
+def data_flags(options: Config) -> Iterator[None]:
+    """Within it a ConfigError names the flags of the options, and of the settings of the images."""
+    from triptych.cli.settings import flag_name
+
+    try:
+        with named_as_flags(options):
+            yield
+    except ConfigError as error:
+        raise error.renamed(lambda name: flag_name(name) if name.startswith("data.") else name) from None
+
+
+def _of_recipe(recipe: str | None, *, whole: bool) -> RunConfig | DataSettings:
+    """The settings of a recipe, all or those of the data alone; the plain ones for None."""
     if recipe in (None, "None"):
-        return DataConfig()
+        return DataSettings()
     from triptych.recipes.catalogue import find_recipe, load_recipe
 
     try:
-        return load_recipe(find_recipe(recipe).name).data
+        found = load_recipe(find_recipe(recipe).name)
     except ConfigError as error:
         raise ConfigError("--recipe", error.reason) from None
+    return found if whole else DataSettings(data=found.data)

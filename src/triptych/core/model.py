@@ -173,6 +173,19 @@ class ModelConfig(Config):
 
 
 @runtime_checkable
+class Augments(Protocol):
+    """A configuration whose models change training images at random themselves."""
+
+    def augmentation_in_words(self, p: float | None = None) -> str:
+        """What happens to them where it happens as often as `p` says (None: as in the first step); empty: nothing."""
+        ...
+
+    def augmented(self, images: Tensor, rng: Rng, *, p: float | None = None) -> Tensor:
+        """Images (b, c, h, w) as the network sees them."""
+        ...
+
+
+@runtime_checkable
 class DataInitialized(Protocol):
     """A model that takes initial weights from images."""
 

@@ -142,6 +142,10 @@ class PackedImages(ArrayImages):
     def source_key(self, item: int) -> str:
         return self._keys[int(self._items[item])]
 
+    def default_workers(self) -> int:
+        """None where images are read as they lie, which is faster than to send them from one process to another."""
+        return 0 if self.config.crop == "center" and self.config.augment == "none" else 1
+
 
 def array_pack(path: Path) -> ArrayPack | None:
     """The pack in an .npz; None where it is none. The pixels are held against their checksum. Raises DataError for a damaged one."""

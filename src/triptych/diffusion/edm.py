@@ -42,6 +42,16 @@ class EDMConfig(PreconditionedConfig):
         """The model for the images of `spec`; raises ConfigError when they are unlabelled, or of a size that the network cannot take."""
         return EDM(self, spec)
 
+    def augmentation_in_words(self, p: float | None = None) -> str:
+        """The changes that the network is told; see `Augments`."""
+        often = self.augmentation.p if p is None else p
+        return f"augmentation that does not leak, at p = {often:g}" if often > 0 else ""
+
+    def augmented(self, images: Float[Tensor, "b c h w"], rng: Rng, *, p: float | None = None) -> Float[Tensor, "b c h w"]:
+        """Images as the network learns them; see `Augments`."""
+        settings = self.augmentation if p is None else dataclasses.replace(self.augmentation, p=p)
+        return augmented(images, rng, settings)[0]
+
 
 class EDM(ContinuousModel):
     """The model of an EDMConfig."""

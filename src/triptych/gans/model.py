@@ -7,6 +7,7 @@ gradient penalties, augmentation, top-k training, the phases of an iteration and
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Averaged, LossTerms, Model, ModelConfig, Phase, TrainingProgress
 from triptych.core.ramp import Ramp, value_at
 from triptych.core.rng import Rng
-from triptych.gans.ada import ADAConfig
+from triptych.gans.ada import ADAConfig, adapted
 from triptych.gans.adaptation import Adaptation, mean_signs
 from triptych.gans.augmentation import Change, View
 from triptych.gans.discriminators import Scores
@@ -99,6 +100,22 @@ class GANConfig(ModelConfig):
         self.require(len(set(self.augment)) == len(self.augment), "augment", "names that differ")
         if self.ada.target is not None:
             self._check_steering()
+
+    def augmentation_in_words(self, p: float | None = None) -> str:
+        """The changes through which the discriminator sees images; see `Augments`."""
+        often = self._often(p)
+        ada = [f"ADA at p = {often:g}"] if often > 0 and any(getattr(self.ada, change) for change in self.ada.changes()) else []
+        always = [f"DiffAugment ({', '.join(self.augment)})"] if self.augment else []
+        return f"the discriminator's {' and '.join([*ada, *always])}" if ada or always else ""
+
+    def augmented(self, images: Float[Tensor, "b c h w"], rng: Rng, *, p: float | None = None) -> Float[Tensor, "b c h w"]:
+        """Images as the discriminator sees them; see `Augments`."""
+        often = self._often(p)
+        adapt = functools.partial(adapted, p=often, settings=self.ada) if often > 0 else None
+        return View(self.augment, rng, adapt)(images)
+
+    def _often(self, p: float | None) -> float:
+        return value_at(self.ada.p, 0) if p is None else p
 
     def _check_steering(self) -> None:
         """Raises ConfigError where p cannot be steered: first for a game in which it never can."""

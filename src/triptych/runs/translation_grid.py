@@ -28,12 +28,12 @@ def rows(example: Example, made: Sequence[np.ndarray], sources: Sequence[InputSp
     """
     shown = []
     for k, answers in enumerate(made):
-        cells = [_pictured(example.inputs[spec.name][k], spec) for spec in sources]
+        cells = [pictured(example.inputs[spec.name][k], spec) for spec in sources]
         if STYLE in example.inputs:
-            cells.append(_levels(example.inputs[STYLE][k, :1]))
+            cells.append(levels(example.inputs[STYLE][k, :1]))
         cells += list(answers)
         if example.truth is not None:
-            cells.append(_levels(example.truth[k : k + 1]))
+            cells.append(levels(example.truth[k : k + 1]))
         shown.append(cells)
     return shown
 
@@ -62,17 +62,17 @@ def palette(count: int) -> np.ndarray:
     return np.array([[round(255 * level) for level in colour] for colour in colours()], dtype=np.uint8)
 
 
-def _pictured(values: Tensor, spec: InputSpec) -> np.ndarray:
+def pictured(values: Tensor, spec: InputSpec) -> np.ndarray:
     """An image as it is, classes in colours, instances by their edges."""
     if spec.kind == "image":
-        return _levels(values[None])
+        return levels(values[None])
     if spec.kind == "classes":
         return palette(spec.num_classes or 0)[values.cpu().numpy()]
     edges = instance_edges(values[None, None])[0, 0].cpu().numpy()
     return np.where(edges > 0, 0, 255).astype(np.uint8)[..., None]
 
 
-def _levels(images: Tensor) -> np.ndarray:
+def levels(images: Tensor) -> np.ndarray:
     """The first of images that were 8-bit ones: uint8 (h, w, c)."""
     return nearest_uint8(images).numpy()[0]
 

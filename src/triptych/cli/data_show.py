@@ -1,0 +1,82 @@
+"""`triptych data show`: a sheet of what a model sees of its training images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from triptych.cli.arguments import finished, require_images
+from triptych.cli.data_settings import DataSettings, data_flags, data_settings
+from triptych.cli.output import show
+from triptych.core.config import Config, config
+
+if TYPE_CHECKING:
+    from triptych.recipes.config import RunConfig
+
+USAGE = "triptych data show IMAGES [--recipe RECIPE] [--out FILE.png]"
+_NAMED_CLASSES = 20
+_SHORT = {"--size": "--data.image-size"}
+
+
+@config
+class ShowOptions(Config):
+    """What is shown, and where."""
+
+    recipe: str | None = None
+    "Show what a model of this recipe sees, with its augmentation; None: the plain settings of data."
+    out: str = "sheet.png"
+    "FILE.png, .jpg or .webp."
+    count: int = 8
+    "Images, a row each; of two domains, of each."
+    draws: int = 4
+    "Times that each image is drawn as training varies it."
+    seed: int = 0
+    "Seed of the order and of the draws, as train.seed."
+    p: float | None = None
+    "How often the model's own augmentation happens, from 0 to 1; None: as in its first step."
+
+    def validate(self) -> None:
+        for setting in ("count", "draws"):
+            self.require(getattr(self, setting) >= 1, setting, "at least 1")
+        self.require(self.p is None or 0 <= self.p <= 1, "p", "from 0 to 1, or nothing")
+
+
+def configure(arguments: Sequence[str]) -> tuple[ShowOptions, RunConfig | DataSettings]:
+    """The options, and what opens the images and learns them."""
+    return data_settings(
+        arguments,
+        options=ShowOptions(),
+        verb="triptych data show",
+        description="Writes a sheet of training images as a model sees them: each as it is, then in several draws.",
+        usage=USAGE,
+        short=_SHORT,
+        whole=True,
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the sheet, and prints what is on it."""
+    options, settings = configure(arguments)
+    require_images(settings.data.path)
+
+    from triptych.runs.showing import show_data
+
+    with data_flags(options):
+        shown = show_data(
+            settings.data,
+            options.out,
+            model=None if isinstance(settings, DataSettings) else settings.model,
+            count=options.count,
+            draws=options.draws,
+            seed=options.seed,
+            p=options.p,
+        )
+    for note in shown.notes:
+        show(note)
+    for number, row in enumerate(shown.rows, 1):
+        show(f"{number:4}  {row}")
+    show(f"each row: {shown.columns}")
+    if shown.classes is not None:
+        more = f" and {len(shown.classes) - _NAMED_CLASSES:,} more" if len(shown.classes) > _NAMED_CLASSES else ""
+        show(f"{len(shown.classes):,} classes: {', '.join(shown.classes[:_NAMED_CLASSES])}{more}")
+    return finished(f"{len(shown.rows):,} images: {options.out}")
