@@ -15,6 +15,7 @@ from triptych.cli import (
     average,
     compare,
     data,
+    data_doctor,
     data_pack,
     data_show,
     encode,
@@ -172,11 +173,14 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("stats", "encode", "pack", "show") and not rest[1].startswith("-")
+    assert rest[0] in ("doctor", "stats", "encode", "pack", "show") and not rest[1].startswith("-")
     if rest[0] == "pack":
         assert data_pack.configure(rest[1:])[1].path == rest[1]
     elif rest[0] == "show":
         assert data_show.configure(rest[1:])[1].data.path == rest[1]
+    elif rest[0] == "doctor":
+        images, looked = data_doctor.configure(rest[1:])
+        assert images == rest[1] and looked.data(images).path == str(Path(images)) and looked != data_doctor.DoctorOptions()
     elif rest[0] == "stats":
         assert data.configure(rest[2:]).out is not None
     else:

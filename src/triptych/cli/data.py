@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli import data_pack, data_show
+from triptych.cli import data_doctor, data_pack, data_show
 from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
@@ -16,11 +16,14 @@ from triptych.runs.loading import Loading
 
 _ENCODE_LINE = "triptych data encode IMAGES --with RUN --out FILE.npz"
 _STATS_LINE = "triptych data stats IMAGES --out FILE.npz [--features NETWORK]"
-USAGE = """usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK] [--image-size N] [--images]
+USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS] [--page FILE.html] [--quarantine FILE.json]
+       triptych data stats IMAGES --out FILE.npz [--features NETWORK] [--image-size N] [--images]
        triptych data encode IMAGES --with RUN --out FILE.npz [--image-size N] [--flip False]
        triptych data show IMAGES [--recipe RECIPE] [--out FILE.png] [--count N] [--draws N] [--p P] [--SETTING ...]
        triptych data pack IMAGES --size N --out FILE.npz [--recipe RECIPE] [--data.SETTING ...]
 
+  doctor   decode every image, and say whether a training can use them and what is wrong with which: damaged files, sizes, colours,
+           duplicates; ends with 1 where it cannot
   stats    write the mean and covariance of a network's features of the images, to be the reference of an evaluation:
            `triptych evaluate`, guided-diffusion's evaluator and pytorch-fid read the file
   encode   write the latents of the images by the autoencoder of a run, mean and deviation of each: `triptych train RECIPE --data.path FILE`
@@ -34,11 +37,12 @@ IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, C
 
   triptych data VERB --help    list all options of a verb
 
-example: triptych data stats ./photos --features inception --out photos.npz
+example: triptych data doctor ./photos --image-size 64 --page photos.html
+         triptych data stats ./photos --features inception --out photos.npz
          triptych data encode ./photos --with runs/kl --out latents.npz
          triptych data show ./photos --recipe stylegan2-photos64 --p 0.5
          triptych data pack ./photos --size 64 --out photos64.npz"""
-_VERBS = ("stats", "encode", "pack", "show")
+_VERBS = ("doctor", "stats", "encode", "pack", "show")
 
 
 @config
@@ -78,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in _VERBS:
         raise ConfigError("", f"unknown triptych data {arguments[0]!r}{nearest(arguments[0], _VERBS)} (triptych data --help)")
-    verbs = {"stats": _stats, "encode": _encode, "pack": data_pack.main, "show": data_show.main}
+    verbs = {"doctor": data_doctor.main, "stats": _stats, "encode": _encode, "pack": data_pack.main, "show": data_show.main}
     return verbs[arguments[0]](arguments[1:])
 
 

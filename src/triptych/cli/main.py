@@ -53,7 +53,7 @@ VERBS = {
     "encode": Verb("triptych.cli.encode", "RUN IMAGES [--out FILE.npz] [--decode]", "turn images into a run's latents and back"),
     "report": Verb("triptych.cli.report", "RUN [--out FILE.html]", "write the page of a run anew: samples, curves, figures, what happened"),
     "compare": Verb("triptych.cli.compare", "RUN RUN ... --out FILE.html", "set runs side by side on one page"),
-    "data": Verb("triptych.cli.data", "pack IMAGES --size N --out FILE.npz", "pack images into one file, or their statistics or latents"),
+    "data": Verb("triptych.cli.data", "doctor IMAGES [--image-size N]", "what is wrong with images; their statistics, latents; pack them"),
     "runs": Verb("triptych.cli.runs", "[DIR | RUN]", "list the runs in a folder, or the checkpoints and pictures of one"),
     "recipes": Verb("triptych.cli.recipes", "[RECIPE]", "list the recipes, or describe one"),
 }

@@ -48,17 +48,24 @@ def image_square(
     `fit_of` raises, ValueError for pixels that cannot be used, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
-        orientation = _orientation(image)
+        orientation = orientation_of(image)
         original = _upright(image.size, orientation)
         steps = fit_of(original)
         halvings = _halvings(image, steps, orientation) if reduced and not pad else 0
-        pixels = _decoded(data, image, halvings, channels, colours)
-        if orientation != 1:
-            pixels.getexif()[_ORIENTATION] = orientation
-            pixels = ImageOps.exif_transpose(pixels)
+        pixels = decoded(data, image, channels=channels, colours=colours, halvings=halvings)
     if pad:
         pixels = Image.fromarray(padded(np.atleast_3d(np.asarray(pixels)), pad).squeeze())
     return apply(pixels, steps, halvings_done=halvings, original=original).reshape(steps.height, steps.width, channels)
+
+
+def decoded(data: bytes, image: ImageFile.ImageFile, *, channels: int, colours: Colours = PLAIN, halvings: int = 0) -> Image.Image:
+    """An image that `open_image` opened: upright, as grey or RGB, at 1 / 2^halvings of its size. Raises what `image_square` does."""
+    orientation = orientation_of(image)
+    pixels = _decoded(data, image, halvings, channels, colours)
+    if orientation != 1:
+        pixels.getexif()[_ORIENTATION] = orientation
+        pixels = ImageOps.exif_transpose(pixels)
+    return pixels
 
 
 @contextmanager
@@ -106,7 +113,7 @@ def number_map(data: bytes) -> np.ndarray:
     with open_image(data) as image:
         if image.format in ("JPEG", "MPO"):
             raise ValueError("a JPEG, which alters numbers, as a map: save maps as PNG")
-        orientation, raw = _orientation(image), image.tile[0][3] if image.tile else None
+        orientation, raw = orientation_of(image), image.tile[0][3] if image.tile else None
         image.load()
         numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image)
     return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
@@ -157,7 +164,7 @@ def header_and_colours(data: bytes) -> tuple[Header, bool]:
 
 def _header(image: Image.Image) -> Header:
     grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
-    return Header(_upright(image.size, _orientation(image)), 1 if grey else 3)
+    return Header(_upright(image.size, orientation_of(image)), 1 if grey else 3)
 
 
 def reason(error: Exception) -> str:
@@ -169,7 +176,8 @@ def reason(error: Exception) -> str:
     return one_line(error)
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
+    """How a photograph was turned, by its EXIF data: 1 for upright, to 8."""
     if "exif" not in image.info:
         return 1
     value = image.getexif().get(_ORIENTATION, 1)

@@ -76,8 +76,8 @@ class PairedDataConfig(DataConfig):
 
     def open(self) -> Data:
         path = existing_path(self)
-        train_root, held_root = _roots(self, path)
-        keys, files, numbers = matched(train_root, _settings(self))
+        train_root, held_root = roots(self, path)
+        keys, files, numbers = matched(train_root, folder_settings(self))
         specs = _specs(self, files, numbers)
         members = [_member(spec, files, numbers, path, train_root) for spec in specs]
         left_out = LeftOut.of(self)
@@ -86,7 +86,7 @@ class PairedDataConfig(DataConfig):
             chosen, rest = (kept[part] for part in held_out([keys[k] for k in kept], fraction=self.validation_fraction))
             held_members = members
         else:
-            held_keys, held_files, held_numbers = matched(held_root, _settings(self))
+            held_keys, held_files, held_numbers = matched(held_root, folder_settings(self))
             held_members = [_member(spec, held_files, held_numbers, path, held_root) for spec in specs]
             rest = left_out.kept_pairs([member.key for member in held_members], len(held_keys))
             chosen, rest = kept, rest if self.validation_fraction > 0 else rest[:0]
@@ -173,7 +173,7 @@ def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
 # Opening
 
 
-def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
+def roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
     """The folders that hold those of the types, for training and for validation; the latter None: it is part of the former."""
     if (path / TRAINING / config.target).is_dir():
         held = held_out_folder(name for name in listed(path) if (path / name / config.target).is_dir())
@@ -186,7 +186,7 @@ def _roots(config: PairedDataConfig, path: Path) -> tuple[Path, Path | None]:
     )
 
 
-def _settings(config: PairedDataConfig) -> dict[str, str]:
+def folder_settings(config: PairedDataConfig) -> dict[str, str]:
     """The setting that named each folder."""
     named = {config.target: "data.target"} | dict.fromkeys(config.maps, "data.maps")
     if config.instances is not None:
@@ -214,11 +214,16 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
     return keys, files, {name: np.array([by_stem[name][key] for key in keys], dtype=np.int64) for name in files}
 
 
+def stem_of(name: str) -> str:
+    """The path of a file without its ending, which the members of a pair share; a key of an LMDB has none."""
+    return PurePosixPath(name).with_suffix("").as_posix() if is_image(name) else name
+
+
 def stems(files: Files) -> dict[str, int]:
     """The number of the file of each path without its ending. Raises DataError for two of one stem."""
     numbers: dict[str, int] = {}
     for k, name in enumerate(files.names):
-        stem = PurePosixPath(name).with_suffix("").as_posix() if is_image(name) else name
+        stem = stem_of(name)
         if stem in numbers:
             raise DataError(f"{files.describe(k)}: {files.names[numbers[stem]]} has the same name but for its ending; remove one of them")
         numbers[stem] = k

@@ -1,0 +1,191 @@
+"""`triptych data doctor`: whether a set of images can be trained on, and what is wrong with which of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images
+from triptych.cli.progress_bar import progress_bar
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+from triptych.data.config import ClassesFrom, DataConfig, Source
+
+if TYPE_CHECKING:
+    from triptych.data.examination import Examination, Finding
+
+LINE = "triptych data doctor IMAGES [--image-size N] [--against OTHERS] [--out FILE.json] [--page FILE.html] [--quarantine FILE]"
+_EXAMPLES = 3
+_LONGEST_KEY = 60
+NOT_FIT = 1
+
+
+@config
+class DoctorOptions(Config):
+    """What images are held against, and where what was found goes."""
+
+    image_size: int | None = None
+    "Size that they are to be trained at: smaller ones are a fault. None: any size will do."
+    against: str | None = None
+    "Other images, such as those of a validation or of a reference, which should be none of these."
+    out: str | None = None
+    "FILE.json: all that was found. An interrupted command with the same FILE goes on where it was."
+    page: str | None = None
+    "FILE.html: a page with the pictures concerned."
+    quarantine: str | None = None
+    "FILE.json: the images to be left out, and why: those that would stop a training, and of exact duplicates all but one."
+    skip: str | None = None
+    "FILE.json that --quarantine wrote: these images are passed over."
+    workers: int | None = None
+    "Processes that decode; 0: none but this one, which a damaged file may then end. None: one for each CPU core."
+    source: Source = "auto"
+    "What IMAGES is, as data.source says it."
+    labels: ClassesFrom = "auto"
+    "Where the class of an image is, as data.labels says it."
+    enlarge: bool = False
+    "Training enlarges small images (data.enlarge): they are no fault."
+    background: str | None = DataConfig().background
+    "What shows through transparent images, as data.background says it."
+    profiles: Literal["convert", "ignore"] = DataConfig().profiles
+    "Whether colour profiles are converted to sRGB, as data.profiles says it."
+    validation_fraction: float = DataConfig().validation_fraction
+    "Share held out, as data.validation_fraction says it: duplicates across that border are named."
+    target: str = "images"
+    "Of pairs: the folder of the images to be made."
+    maps: tuple[str, ...] = ()
+    "Of pairs: folders of class maps. With it, or --instances or --conditions, IMAGES holds pairs."
+    num_classes: tuple[int, ...] = ()
+    "Of pairs: the number of classes of each folder of maps."
+    dont_care: bool = False
+    "Of pairs: other numbers in a map are ignored."
+    instances: str | None = None
+    "Of pairs: the folder of instance maps."
+    conditions: tuple[str, ...] = ()
+    "Of pairs: folders of other images to make them from."
+    width: int | None = None
+    "Of pairs: the width that they are trained at, where it is not the image size."
+
+    def validate(self) -> None:
+        for name, endings in (("out", (".json",)), ("quarantine", (".json",)), ("page", (".html", ".htm"))):
+            place = getattr(self, name)
+            self.require(place is None or Path(place).suffix in endings, name, f"a name that ends with {endings[0]}")
+        self.require(self.image_size is None or self.image_size >= 1, "image_size", "at least 1")
+        self.require(self.width is None or self.image_size is not None, "width", "nothing without --image-size")
+        self.require(self.workers is None or 0 <= self.workers <= 1024, "workers", "0 to 1024")
+        self.require(self.source not in ("digits", "latents"), "source", "a source of images that lie at a path")
+        if not self.are_pairs:
+            for name in ("num_classes", "dont_care", "width"):
+                self.require(not getattr(self, name), name, "nothing unless --maps, --instances or --conditions say that these are pairs")
+
+    @property
+    def are_pairs(self) -> bool:
+        """Whether the images are pairs."""
+        return bool(self.maps or self.instances or self.conditions)
+
+    def data(self, path: str) -> DataConfig:
+        """The configuration of the images at a path. Raises ConfigError."""
+        from triptych.data.pairs import PairedDataConfig
+
+        kind = PairedDataConfig if self.are_pairs else DataConfig
+        names = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(self)}
+        values = {name: getattr(self, name) for name in names if name != "image_size" or self.image_size is not None}
+        return kind(path=str(Path(path).expanduser()), **values)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """0: the images are fit; 1: they are not."""
+    if arguments and not asks_for_help(arguments) and not arguments[0].startswith("-"):
+        require_images(arguments[0], note="; expected a folder, .zip, .tar, .npz or .npy of images")
+    images, options = configure(arguments)
+    require_images(options.against, note=" (--against)")
+
+    from triptych.runs.doctor import examine
+
+    with named_as_flags(options), progress_bar("looking") as progress:
+        found = examine(
+            options.data(images),
+            against=options.against,
+            sized=options.image_size is not None,
+            workers=options.workers,
+            skip=options.skip,
+            out=options.out,
+            page=options.page,
+            quarantine=options.quarantine,
+            progress=progress,
+        )
+    written = [place for place in (options.out, options.page, options.quarantine) if place is not None]
+    finished(*said(found), *([f"written: {', '.join(written)}"] if written else []))
+    return 0 if found.fit else NOT_FIT
+
+
+def configure(arguments: Sequence[str]) -> tuple[str, DoctorOptions]:
+    """The images, and the options."""
+    from triptych.cli.settings import parse
+
+    helped = asks_for_help(arguments)
+    if not helped and (not arguments or arguments[0].startswith("-")):
+        problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
+        raise ConfigError("", f"{problem}; usage: {LINE}")
+    options, _ = parse(
+        arguments if helped else arguments[1:],
+        prog="triptych data doctor IMAGES",
+        description="Decodes every image, and says what is wrong with which. Ends with 1 where a training could not use them.",
+        options=DoctorOptions(),
+        settings=Config(),
+    )
+    return arguments[0], options
+
+
+def said(found: Examination) -> Iterator[str]:
+    """What was found, line by line."""
+    yield f"{found.subjects.place} ({found.subjects.source}): {', '.join(_counts(found))}"
+    yield from found.notes
+    for stops, title in ((True, "would stop a training:"), (False, "worth a look:")):
+        findings = [finding for finding in found.findings if finding.fault.stops == stops]
+        if findings:
+            yield title
+            for finding in findings:
+                yield from _lines(found, finding)
+    if found.sizes:
+        yield "short sides: least {least}, median {median}, greatest {greatest} pixels".format(**found.sizes)
+    if found.statistics:
+        mean, std, flat = (found.statistics[name] for name in ("mean", "std", "flat"))
+        yield f"pixels in [-1, 1]: mean {mean:.4f}, standard deviation {std:.4f} (EDM's sigma_data); flat images: {flat:.1%}"
+    size = f" at --image-size {found.wanted.image_size}" if found.wanted.image_size else ""
+    if found.fit:
+        yield f"fit: these images can be trained on{size}"
+    else:
+        yield f"not fit: a training{size} would stop; --quarantine FILE.json lists what to leave out"
+
+
+def _counts(found: Examination) -> Iterator[str]:
+    yield f"{found.count(0):,} to train on"
+    yield f"{found.count(1):,} held out"
+    if found.count(2):
+        yield f"{found.count(2):,} unused"
+    if found.against is not None:
+        yield f"{found.count(3):,} of {found.against.place}"
+    if found.classes:
+        counts = [each.training for each in found.classes]
+        yield f"{len(counts):,} classes of {min(counts):,} to {max(counts):,}"
+
+
+def _lines(found: Examination, finding: Finding) -> Iterator[str]:
+    groups = f" in {len(finding.groups):,} group{'' if len(finding.groups) == 1 else 's'}" if finding.groups else ""
+    yield f"  {finding.count:>9,}  {finding.fault.title}{groups}: {finding.fault.advice}"
+    examples = [_example(found, finding, item) for item in finding.items[:_EXAMPLES].tolist()]
+    if finding.groups:
+        examples = [" = ".join(_short(found.key(item)) for item in group[:2].tolist()) for group in finding.groups[:_EXAMPLES]]
+    for line in (*finding.general[:_EXAMPLES], *examples):
+        yield f"             {line}"
+
+
+def _example(found: Examination, finding: Finding, item: int) -> str:
+    why = finding.why.get(item)
+    return _short(found.key(item)) + (f" ({why})" if why else "")
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _LONGEST_KEY else f"...{key[-_LONGEST_KEY:]}"

@@ -1,0 +1,312 @@
+"""All images and maps of a source, to be looked at one by one: opened so that one fault does not hide the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from triptych.core.errors import ConfigError, DataError
+from triptych.data.arrays import Arrays
+from triptych.data.config import DataConfig
+from triptych.data.cut import Value
+from triptych.data.database import is_database, open_database
+from triptych.data.dataset_json import file_classes
+from triptych.data.files import Files, open_folder
+from triptych.data.naming import divided, held_out, pairs_warning, parsed
+from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
+from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
+from triptych.data.source import FILES, existing_path, located, open_files, open_pixels
+from triptych.data.stored import Keyed
+from triptych.data.tfrecord import Records
+
+TRAIN, HELD_OUT, UNUSED, AGAINST = range(4)
+SIDES = ("training", "held out", "unused", "against")
+"""What the images of each side are called; unused: those of a third folder of a split."""
+
+
+class Pixels:
+    """The images of an array, by number."""
+
+    def __init__(self, images: Arrays | ArrayPack, name: str) -> None:
+        self._images, self._name = images, name
+
+    def read(self, k: int) -> np.ndarray:
+        """uint8 (h, w, 1 or 3)."""
+        return np.ascontiguousarray(self._images.pixels[k])
+
+    def describe(self, k: int) -> str:
+        """The name of the file, and the number."""
+        return f"{self._name}[{k}]"
+
+    def key(self, k: int) -> str:
+        """The number; of a pack the key that the image had before."""
+        return self._images.keys[k] if isinstance(self._images, ArrayPack) else self._images.key(k)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Images or maps of one type."""
+
+    stored: Keyed
+    count: int
+    prefix: str = ""
+    "What goes before the keys of these."
+    kind: Literal["target", "condition", "map"] = "target"
+    "target: images to be learned; condition: others that they are made from."
+    num_classes: int | None = None
+    "Of maps: numbers from there on are out of range; None: any number will do."
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A fault that shows without decoding."""
+
+    fault: str
+    item: int | None
+    "None: it is about the source as a whole."
+    why: str
+
+
+@dataclass
+class Subjects:
+    """The items of a source, numbered from 0."""
+
+    place: Path
+    source: str
+    parts: list[Part]
+    sides: np.ndarray
+    "Place in SIDES of each item: uint8 (n,)."
+    labels: np.ndarray | None = None
+    "Class of each item: int64 (n,)."
+    class_names: tuple[str, ...] | None = None
+    pairs: np.ndarray | None = None
+    "The items of each pair that is complete, the image to be made first: int64 (p, types)."
+    complaints: list[Complaint] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    "What the log of a training would say."
+
+    def __post_init__(self) -> None:
+        self._ends = np.cumsum([part.count for part in self.parts], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.sides)
+
+    def part(self, item: int) -> Part:
+        """The type of an item."""
+        return self.parts[self._place(item)[0]]
+
+    def key(self, item: int) -> str:
+        """Its path within the source, or its number in an array: the same on every machine."""
+        place, number = self._place(item)
+        return self.parts[place].prefix + self.parts[place].stored.key(number)
+
+    def name(self, item: int) -> str:
+        """The name of its file; of other sources than files it is empty."""
+        place, number = self._place(item)
+        stored = self.parts[place].stored
+        return stored.names[number] if isinstance(stored, Files) else ""
+
+    def read(self, item: int) -> Value:
+        """Encoded, or as pixels. Raises DataError or OSError."""
+        place, number = self._place(item)
+        return self.parts[place].stored.read(number)
+
+    def targets(self) -> np.ndarray:
+        """Which items are images to be learned: bool (n,)."""
+        kinds = [np.full(part.count, part.kind == "target") for part in self.parts]
+        return np.concatenate(kinds) if kinds else np.zeros(0, dtype=bool)
+
+    def fingerprint(self) -> str:
+        """Letters that change when the files do: of their names, sizes and times of change."""
+        digest = hashlib.sha256()
+        for path in self._files():
+            try:
+                status = path.stat()
+                said = f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n"
+            except OSError:
+                said = f"{path}\0\n"
+            digest.update(said.encode(errors="surrogateescape"))
+        return digest.hexdigest()[:16]
+
+    def _files(self) -> Iterator[Path]:
+        yield self.place
+        if self.place.is_dir() and self.source not in FILES:
+            for folder, _, names in os.walk(self.place):
+                yield from (Path(folder) / name for name in sorted(names))
+        for part in self.parts:
+            if isinstance(part.stored, Files):
+                yield part.stored.place
+                if is_database(part.stored.place):
+                    yield from sorted(part.stored.place.iterdir())
+                elif part.stored.place.is_dir():
+                    yield from (part.stored.place / name for name in part.stored.names)
+
+    def _place(self, item: int) -> tuple[int, int]:
+        place = int(np.searchsorted(self._ends, item, side="right"))
+        return place, item - int(self._ends[place - 1] if place else 0)
+
+
+def open_subjects(config: DataConfig) -> Subjects:
+    """The items of the source that `config` describes, all splits of it.
+
+    Raises ConfigError or DataError where nothing lies there, or what does is of another kind. What else keeps it from being opened is a
+    complaint.
+    """
+    if isinstance(config, PairedDataConfig):
+        return _open_pairs(config)
+    path, source = located(config)
+    if source == "latents":
+        raise ConfigError("", f"{path} holds latents, which cannot be looked at; give the images that they are of")
+    try:
+        return _open_files(config, path, source) if source in FILES else _open_pixels(config, path, source)
+    except DataError as error:
+        return _refused(path, source, error)
+
+
+def _refused(path: Path, source: str, error: DataError) -> Subjects:
+    return Subjects(path, source, [], np.zeros(0, dtype=np.uint8), complaints=[Complaint("source", None, str(error))])
+
+
+def _open_files(config: DataConfig, path: Path, source: str) -> Subjects:
+    files, empty = open_files(path, source)  # pyright: ignore[reportArgumentType]
+    pack = files_pack(files)
+    names = list(files.keys)
+    paths = parsed(names)
+    fraction = config.validation_fraction
+    divisions = divided(paths, validation_fraction=fraction) if pack is None else pack.divided(fraction)
+    sides = _sides(len(names), *divisions)
+    notes = (*files.notes, *pairs_warning(names, str(path)))
+    subjects = Subjects(path, source, [Part(files, len(names))], sides, notes=notes)
+    if not (sides == TRAIN).any():
+        subjects.complaints.append(Complaint("source", None, "no images to train on"))
+    try:
+        classes = file_classes(files, paths, scheme=config.labels, empty=empty)
+        classes = classes if pack is None else named_classes(classes, pack.stamp, path)
+    except DataError as error:
+        subjects.complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
+    else:
+        if classes is not None:
+            subjects.labels, subjects.class_names = classes.labels, classes.names
+    return subjects
+
+
+def _sides(count: int, training: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    sides = np.full(count, UNUSED, dtype=np.uint8)
+    sides[training], sides[rest] = TRAIN, HELD_OUT
+    return sides
+
+
+def _open_pixels(config: DataConfig, path: Path, source: str) -> Subjects:
+    complaints = []
+    pack = array_pack(path) if source == "arrays" else None
+    if pack is not None:
+        sides = _sides(len(pack.keys), *pack.divided(config.validation_fraction))
+        named, labels = (None, None) if config.labels == "none" else (pack.stamp.class_names, pack.labels)
+        return Subjects(path, source, [Part(Pixels(pack, path.name), len(sides))], sides, labels, named)
+    try:
+        train, test = open_pixels(path, source, side=config.image_size, labelled=config.labels != "none")  # pyright: ignore[reportArgumentType]
+    except DataError as error:
+        if error.setting != "data.labels":
+            raise
+        complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
+        train, test = open_pixels(path, source, side=config.image_size, labelled=False)  # pyright: ignore[reportArgumentType]
+    if test is None:
+        sides = _sides(len(train), *held_out([str(k) for k in range(len(train))], fraction=config.validation_fraction))
+        parts = [_pixels(train)]
+    else:
+        sides = np.repeat(np.array([TRAIN, HELD_OUT], dtype=np.uint8), [len(train), len(test)])
+        parts = [_pixels(train), _pixels(test)]
+    labels = None
+    if config.labels != "none" and train.labels is not None:
+        labels = np.concatenate([each.labels for each in (train, test) if each is not None and each.labels is not None])
+    named = None if labels is None else train.class_names
+    return Subjects(path, source, parts, sides, labels, named, complaints=complaints)
+
+
+def _pixels(images: Arrays | Records) -> Part:
+    return Part(images if isinstance(images, Records) else Pixels(images, images.name), len(images))
+
+
+# Pairs
+
+
+def _open_pairs(config: PairedDataConfig) -> Subjects:
+    path = existing_path(config)
+    train_root, held_root = roots(config, path)
+    try:
+        return _matched(config, path, [train_root] if held_root is None else [train_root, held_root])
+    except DataError as error:
+        return _refused(path, "pairs", error)
+
+
+def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path]) -> Subjects:
+    """The members of all pairs, each folder of each type a part, and which of them belong together."""
+    parts: list[Part] = []
+    complaints: list[Complaint] = []
+    pairs: list[list[int]] = []
+    sides: list[np.ndarray] = []
+    notes: list[str] = []
+    count = 0
+    for side, root in zip((TRAIN, HELD_OUT), folders, strict=False):
+        by_stem: list[dict[str, int]] = []
+        first = count
+        for name in folder_settings(config):
+            if not (root / name).is_dir():
+                raise DataError(f"{root}: holds no folder {name}")
+            files = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
+            parts.append(_member(config, files, name, prefix=f"{(root / name).relative_to(path).as_posix()}/"))
+            numbers: dict[str, int] = {}
+            for k, file in enumerate(files.names):
+                if numbers.setdefault(stem_of(file), count + k) != count + k:
+                    complaints.append(Complaint("double", count + k, f"beside {files.names[numbers[stem_of(file)] - count]}"))
+            by_stem.append(numbers)
+            notes += files.notes
+            count += len(files.names)
+        whole, alone = _joined(by_stem, list(folder_settings(config)))
+        pairs += whole.values()
+        complaints += alone
+        sides.append(np.full(count - first, side, dtype=np.uint8))
+        if len(folders) == 1:
+            keys = list(whole)
+            for k in held_out(keys, fraction=config.validation_fraction)[1] if keys else ():
+                sides[0][whole[keys[int(k)]]] = HELD_OUT
+    if not pairs:
+        complaints.append(Complaint("source", None, "no pair is complete"))
+    return Subjects(
+        path,
+        "pairs",
+        parts,
+        np.concatenate(sides),
+        pairs=np.array(pairs, dtype=np.int64).reshape(len(pairs), len(folder_settings(config))),
+        complaints=complaints,
+        notes=tuple(notes),
+    )
+
+
+def _member(config: PairedDataConfig, files: Files, name: str, *, prefix: str) -> Part:
+    """The files of a type."""
+    if name in config.maps:
+        num_classes = None if config.dont_care else config.num_classes[config.maps.index(name)]
+        return Part(files, len(files.names), prefix, "map", num_classes)
+    kind = "target" if name == config.target else "map" if name == config.instances else "condition"
+    return Part(files, len(files.names), prefix, kind)
+
+
+def _joined(by_stem: Sequence[dict[str, int]], types: Sequence[str]) -> tuple[dict[str, list[int]], list[Complaint]]:
+    """The items of each complete pair, by stem, and those that lack a partner."""
+    whole, alone = {}, []
+    for stem in dict.fromkeys(stem for numbers in by_stem for stem in numbers):
+        items = [numbers.get(stem) for numbers in by_stem]
+        there = [item for item in items if item is not None]
+        if len(there) == len(items):
+            whole[stem] = there
+            continue
+        lacking = ", ".join(name for name, item in zip(types, items, strict=True) if item is None)
+        alone += [Complaint("partner", item, f"no {stem}.* in {lacking}") for item in there]
+    return whole, alone
