@@ -114,7 +114,9 @@ class Examination:
             if finding.fault.stops:
                 for item in finding.items.tolist():
                     said = finding.why.get(item)
-                    why.setdefault(self.key(leaders.get(item, item)), finding.fault.title + (f" ({said})" if said else ""))
+                    why.setdefault(
+                        self.key(leaders[item] if item in leaders else item), finding.fault.title + (f" ({said})" if said else "")
+                    )
             elif finding.fault.name.startswith("copies") and self.subjects.pairs is None:
                 for group in finding.groups:
                     kept, *others = group[np.argsort((self._sides()[group] + 1) % len(SIDES), kind="stable")].tolist()
