@@ -7,8 +7,8 @@ speed writes JPEGs, no two alike, and among them exact duplicates (copies of fil
 again at a lower quality), and images that differ from another in one level of one pixel. It runs the command in a process of its own, adds
 up the memory of that and of its children (proportional set size, twice a second), and holds what was found against what was made. fuzz
 makes random bytes, cuts and changed bytes of files in every format, wrong headers, and headers that declare far more pixels than there
-are; a process that halts at one is killed after 20 seconds, and 5 seconds of processor time are late. Both print a table; the exit code is
-1 where something is missed, false, dead or late.
+are; a process is ended at one that takes 20 seconds of the processor, and 5 are late. Both print a table; the exit code is 1 where
+something is missed, false, dead or late.
 """
 
 from __future__ import annotations

@@ -28,19 +28,30 @@ def squares(items: range, ended: Mapping[int, str], began: Callable[[int], None]
             os.kill(os.getpid(), signal.SIGSEGV)
         if item == 6:
             os._exit(9)
-        if item == 11:
-            time.sleep(30)
+        if item == 8:
+            while True:
+                pass
         found.append(item * item)
     return found
 
 
 def test_an_item_that_ends_its_process_is_named_and_the_others_are_made() -> None:
-    made = dict(made_of(PIECES, squares, workers=2, seconds=0.5))
+    made = dict(made_of(PIECES, squares, workers=2, seconds=0.2))
     assert made == {
         PIECES[0]: [0, 1, 4, "its process ended by SIGSEGV", 16],
-        PIECES[1]: [25, "its process ended with code 9", 49, 64, 81],
-        PIECES[2]: [100, "took longer than 0.5 s"],
+        PIECES[1]: [25, "its process ended with code 9", 49, "took longer than 0.2 s of the processor", 81],
+        PIECES[2]: [100, 121],
     }
+
+
+def test_an_item_that_waits_for_ever_is_given_up() -> None:
+    def waiting(items: range, ended: Mapping[int, str], began: Callable[[int], None]) -> str:
+        began(4)
+        if not ended:
+            time.sleep(600)
+        return ended[4]
+
+    assert list(made_of([range(4, 5)], waiting, workers=1, waiting_seconds=0.2)) == [(range(4, 5), "took longer than 0.2 s")]
 
 
 def test_an_item_that_was_killed_once_is_made(tmp_path) -> None:

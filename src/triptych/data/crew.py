@@ -20,17 +20,21 @@ Make = Callable[[range, Mapping[int, str], Callable[[int], None]], T]
 """From some items, those of them at which processes ended before, and why, and what is told of each item before it is looked at, to
 what is made of them."""
 MOST_SECONDS = 20.0
-"""For one item."""
+"""Of the processor, for one item: the time on the clock is also that of all else that the machine does."""
+MOST_WAITING = 300.0
+"""Seconds on the clock for one item: what waits takes no time of the processor."""
 _TURNS = 2  # a process that ended at an item may have been killed for another's sake; the second time it counts
 _LOOK_SECONDS = 0.5
 _NO_ITEM = -1
 
 
-def made_of(pieces: Iterable[range], make: Make[T], *, workers: int, seconds: float = MOST_SECONDS) -> Iterator[tuple[range, T]]:
+def made_of(
+    pieces: Iterable[range], make: Make[T], *, workers: int, seconds: float = MOST_SECONDS, waiting_seconds: float = MOST_WAITING
+) -> Iterator[tuple[range, T]]:
     """What `make` makes of each piece, in the order in which they are ready, by so many processes; 0: by this one, unprotected.
 
-    An item at which processes end, or take longer than `seconds`, twice is given to `make` with the reason. Raises what `make` raises as a
-    RunError.
+    An item at which processes end, or take longer than `seconds` of the processor or `waiting_seconds` on the clock, twice is given to
+    `make` with the reason. Raises what `make` raises as a RunError.
     """
     if workers == 0:
         for piece in pieces:
@@ -42,7 +46,7 @@ def made_of(pieces: Iterable[range], make: Make[T], *, workers: int, seconds: fl
     try:
         while waiting or any(worker.piece is not None for worker in crew):
             while waiting and len(crew) < workers:
-                crew.append(_Worker(make))
+                crew.append(_Worker(make, seconds))
             for worker in crew:
                 if worker.piece is None and waiting:
                     worker.give(*waiting.popleft())
@@ -51,8 +55,8 @@ def made_of(pieces: Iterable[range], make: Make[T], *, workers: int, seconds: fl
             for worker in busy:
                 if worker.connection in ready and (result := worker.taken()) is not None:
                     yield result
-                elif worker.connection in ready or worker.seconds() > seconds:
-                    why = worker.ended(seconds)
+                elif worker.connection in ready or worker.seconds() > waiting_seconds:
+                    why = worker.ended(waiting_seconds)
                     crew.remove(worker)
                     assert worker.piece is not None
                     strikes[worker.item] += 1
@@ -72,12 +76,14 @@ def _told(item: int) -> None:
 class _Worker(Generic[T]):
     """A process, and what it is at."""
 
-    def __init__(self, make: Make[T]) -> None:
+    def __init__(self, make: Make[T], limit: float) -> None:
+        """`limit`: seconds of the processor for an item."""
         # They inherit open archives and arrays in memory, which other methods would copy.
         context = multiprocessing.get_context("fork")
         self._at = context.RawArray("d", [_NO_ITEM, 0.0])
+        self._limit = limit
         self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self.connection, make, self._at, os.getpid()), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, self.connection, make, self._at, limit, os.getpid()), daemon=True)
         self._process.start()
         theirs.close()
         self.piece: range | None = None
@@ -111,13 +117,15 @@ class _Worker(Generic[T]):
         piece, self.piece = self.piece, None
         return piece, result
 
-    def ended(self, seconds: float) -> str:
+    def ended(self, waiting_seconds: float) -> str:
         """Why it has ended, or had to be: it is gone then."""
-        late = self.seconds() > seconds and self._process.is_alive()
+        late = self.seconds() > waiting_seconds and self._process.is_alive()
         self.end()
         code = self._process.exitcode or 0
         if late:
-            return f"took longer than {seconds:g} s"
+            return f"took longer than {waiting_seconds:g} s"
+        if code == -signal.SIGPROF:
+            return f"took longer than {self._limit:g} s of the processor"
         if code == -signal.SIGKILL:
             return "its process was killed, perhaps for want of memory"
         return f"its process ended by {signal.Signals(-code).name}" if code < 0 else f"its process ended with code {code}"
@@ -136,15 +144,18 @@ class _Worker(Generic[T]):
         self.connection.close()
 
 
-def _work(connection: Connection, theirs: Connection, make: Make[Any], at: Any, parent: int) -> None:
-    """What a process does: makes pieces until it is told to stop, or its parent is gone."""
+def _work(connection: Connection, theirs: Connection, make: Make[Any], at: Any, limit: float, parent: int) -> None:
+    """What a process does: makes pieces until it is told to stop, or its parent is gone. The system ends it at its limit."""
     end_with(parent)
     theirs.close()
     os.setpgid(0, 0)  # Ctrl-C is left to the parent
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
 
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
     def began(item: int) -> None:
+        signal.setitimer(signal.ITIMER_PROF, limit)
         at[1] = time.monotonic()
         at[0] = item
 
@@ -154,4 +165,5 @@ def _work(connection: Connection, theirs: Connection, make: Make[Any], at: Any, 
                 answer = make(given[0], given[1], began), None
             except Exception as error:
                 answer = None, f"{type(error).__name__}: {error}"
+            signal.setitimer(signal.ITIMER_PROF, 0)
             connection.send(answer)

@@ -112,11 +112,11 @@ class Examination:
             leaders |= dict.fromkeys(pair, pair[0])
         for finding in self.findings:
             if finding.fault.stops:
-                for item in finding.items.tolist():
+                items: list[int] = finding.items.tolist()
+                for item in items:
                     said = finding.why.get(item)
-                    why.setdefault(
-                        self.key(leaders[item] if item in leaders else item), finding.fault.title + (f" ({said})" if said else "")
-                    )
+                    key = self.key(leaders.get(item, item))
+                    why.setdefault(key, finding.fault.title + (f" ({said})" if said else ""))
             elif finding.fault.name.startswith("copies") and self.subjects.pairs is None:
                 for group in finding.groups:
                     kept, *others = group[np.argsort((self._sides()[group] + 1) % len(SIDES), kind="stable")].tolist()
