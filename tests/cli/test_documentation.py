@@ -24,6 +24,7 @@ from triptych.cli import (
     glow,
     guided_diffusion,
     import_,
+    init,
     plan,
     report,
     sample,
@@ -108,10 +109,18 @@ def recipe_of(page: Path, run: str) -> str | None:
 
 def train_takes(rest: list[str]) -> None:
     run = rest[0].startswith("runs/")
-    base = train.Base(load_recipe("adm-digits"), None, Path(rest[0])) if run else train.base_of(rest[0])
-    options, config = train.configure(base, rest[1:])
+    settings = rest[1:]
+    if run:
+        base = train.Base(load_recipe("adm-digits"), None, Path(rest[0]))
+    else:
+        base, settings = train.base_and_settings(rest, usage="")
+    options, config = train.configure(base, settings)
     assert (options.run is not None) != run and options.device is None
     assert config != base.config or not any(argument.startswith("--train.") for argument in rest)
+
+
+def init_takes(rest: list[str]) -> None:
+    assert not rest[0].startswith("-") and init.configure(rest[1:]).hours > 0
 
 
 def plan_takes(rest: list[str]) -> None:
@@ -213,6 +222,7 @@ def imaginaire_takes(rest: list[str]) -> None:
 
 TAKEN = {
     "train": train_takes,
+    "init": init_takes,
     "plan": plan_takes,
     "sample": sample_takes,
     "average": average_takes,

@@ -24,8 +24,8 @@ USAGE = """usage: triptych train RECIPE [--run DIR] [--config FILE] [--init-from
        triptych train --config FILE [settings]
 
 Trains a recipe. The same command on the same run directory goes on where it stopped; so does the run directory in the recipe's
-place, with the run's own settings (an imported run, for one, which has no recipe's command). A file that names its recipe
-needs none before it.
+place, with the run's own settings (an imported run, for one, which has no recipe's command). A file that names its recipe, such
+as triptych init writes, needs none before it.
 
   triptych recipes                list the recipes
   triptych train RECIPE --help    list every setting of a recipe, with what it does and its value

@@ -82,7 +82,7 @@ def _measured(
             break
         try:
             sizes.append(ask(size)["size"])
-        except _NoMemory:
+        except NoMemory:
             say(f"{size} images at once do not fit into memory")
             break
     return first, sizes
@@ -175,14 +175,17 @@ def free_disk(directory: Path) -> int:
 # The process that measures
 
 
-class _NoMemory(Exception):
+class NoMemory(RunError):
     """The memory was not enough for what was measured."""
 
+    def __init__(self) -> None:
+        super().__init__("not enough memory to measure even this: take a smaller recipe or --data.image-size")
 
-def measured_apart(task: Task) -> dict[str, Any]:
+
+def measured_apart(task: Task, *, limit_seconds: float = _LONGEST) -> dict[str, Any]:
     """What `plan_probe.measure` finds in a process of its own, which is gone when this returns, however it does.
 
-    Raises UserError as it did there, `_NoMemory` where memory ended, RunError where it failed otherwise.
+    Raises UserError as it did there, `NoMemory` where memory ended, RunError where it failed otherwise.
     """
     sources = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
@@ -190,14 +193,14 @@ def measured_apart(task: Task) -> dict[str, Any]:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, text=True, env=os.environ | {"PYTHONPATH": paths}, stdin=pipe, stdout=pipe, stderr=pipe) as child:
         try:
-            answer, errors = child.communicate(json.dumps(dataclasses.asdict(task)), timeout=_LONGEST)
+            answer, errors = child.communicate(json.dumps(dataclasses.asdict(task)), timeout=limit_seconds)
         except subprocess.TimeoutExpired:
-            raise RunError(f"measuring took longer than {_LONGEST / 60:.0f} minutes: give a smaller --train.microbatch") from None
+            raise RunError(f"measuring took longer than {limit_seconds / 60:.3g} minutes: give a smaller --train.microbatch") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
     if child.returncode == -9:
-        raise _NoMemory
+        raise NoMemory
     if child.returncode != 0 or not answer:
         said = (errors.strip().splitlines() or ["nothing was said"])[-1]
         raise RunError(f"the process that measures ended with {child.returncode}: {said}")
@@ -207,7 +210,7 @@ def measured_apart(task: Task) -> dict[str, Any]:
 def found_in(found: dict[str, Any]) -> dict[str, Any]:
     """The findings in the answer of the process that measured; raises what it says."""
     if "out_of_memory" in found:
-        raise _NoMemory
+        raise NoMemory
     if "error" in found:
         kind = {error.__name__: error for error in (DataError, CheckpointError)}.get(found["error"])
         if kind is not None:

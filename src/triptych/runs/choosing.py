@@ -1,0 +1,412 @@
+"""From images and hours to the settings of a run: which recipe, size, batch, length, averages and augmentation, and why each."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from triptych.core.errors import ConfigError, RunError
+from triptych.engine.distributed import open_world
+from triptych.recipes.catalogue import load_recipe
+from triptych.recipes.config import RunConfig
+from triptych.runs.data_look import Look
+from triptych.runs.plan_figures import Plan, in_bytes
+from triptych.runs.plan_probe import Task
+from triptych.runs.planning import measured_apart, plan
+
+Family = Literal["flow", "gan", "diffusion"]
+FAMILIES: tuple[Family, ...] = ("flow", "gan", "diffusion")
+FEW, SOME = 1_000, 10_000
+"""Images below which a model learns them by heart, and below which augmentation helps."""
+_START_SECONDS = 15.0  # of a training, until its first step: imports, opening the images, building the model
+_LEAST_STEPS, _LEAST_BATCH = 1_000, 8
+_AROUND = 0.1
+"""The share of the hours that grids and validations may take, each."""
+_MOST_GRIDS = 10
+_SCREENED = 3.0  # seconds of iterations, where all that is asked is whether a recipe is too slow
+_SCREENED_IMAGES = {True: 4, False: 32}
+"""Images of a batch there, on a CPU and on a GPU, which a few would not fill: multiples of the groups of StyleGAN2's discriminators."""
+_SCREENED_AT_MOST = 90.0  # seconds in all, after which the recipe counts as too slow
+_SHORT = 3600.0
+"""A shorter run is not evaluated on the way: the networks that look at the samples would take too much of it."""
+
+Settings = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A recipe that may be taken, and the images seen below which it is not worth it."""
+
+    recipe: str
+    size: int | None
+    "Height and width; None: that of the images."
+    least_images: int
+    what: str
+
+
+_DIFFUSION = (
+    Candidate("edm-photos64", 64, 1_000_000, "EDM with 62M parameters"),
+    Candidate("edm-digits", 64, 300_000, "EDM with a small network"),
+    Candidate("edm-digits", 32, 0, "EDM with a small network"),
+)
+_GANS = (
+    Candidate("stylegan2-auto128", 128, 4_000_000, "StyleGAN2 with ADA, 23M parameters"),
+    Candidate("stylegan2-photos64", 64, 500_000, "StyleGAN2 with ADA, 22M parameters"),
+    Candidate("stylegan2-digits", 64, 200_000, "StyleGAN2 with ADA, small networks"),
+    Candidate("stylegan2-digits", 32, 0, "StyleGAN2 with ADA, small networks"),
+)
+_FLOWS = (
+    Candidate("glow-imagenet64", 64, 3_000_000, "Glow with 112M parameters"),
+    Candidate("glow-cifar10", 32, 1_500_000, "Glow with 45M parameters"),
+    Candidate("glow-digits", 32, 0, "a small Glow"),
+)
+PHOTOS: dict[Family, tuple[Candidate, ...]] = {"diffusion": _DIFFUSION, "gan": _GANS, "flow": _FLOWS}
+"""By family, from the largest to one that is always taken."""
+SMALL: dict[Family, tuple[Candidate, ...]] = {
+    "diffusion": (Candidate("adm-mnist", None, 600_000, "ADM for MNIST"), Candidate("edm-digits", None, 0, "EDM with a small network")),
+    "gan": (Candidate("stylegan2-mnist", 32, 0, "StyleGAN2 with ADA, small networks"),),
+    "flow": (Candidate("glow-mnist", None, 100_000, "Glow for MNIST"), Candidate("glow-digits", 16, 0, "a small Glow")),
+}
+"""Of grey images with sides of 32 at most."""
+PAIRS = (
+    Candidate("spade-camvid", 128, 100_000, "SPADE with small networks"),
+    Candidate("spade-camvid", 64, 0, "SPADE with small networks"),
+)
+TWO_PHOTOS = (Candidate("pix2pixhd-camvid", 64, 0, "pix2pixHD with small networks"),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The settings of a run, and why each."""
+
+    recipe: str
+    settings: Settings
+    "By section, what is laid over the recipe."
+    reasons: tuple[tuple[str, str], ...]
+    "What was chosen, and why, a line each."
+    plan: Plan
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of the run."""
+        return load_recipe(self.recipe).updated(self.settings)
+
+
+def choose(
+    seen: Look, *, hours: float, family: Family | None = None, device: str | None = None, say: Callable[[str], None] = lambda line: None
+) -> Choice:
+    """What to train on these images in so many hours on this machine. `say` is told what is measured.
+
+    Raises ConfigError for a family that cannot learn them, RunError where no recipe can be measured.
+    """
+    on_cpu = open_world(device).device.type == "cpu"
+    reasons = [("data", seen.described())]
+    chosen_family = _family(seen, family, reasons)
+    candidates = _candidates(seen, chosen_family)
+    candidate, settings = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
+    settings = merged(settings, _labels(seen, candidate, reasons))
+    settings = merged(settings, augmentation(seen, candidate.recipe, reasons))
+    first = _config(candidate.recipe, settings)
+    say(f"planning {candidate.recipe}")
+    found = plan(first, directory="runs", device=device, seconds=_SCREENED, say=say)
+    batch = _batch(first, found, hours * 3600, reasons)
+    if batch:
+        settings = merged(settings, {"train": batch})
+        first = _config(candidate.recipe, settings)
+    say(f"measuring {candidate.recipe} as it was chosen")
+    found = plan(first, directory="runs", device=device, say=say)
+    settings = merged(settings, _length(first, found, hours * 3600, on_cpu=on_cpu, reasons=reasons))
+    warnings = few(seen, candidate.recipe)
+    return Choice(candidate.recipe, settings, tuple(reasons), found, warnings)
+
+
+def merged(settings: Settings, changes: Settings) -> Settings:
+    """The settings with the changes laid over them, section by section."""
+    laid = dict(settings)
+    for name, value in changes.items():
+        laid[name] = merged(laid[name], value) if isinstance(value, dict) and isinstance(laid.get(name), dict) else value
+    return laid
+
+
+def _config(recipe: str, settings: Settings) -> RunConfig:
+    return load_recipe(recipe).updated(settings)
+
+
+def _family(seen: Look, wanted: Family | None, reasons: list[tuple[str, str]]) -> Family:
+    if seen.pairs is not None:
+        if wanted not in (None, "gan"):
+            raise ConfigError("--family", f"got {wanted!r}, but pairs are learned by GANs alone; leave it out")
+        reasons.append(("family", "gan: images are to be made from their other halves"))
+        return "gan"
+    if wanted is not None:
+        reasons.append(("family", f"{wanted}: as asked for"))
+        return wanted
+    if seen.count < FEW:
+        reasons.append(("family", f"gan: with fewer than {FEW:,} images a GAN with adaptive augmentation copies least"))
+        return "gan"
+    reasons.append(("family", "diffusion: it draws all kinds of the images, and its training ends well"))
+    return "diffusion"
+
+
+def _candidates(seen: Look, family: Family) -> Sequence[Candidate]:
+    if seen.pairs is not None:
+        return PAIRS if seen.pairs.maps else TWO_PHOTOS
+    small = seen.channels == 1 and seen.sides[2] <= 32
+    table = (SMALL if small else PHOTOS)[family]
+    # What is larger than the images would only be enlarged; the last one is always there.
+    return [one for one in table[:-1] if one.size is None or one.size <= seen.sides[0]] + [table[-1]]
+
+
+def _affordable(
+    seen: Look,
+    candidates: Sequence[Candidate],
+    seconds: float,
+    *,
+    on_cpu: bool,
+    device: str | None,
+    reasons: list[tuple[str, str]],
+    say: Callable[[str], None],
+) -> tuple[Candidate, Settings]:
+    """The first candidate of which the hours see enough images, else the last one; and the settings of its data."""
+    for candidate in candidates[:-1]:
+        settings = data_settings(seen, candidate)
+        config = _config(candidate.recipe, settings)
+        say(f"looking how fast {candidate.recipe} is")
+        size = min(config.train.batch_size, _SCREENED_IMAGES[on_cpu])
+        rate = _rate(config, size, device)
+        images = rate * seconds
+        if images >= candidate.least_images:
+            reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): about {rate:.3g} images/s here, {images:,.0f} in the time"))
+            return candidate, _with_size(seen, candidate, settings, reasons)
+        say(f"{candidate.recipe} would see {images:,.0f} images in the time, and needs {candidate.least_images:,}")
+    last = candidates[-1]
+    why = "the larger recipes would see too few images in the time" if len(candidates) > 1 else "the one for such images"
+    reasons.append(("recipe", f"{last.recipe} ({last.what}): {why}"))
+    return last, _with_size(seen, last, data_settings(seen, last), reasons)
+
+
+def _rate(config: RunConfig, size: int, device: str | None) -> float:
+    """About how many images a second are trained on, in so small a batch; 0 where not even that fits into memory."""
+    try:
+        found = measured_apart(Task(config.to_dict(), device, (size,), None, _SCREENED), limit_seconds=_SCREENED_AT_MOST)
+    except RunError:
+        return 0.0
+    return found["drawn"] * size / found["seconds"][-1]
+
+
+def data_settings(seen: Look, candidate: Candidate) -> Settings:
+    """The section `data` for these images in the candidate's size."""
+    smallest, _, largest = seen.sides
+    size = candidate.size or max(16, smallest // 4 * 4)
+    data: Settings = {"path": str(seen.path.absolute()), "source": "auto", "image_size": size}
+    border = (size - smallest) // 2
+    if smallest == largest and size <= 32 and 0 < border <= 4:  # digits and the like keep their pixels
+        data["pad"] = border
+    elif smallest < size:
+        data["enlarge"] = True
+    if seen.pairs is None:
+        reduced = max(seen.shape) > 2 * size
+        return {"data": data | {"channels": seen.channels, "flip": seen.channels == 3, "decode": "reduced" if reduced else "exact"}}
+    pairs = seen.pairs
+    data |= {"width": _width(seen, size), "target": pairs.target, "maps": list(pairs.maps), "num_classes": list(pairs.num_classes)}
+    return {"data": data | {"dont_care": pairs.dont_care, "conditions": list(pairs.conditions)}}
+
+
+def _width(seen: Look, height: int) -> int:
+    """The width of pairs of that height in the shape of the images: a multiple of 32, from the height to twice that."""
+    width, own = seen.shape
+    return max(height, 32 * round(min(2.0, width / own) * height / 32))
+
+
+def _with_size(seen: Look, candidate: Candidate, settings: Settings, reasons: list[tuple[str, str]]) -> Settings:
+    data = settings["data"]
+    size = f"{data['image_size']}x{data['width']}" if "width" in data else f"{data['image_size']}x{data['image_size']}"
+    enlarged = ", to which smaller images are enlarged" if data.get("enlarge") else ""
+    own = seen.sides[0] == seen.sides[2] == data["image_size"] - 2 * data.get("pad", 0)
+    why = "the images' own" if own else "as large as the recipe learns in the time"
+    bordered = f" and a border of {data['pad']} pixels" if "pad" in data else ""
+    reasons.append(("size", f"{size}: {why}{bordered}{enlarged}"))
+    return settings
+
+
+def _labels(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
+    """By class where there are classes and the model takes them."""
+    if seen.pairs is not None:
+        return {}
+    model = load_recipe(candidate.recipe).model
+    able = hasattr(model, "class_conditional")
+    learned = able and seen.classes is not None and 2 <= seen.classes <= max(2, seen.count // 20)
+    if learned:
+        reasons.append(("labels", f"learned: {seen.classes} classes, so samples can be asked for by class"))
+    elif seen.classes and not able:
+        reasons.append(("labels", "not learned: this model has no classes"))
+    elif seen.classes:
+        reasons.append(("labels", f"not learned: {seen.classes:,} classes are too many for {seen.count:,} images"))
+    else:
+        reasons.append(("labels", "none: the images have no classes"))
+    return {"data": {"labels": "auto" if learned else "none"}} | ({"model": {"class_conditional": learned}} if able else {})
+
+
+def augmentation(seen: Look, recipe: str, reasons: list[tuple[str, str]]) -> Settings:
+    """What keeps so many images from being learned by heart."""
+    count = f"{seen.count:,} images"
+    if seen.pairs is not None:
+        reasons.append(("augmentation", "random cut-outs and mirroring: both halves of a pair alike"))
+        return {}
+    mirrored = "mirrored at random, " if seen.channels == 3 else "not mirrored (grey images may be characters), "
+    if recipe.startswith("stylegan2"):
+        reasons.append(("augmentation", f"{mirrored}ADA: it augments as much as the discriminator's overfitting asks for ({count})"))
+        return {}
+    if recipe.startswith("edm") and seen.channels == 3 and seen.count < 100_000:
+        p, dropout = (0.3, 0.25) if seen.count < FEW else (0.15, 0.15) if seen.count < SOME else (0.12, 0.1)
+        why = f"non-leaking, p {p}, and dropout {dropout}, for {count}; its changes mirror as well, so data.flip is off"
+        reasons.append(("augmentation", why))
+        # Mirrored top to bottom, or turned round, an image of a photo is none.
+        return {"model": {"augmentation": {"p": p, "y_flip": 0.0}, "network": {"dropout": dropout}}, "data": {"flip": False}}
+    if seen.count < SOME and seen.channels == 3:
+        reasons.append(("augmentation", f"{mirrored}moved by up to a tenth: {count} are few"))
+        return {"data": {"augment": "shift"}}
+    reasons.append(("augmentation", f"{mirrored}no more: {count} are enough"))
+    return {}
+
+
+def few(seen: Look, recipe: str) -> tuple[str, ...]:
+    """What to expect of fewer than a thousand images; nothing of more."""
+    if seen.count >= FEW:
+        return ()
+    remedy = "ADA is on" if recipe.startswith("stylegan2") else "augmentation is on"
+    return (
+        f"{seen.count:,} images are fewer than {FEW:,}: expect copies of them among the samples (triptych evaluate RUN --metrics copies "
+        f"counts them). {remedy}; better still, begin with a run of {recipe} on more images of the kind: --init-from RUN",
+    )
+
+
+def _batch(config: RunConfig, found: Plan, seconds: float, reasons: list[tuple[str, str]]) -> Settings:
+    """The batch that gives the hours enough steps, and the microbatch that fits into memory; none where the recipe's do."""
+    batch, slices = config.train.batch_size, found.images_per_step // config.train.batch_size
+    group = found.memory.group
+    images = found.rate * seconds
+    chosen = batch
+    while chosen // 2 >= _LEAST_BATCH and chosen // 2 % group == 0 and images / (chosen * slices) < _LEAST_STEPS:
+        chosen //= 2
+    changes: Settings = {"batch_size": chosen} if chosen != batch else {}
+    steps = f"about {images / (chosen * slices):,.0f} steps in the time"
+    kept, fewer = "the recipe's", f"the recipe's {batch} would take fewer than {_LEAST_STEPS:,} steps"
+    reasons.append(("batch", f"{chosen}: {kept if chosen == batch else fewer}; {steps}"))
+    largest = found.memory.largest
+    if largest is not None and largest < min(chosen, config.train.microbatch or chosen):
+        if not largest:
+            raise RunError(f"not even one image fits into the {in_bytes(found.memory.free_bytes or 0)} of memory that are free: free some")
+        if found.memory.divisible:
+            changes["microbatch"] = largest
+            reasons.append(("microbatch", f"{largest}: more would not fit into the memory that is free"))
+        else:
+            changes["batch_size"] = largest
+            reasons.append(("batch", f"{largest}: more would not fit into the memory that is free, and it cannot be cut"))
+    return changes
+
+
+def _length(config: RunConfig, found: Plan, seconds: float, *, on_cpu: bool, reasons: list[tuple[str, str]]) -> Settings:
+    """How many images the hours see, how often something is drawn and measured, and which average goes with that many steps."""
+    train = config.train
+    counts, took = around(config, found, seconds)
+    left = max(0.0, seconds - _START_SECONDS - took)
+    step = found.images_per_step
+    steps = max(1, math.floor(left * found.rate / step))
+    total = steps * step
+    every = max(1, math.ceil(steps / counts["grids"])) * step
+    changes: Settings = {"total_images": total, "checkpoint_every": max(1, math.ceil(steps / 10)) * step, "sample_every": every}
+    changes |= {"validate_every": every, "sample_count": counts["samples"], "validate_images": counts["validated"]}
+    epochs = total / found.training_images
+    reasons.append(("length", f"{total:,} images seen ({epochs:,.3g} epochs, {steps:,} steps): {found.rate:.3g} images/s for the time"))
+    drawn = f"{counts['samples']} samples {counts['grids']} times" if counts["samples"] else "no grids"
+    reasons.append(("grids", f"{drawn}: about {took:,.0f} seconds of the time with the validations"))
+    changes |= _average(config, steps, reasons)
+    if train.evaluate_every is not None:
+        changes |= _evaluations(seconds, total, on_cpu=on_cpu, step=step, reasons=reasons)
+    settings: Settings = {"train": changes, "log": {"every": max(1, steps // 100) * step}}
+    if config.optim.schedule == "linear":
+        settings["optim"] = {"decay_start": total // 2}
+        reasons.append(("learning rate", f"falls along a line from {total // 2:,} images on, half of the run"))
+    return settings
+
+
+def around(config: RunConfig, found: Plan, seconds: float) -> tuple[dict[str, int], float]:
+    """How many grids of how many samples, and validations of how many images, take a small share of the time; and the seconds of all."""
+    share, train = _AROUND * seconds, config.train
+    grids = max(1, min(_MOST_GRIDS, int(share / max(found.grid_seconds, 1e-9))))
+    samples, grid = _fewer(train.sample_count, found.grid_seconds * grids, share, least=min(4, train.sample_count))
+    validated, validation = _fewer(train.validate_images, found.validation_seconds * grids, share, least=min(32, train.validate_images))
+    return {"grids": grids, "samples": samples, "validated": validated}, grid + validation
+
+
+def _fewer(count: int, takes: float, share: float, *, least: int) -> tuple[int, float]:
+    """As many as fit into the share of the time, and the seconds that they take."""
+    if takes <= share:
+        return count, takes
+    fitting = max(least, int(count * share / takes))
+    return fitting, takes * fitting / count
+
+
+def _average(config: RunConfig, steps: int, reasons: list[tuple[str, str]]) -> Settings:
+    train = config.train
+    if not train.ema_rates:
+        described = ", ".join(one.described for one in train.all_averages)
+        reasons.append(("average", f"{described}: the recipe's, which is shorter while a run is young"))
+        return {}
+    rate = 0.99 if steps < 2_000 else 0.999 if steps < 50_000 else 0.9999
+    reasons.append(("average", f"rate {rate}: it looks back over about {round(1 / (1 - rate)):,} of {steps:,} steps"))
+    return {"ema_rates": [rate]}
+
+
+def _evaluations(seconds: float, total: int, *, on_cpu: bool, step: int, reasons: list[tuple[str, str]]) -> Settings:
+    if seconds < _SHORT:
+        reasons.append(("evaluations", "none on the way: the run is short; triptych evaluate measures it afterwards"))
+        return {"evaluate_every": None, "best_by": "validation"}
+    every = math.ceil(total / step / 4) * step
+    if not on_cpu:
+        reasons.append(("evaluations", "four on the way, whose Frechet distance chooses the best checkpoint"))
+        return {"evaluate_every": every}
+    reasons.append(("evaluations", "four on the way, of 500 samples by a network of random weights: they choose the best checkpoint"))
+    return {"evaluate_every": every, "evaluate_features": "random", "evaluate_count": 500, "evaluate_reference": 2_000}
+
+
+def as_toml(choice: Choice, *, run: str, head: str) -> str:
+    """The file that `triptych train --config FILE` takes, with the reasons as comments."""
+    lines = [
+        f"# {head}",
+        *(f"# {name}: {why}" for name, why in choice.reasons),
+        "",
+        f"recipe = {_toml(choice.recipe)}",
+        f"run = {_toml(run)}",
+    ]
+    for name, values in _tables(choice.settings):
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+    return "\n".join([*lines, ""])
+
+
+def as_json(choice: Choice, *, run: str) -> str:
+    """The same as JSON, without comments."""
+    return json.dumps({"recipe": choice.recipe, "run": run} | choice.settings, indent=2) + "\n"
+
+
+def _tables(settings: Settings, prefix: str = "") -> list[tuple[str, Settings]]:
+    plain = {key: value for key, value in settings.items() if not isinstance(value, dict)}
+    tables = [(prefix.rstrip("."), plain)] if prefix and plain else []
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            tables += _tables(value, f"{prefix}{key}.")
+    return tables
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return '"None"'
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    # A string of JSON is one of TOML, but for the character that only TOML escapes.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

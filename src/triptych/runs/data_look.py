@@ -1,0 +1,162 @@
+"""A quick look at images: how many, how large, grey or in colour, with which classes, or pairs of which kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from triptych.core.errors import DataError
+from triptych.core.reading import user_path
+from triptych.data.config import DataConfig
+from triptych.data.decode import header, number_map
+from triptych.data.files import Files, is_image, listed, open_folder
+from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.pairs import stems
+from triptych.data.source import FILES, located, open_files, open_pixels
+from triptych.data.stored import evenly_spaced, named
+
+_PROBED, _MAPS_READ = 64, 1_000
+_MOST_NUMBERS = 64
+"""A grey image with more different numbers than this is a photo, no map of classes."""
+_IGNORED = 255
+"""How maps usually mark pixels of no class."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Folders of one file each for a pair."""
+
+    target: str
+    "Folder of the images to be made."
+    maps: tuple[str, ...]
+    "Folders of class maps."
+    num_classes: tuple[int, ...]
+    dont_care: bool
+    "Whether the maps have pixels of no class."
+    conditions: tuple[str, ...]
+    "Folders of other images to make them from."
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """What lies at a path."""
+
+    path: Path
+    source: str
+    "What kind of source it is (folder, zip, mnist); pairs."
+    count: int
+    "Images, held-out ones included; pairs."
+    sides: tuple[int, int, int]
+    "The smallest short side, the median short side, the largest long side, of the images that were probed."
+    shape: tuple[int, int]
+    "Median width and height."
+    channels: int
+    "1 where all are grey, else 3."
+    classes: int | None
+    "None: there are none."
+    pairs: Pairs | None = None
+
+    def described(self) -> str:
+        """It in one line."""
+        smallest, median, largest = self.sides
+        sizes = f"{self.shape[0]}x{self.shape[1]}" if smallest == median == largest else f"sides of {smallest} to {largest} pixels"
+        what = "pairs" if self.pairs else "images"
+        colour = "grey" if self.channels == 1 else "in colour"
+        classes = "" if self.pairs else f", {self.classes} classes" if self.classes else ", no classes"
+        return f"{self.count:,} {what}, {sizes}, {colour}{classes} ({self.source})"
+
+
+def look(path: str | Path) -> Look:
+    """What lies there, from names, headers and a few maps. Raises DataError where no images do."""
+    place = user_path(path)
+    if not place.exists():
+        raise DataError(f"{place}: does not exist")
+    return _pairs(place) or _images(place)
+
+
+def _images(place: Path) -> Look:
+    config = DataConfig(path=str(place), image_size=16, enlarge=True)
+    path, source = located(config)
+    if source == "latents":
+        raise DataError(f"{place}: holds latents; init chooses for images, so give a recipe of a diffusion model to triptych train")
+    data = config.open()
+    count = len(data.train) + (0 if data.validation is None else len(data.validation))
+    if source in FILES:
+        files, _ = open_files(path, source)
+        sizes, channels = _probed(files)
+    else:
+        train, _ = open_pixels(path, source, side=config.image_size, labelled=True)
+        sizes, channels = [train.size], train.channels
+    return _look(place, source, count, sizes, channels, data.spec.num_classes)
+
+
+def _look(
+    place: Path, source: str, count: int, sizes: Sequence[tuple[int, int]], channels: int, classes: int | None, **more: Pairs
+) -> Look:
+    short = [min(size) for size in sizes]
+    sides = min(short), int(statistics.median(short)), max(max(size) for size in sizes)
+    shape = int(statistics.median(width for width, _ in sizes)), int(statistics.median(height for _, height in sizes))
+    return Look(place, source, count, sides, shape, channels, classes, **more)
+
+
+def _probed(files: Files) -> tuple[list[tuple[int, int]], int]:
+    """Sizes and channels of some of the files. Raises DataError naming one that cannot be read."""
+    found = []
+    for k in map(int, evenly_spaced(len(files.names), _PROBED)):
+        with named(files, k):
+            found.append(header(files.read(k)))
+    return [size for size, _ in found], max(channels for _, channels in found)
+
+
+def _pairs(place: Path) -> Look | None:
+    """The pairs that lie there, if they do: two folders or more, side by side, with files of the same names."""
+    if not place.is_dir():
+        return None
+    root = place / TRAINING if (place / TRAINING).is_dir() else place
+    folders = [name for name in listed(root) if (root / name).is_dir() and any(map(is_image, listed(root / name)))]
+    if len(folders) < 2 or (root == place and _split(folders)):
+        return None
+    files = {name: open_folder(root / name)[0] for name in folders}
+    names = {name: set(stems(some)) for name, some in files.items()}
+    if any(these != names[folders[0]] for these in names.values()):
+        return None
+    maps = {name: found for name in folders if (found := _map_classes(files[name])) is not None}
+    photos = [name for name in folders if name not in maps]
+    if not photos:
+        raise DataError(f"{place}: pairs whose folders are all maps ({', '.join(folders)}); the images to be made are missing")
+    target = next((name for name in photos if name.lower().startswith(("image", "photo", "target", "real"))), photos[0])
+    pairs = Pairs(
+        target=target,
+        maps=tuple(maps),
+        num_classes=tuple(count for count, _ in maps.values()),
+        dont_care=any(ignored for _, ignored in maps.values()),
+        conditions=tuple(name for name in photos if name != target),
+    )
+    held = held_out_folder(name for name in listed(place) if (place / name / target).is_dir()) if root != place else None
+    count = len(names[target]) + (0 if held is None else len(open_folder(place / held / target)[0].names))
+    sizes, channels = _probed(files[target])
+    return _look(place, "pairs", count, sizes, channels, None, pairs=pairs)
+
+
+def _split(folders: Sequence[str]) -> bool:
+    return TRAINING in folders or held_out_folder(folders) is not None
+
+
+def _map_classes(files: Files) -> tuple[int, bool] | None:
+    """The number of classes of a folder of maps, and whether some pixels have none; None: these are no maps."""
+    highest, ignored = -1, False
+    for k in map(int, evenly_spaced(len(files.names), _MAPS_READ)):
+        try:
+            numbers = np.unique(number_map(files.read(k)))
+        except ValueError:
+            return None
+        if len(numbers) > _MOST_NUMBERS:
+            return None
+        classes = numbers[numbers != _IGNORED]
+        ignored |= len(classes) < len(numbers)
+        highest = max(highest, int(classes.max(initial=-1)))
+    return (highest + 1, ignored) if highest >= 0 else None

@@ -1,0 +1,293 @@
+"""`triptych init`: what is seen of images, and what is chosen for them. The measurements are made up, for they take minutes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.pairs import as_map, write
+from tests.data.pictures import encoded, picture, write_folder
+from tests.runs.test_planning import MEMORY, PLAN
+from triptych.cli import init, train
+from triptych.cli.main import main
+from triptych.core.errors import ConfigError, DataError
+from triptych.engine.distributed import close_world
+from triptych.runs import choosing
+from triptych.runs.choosing import Choice, as_json, as_toml, augmentation, choose, few
+from triptych.runs.data_look import Look, Pairs, look
+
+PHOTOS = Look(Path("/data/photos"), "folder", 3_000, (96, 200, 500), (300, 240), 3, None)
+DIGITS = Look(Path("/data/mnist"), "mnist", 70_000, (28, 28, 28), (28, 28), 1, 10)
+STREETS = Look(Path("/data/camvid"), "pairs", 468, (96, 96, 128), (128, 96), 3, None, Pairs("images", ("labels",), (12,), False, ()))
+FEW = dataclasses.replace(PHOTOS, count=140)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine of so many images a second, whatever the recipe, and seconds of a grid."""
+
+    def of(rate: float, *, grid: float = 10.0, memory=MEMORY) -> None:
+        def measured(config, *, directory, device, say, seconds=0.0):
+            train = config.train
+            return dataclasses.replace(
+                PLAN,
+                training_images=1_000,
+                batch=train.batch_size,
+                at_once=train.microbatch or train.batch_size,
+                images_per_step=train.batch_size,
+                step_seconds=train.batch_size / rate,
+                loader_rate=1e9,
+                total_images=train.total_images,
+                grid_seconds=grid,
+                validation_seconds=0.0 if train.validate_images == 0 else 2.0,
+                memory=memory,
+            )
+
+        monkeypatch.setattr(choosing, "plan", measured)
+        found = {"drawn": 1, "seconds": [2 / rate]}
+        monkeypatch.setattr(choosing, "measured_apart", lambda task, **_: found)
+
+    return of
+
+
+def chosen(seen: Look, hours: float = 6.0, **given) -> Choice:
+    return choose(seen, hours=hours, device="cpu", **given)
+
+
+# What is seen
+
+
+def test_photos_are_counted_and_measured(tmp_path):
+    write_folder(tmp_path, ["a.png", "b.jpg"], size=(40, 30))
+    write_folder(tmp_path, ["c.png"], size=(60, 20))
+    seen = look(tmp_path)
+    assert (seen.count, seen.sides, seen.channels, seen.classes, seen.pairs) == (3, (20, 30, 60), 3, None, None)
+    assert seen.described() == "3 images, sides of 20 to 60 pixels, in colour, no classes (folder)"
+
+
+def test_folders_are_classes_and_grey_is_seen(tmp_path):
+    for k, name in enumerate(("cats/a.png", "cats/b.png", "dogs/c.png")):
+        write(tmp_path / name, encoded(picture(32, 32, seed=k, channels=1)))
+    seen = look(tmp_path)
+    assert (seen.classes, seen.channels, seen.sides) == (2, 1, (32, 32, 32))
+    assert "32x32, grey, 2 classes" in seen.described()
+
+
+def pairs(root: Path, *, top: int, folders=("images", "labels"), count: int = 3) -> Path:
+    for k in range(count):
+        write(root / folders[0] / f"{k}.png", encoded(picture(32, 24, seed=k)))
+        numbers = np.arange(32 * 24).reshape(24, 32) % (top + 1)
+        write(root / folders[1] / f"{k}.png", as_map(numbers))
+    return root
+
+
+def test_pairs_are_seen_with_their_classes(tmp_path):
+    pairs(tmp_path / "train", top=11)
+    pairs(tmp_path / "val", top=11, count=2)
+    seen = look(tmp_path)
+    assert seen.pairs == Pairs("images", ("labels",), (12,), False, ()) and seen.count == 5
+
+
+def test_pixels_of_no_class_are_no_class(tmp_path):
+    pairs(tmp_path, top=3)
+    write(tmp_path / "labels/0.png", as_map(np.full((24, 32), 255)))
+    found = look(tmp_path).pairs
+    assert found is not None and found.num_classes == (4,) and found.dont_care
+
+
+def test_two_folders_of_photos_of_the_same_names_are_pairs(tmp_path):
+    for folder in ("photos", "drawings"):
+        write_folder(tmp_path / folder, ["a.png", "b.png"], size=(80, 64))
+    assert look(tmp_path).pairs == Pairs("photos", (), (), False, ("drawings",))
+
+
+def test_folders_of_other_names_are_classes_and_no_pairs(tmp_path):
+    write_folder(tmp_path, ["one/a.png", "one/b.png", "two/c.png"])
+    seen = look(tmp_path)
+    assert seen.pairs is None and seen.classes == 2
+
+
+def test_nothing_to_learn_is_said(tmp_path):
+    with pytest.raises(DataError, match="no images to train on"):
+        look(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        look(tmp_path / "nothing")
+
+
+# What is chosen
+
+
+@pytest.mark.parametrize("hours", [0.1, 6.0, 100.0])
+@pytest.mark.parametrize("seen", [PHOTOS, DIGITS, STREETS, FEW], ids=lambda seen: seen.path.name + str(seen.count))
+def test_the_run_fills_the_hours(seen, hours, machine):
+    machine(20.0)
+    choice = chosen(seen, hours)
+    settings = choice.config.train
+    grids = -(-settings.total_images // settings.sample_every)  # type: ignore[operator]
+    took = settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0) + 15.0
+    assert 0.9 * hours * 3600 < took < 1.05 * hours * 3600
+    assert settings.total_images % settings.batch_size == 0
+
+
+def samples_of_the_recipe(choice: Choice) -> int:
+    from triptych.recipes.catalogue import load_recipe
+
+    return load_recipe(choice.recipe).train.sample_count
+
+
+@pytest.mark.parametrize(
+    ("seen", "rate", "family", "recipe", "size"),
+    [
+        (PHOTOS, 1e4, None, "edm-photos64", 64),
+        (PHOTOS, 30.0, None, "edm-digits", 64),
+        (PHOTOS, 5.0, None, "edm-digits", 32),
+        (PHOTOS, 1e4, "gan", "stylegan2-photos64", 64),  # 128 would be larger than some of them
+        (dataclasses.replace(PHOTOS, sides=(200, 300, 500)), 1e4, "gan", "stylegan2-auto128", 128),
+        (PHOTOS, 1.0, "flow", "glow-digits", 32),
+        (DIGITS, 1e3, None, "adm-mnist", 28),
+        (DIGITS, 1.0, None, "edm-digits", 28),
+        (DIGITS, 1.0, "gan", "stylegan2-mnist", 32),
+        (DIGITS, 1e3, "flow", "glow-mnist", 28),
+        (STREETS, 1.0, None, "spade-camvid", 64),
+        (dataclasses.replace(STREETS, pairs=Pairs("a", (), (), False, ("b",))), 1.0, None, "pix2pixhd-camvid", 64),
+        (FEW, 1.0, None, "stylegan2-digits", 32),
+    ],
+)
+def test_the_recipe_by_images_speed_and_family(seen, rate, family, recipe, size, machine):
+    machine(rate)
+    choice = chosen(seen, family=family)
+    assert (choice.recipe, choice.config.data.image_size) == (recipe, size)
+    assert [what for what, _ in choice.reasons][:4] == ["data", "family", "recipe", "size"]
+
+
+def test_details_of_the_data(machine):
+    machine(1.0)
+    photos, digits, streets = (chosen(seen).config for seen in (PHOTOS, DIGITS, STREETS))
+    assert photos.data.channels == 3 and photos.data.labels == "none" and not photos.model.class_conditional  # type: ignore[attr-defined]
+    assert digits.data.channels == 1 and digits.model.class_conditional and not digits.data.flip  # type: ignore[attr-defined]
+    assert (streets.data.width, streets.data.maps, streets.data.num_classes) == (96, ("labels",), (12,))  # type: ignore[attr-defined]
+    assert streets.optim.decay_start == streets.train.total_images // 2
+    padded = chosen(DIGITS, family="gan").config.data
+    assert (padded.pad, padded.enlarge) == (2, False)
+    small = chosen(dataclasses.replace(PHOTOS, sides=(20, 40, 60))).config.data
+    assert small.enlarge and small.image_size == 32
+
+
+def test_pairs_are_for_gans_alone(machine):
+    machine(1.0)
+    with pytest.raises(ConfigError, match="pairs are learned by GANs alone"):
+        chosen(STREETS, family="flow")
+
+
+@pytest.mark.parametrize(("count", "p"), [(500, 0.3), (5_000, 0.15), (50_000, 0.12), (100_000, None)])
+def test_augmentation_by_the_number_of_images(count, p):
+    changes = augmentation(dataclasses.replace(PHOTOS, count=count), "edm-photos64", [])
+    assert (changes["model"]["augmentation"]["p"] if changes else None) == p
+
+
+def test_few_images_are_said_to_be_copied():
+    (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
+    assert "copies" in line and "--init-from" in line and "ADA" in line
+    assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits")
+
+
+def test_a_slow_machine_takes_smaller_batches(machine):
+    machine(1.0)
+    choice = chosen(PHOTOS, hours=1.0)
+    assert choice.config.train.batch_size == 8  # 64 would be 56 steps
+    machine(1000.0)
+    assert chosen(PHOTOS, hours=1.0).config.train.batch_size == 128
+
+
+def test_what_does_not_fit_into_memory_is_cut(machine):
+    tight = dataclasses.replace(MEMORY, free_bytes=2 * 10**9 + 2 * 10**8)
+    machine(1000.0, memory=tight)
+    assert tight.largest == 4
+    choice = chosen(PHOTOS)
+    assert choice.config.train.microbatch == 4 and dict(choice.reasons)["microbatch"]
+    whole = dataclasses.replace(tight, divisible=False)
+    machine(1000.0, memory=whole)
+    assert chosen(PHOTOS).config.train.batch_size == whole.largest
+
+
+def test_grids_that_take_long_have_fewer_samples(machine):
+    machine(20.0, grid=640.0)  # ten seconds a sample
+    train = chosen(PHOTOS, hours=0.5).config.train
+    assert train.sample_count == 18 and train.sample_every == train.total_images  # a tenth of half an hour
+
+
+def test_a_network_that_is_too_slow_to_measure_is_passed_over(machine, monkeypatch):
+    machine(1e4)
+
+    def slow(task, **_):
+        raise choosing.RunError("it took too long")
+
+    monkeypatch.setattr(choosing, "measured_apart", slow)
+    assert chosen(PHOTOS).config.data.image_size == 32
+
+
+# The file
+
+
+@pytest.mark.parametrize("seen", [PHOTOS, DIGITS, STREETS, FEW], ids=lambda seen: seen.path.name + str(seen.count))
+def test_the_file_says_the_same_as_toml_and_as_json(seen, machine, tmp_path):
+    machine(3.0)
+    choice = chosen(dataclasses.replace(seen, path=Path('/data/a "b" \\ \x7f é')))
+    texts = {"a.toml": as_toml(choice, run="runs/a", head="written"), "a.json": as_json(choice, run="runs/a")}
+    assert tomllib.loads(texts["a.toml"])["recipe"] == json.loads(texts["a.json"])["recipe"] == choice.recipe
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        arguments = ["--config", str(tmp_path / name)]
+        base, rest = train.base_and_settings(arguments, usage="")
+        options, config = train.configure(base, rest)
+        assert config == choice.config and options.run == "runs/a"
+    assert all(f"# {what}: " in texts["a.toml"] for what, _ in choice.reasons)
+
+
+def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch, capsys):
+    machine(3.0)
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "photos", [f"{k}.png" for k in range(12)], size=(40, 36))
+    assert main(["init", "photos", "--hours", "0.011", "--device", "cpu", "--run", "there"]) == 0
+    shown = capsys.readouterr().out
+    assert "expect copies" in shown and shown.endswith("train it: triptych train --config photos.toml\n")
+    assert main(["init", "photos", "--hours", "0.011"]) == 2
+    assert "--out: photos.toml is there already" in capsys.readouterr().err
+    text = Path("photos.toml").read_text()
+    total = tomllib.loads(text)["train"]["total_images"]
+    Path("photos.toml").write_text(text.replace(f"total_images = {total}", "total_images = 8"))
+    assert main(["train", "--config", "photos.toml", "--device", "cpu"]) == 0
+    close_world()
+    assert (tmp_path / "there/checkpoints/000000008").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ([], "no images given"),
+        (["--hours", "3"], "where the images are expected"),
+        (["nothing"], "does not exist"),
+        (["there", "--hours", "0"], "--hours: got 0.0, expected 0.01 to 10,000"),
+        (["there", "--famly", "gan"], 'unknown setting; did you mean "--family"?'),
+        (["there", "--out", "a.txt"], "--out: got 'a.txt', expected a name that ends with .toml or .json"),
+        (["there"], "no images to train on"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(arguments, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there").mkdir()
+    assert main(["init", *arguments]) == 2
+    assert line in capsys.readouterr().err and not list(tmp_path.glob("*.toml"))
+
+
+def test_a_run_directory_that_is_free(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert init.free_run("cats") == "runs/cats"
+    (tmp_path / "runs/cats").mkdir(parents=True)
+    (tmp_path / "runs/cats-2").mkdir()
+    assert init.free_run("cats") == "runs/cats-3"
