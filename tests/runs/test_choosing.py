@@ -49,8 +49,7 @@ def machine(monkeypatch):
             )
 
         monkeypatch.setattr(choosing, "plan", measured)
-        found = {"drawn": 1, "seconds": [2 / rate]}
-        monkeypatch.setattr(choosing, "measured_apart", lambda task, **_: found)
+        monkeypatch.setattr(choosing, "measured_apart", lambda task, **_: {"drawn": 1, "seconds": [task.batches[0] / rate]})
 
     return of
 
@@ -202,6 +201,9 @@ def test_a_slow_machine_takes_smaller_batches(machine):
     assert choice.config.train.batch_size == 8  # 64 would be 56 steps
     machine(1000.0)
     assert chosen(PHOTOS, hours=1.0).config.train.batch_size == 128
+    machine(20.0)
+    assert chosen(PHOTOS, hours=0.9).config.train.batch_size == 64  # 1,012 steps
+    assert chosen(PHOTOS, hours=0.8).config.train.batch_size == 32
 
 
 def test_what_does_not_fit_into_memory_is_cut(machine):

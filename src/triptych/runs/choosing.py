@@ -27,6 +27,7 @@ _AROUND = 0.1
 """The share of the hours that grids and validations may take, each."""
 _MOST_GRIDS = 10
 _SCREENED = 3.0  # seconds of iterations, where all that is asked is whether a recipe is too slow
+_MEASURED = 10.0  # seconds of iterations, of the recipe that is chosen
 _SCREENED_IMAGES = {True: 4, False: 32}
 """Images of a batch there, on a CPU and on a GPU, which a few would not fill: multiples of the groups of StyleGAN2's discriminators."""
 _SCREENED_AT_MOST = 90.0  # seconds in all, after which the recipe counts as too slow
@@ -107,18 +108,14 @@ def choose(
     reasons = [("data", seen.described())]
     chosen_family = _family(seen, family, reasons)
     candidates = _candidates(seen, chosen_family)
-    candidate, settings = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
+    candidate, settings, rate = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
     settings = merged(settings, _labels(seen, candidate, reasons))
     settings = merged(settings, augmentation(seen, candidate.recipe, reasons))
-    first = _config(candidate.recipe, settings)
-    say(f"planning {candidate.recipe}")
-    found = plan(first, directory="runs", device=device, seconds=_SCREENED, say=say)
-    batch = _batch(first, found, hours * 3600, reasons)
-    if batch:
-        settings = merged(settings, {"train": batch})
-        first = _config(candidate.recipe, settings)
+    settings = merged(settings, _batch(_config(candidate.recipe, settings), rate * hours * 3600, reasons))
     say(f"measuring {candidate.recipe} as it was chosen")
-    found = plan(first, directory="runs", device=device, say=say)
+    found = plan(_config(candidate.recipe, settings), directory="runs", device=device, seconds=_MEASURED, say=say)
+    settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
+    first = _config(candidate.recipe, settings)
     settings = merged(settings, _length(first, found, hours * 3600, on_cpu=on_cpu, reasons=reasons))
     warnings = few(seen, candidate.recipe)
     return Choice(candidate.recipe, settings, tuple(reasons), found, warnings)
@@ -170,23 +167,22 @@ def _affordable(
     device: str | None,
     reasons: list[tuple[str, str]],
     say: Callable[[str], None],
-) -> tuple[Candidate, Settings]:
-    """The first candidate of which the hours see enough images, else the last one; and the settings of its data."""
-    for candidate in candidates[:-1]:
+) -> tuple[Candidate, Settings, float]:
+    """The first candidate of which the hours see enough images, else the last one; the settings of its data; about its images a second."""
+    for candidate in candidates:
         settings = data_settings(seen, candidate)
         config = _config(candidate.recipe, settings)
-        say(f"looking how fast {candidate.recipe} is")
-        size = min(config.train.batch_size, _SCREENED_IMAGES[on_cpu])
-        rate = _rate(config, size, device)
+        say(f"looking how fast {candidate.recipe} is at {candidate.size or settings['data']['image_size']} pixels")
+        rate = _rate(config, min(config.train.batch_size, _SCREENED_IMAGES[on_cpu]), device)
         images = rate * seconds
         if images >= candidate.least_images:
-            reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): about {rate:.3g} images/s here, {images:,.0f} in the time"))
-            return candidate, _with_size(seen, candidate, settings, reasons)
-        say(f"{candidate.recipe} would see {images:,.0f} images in the time, and needs {candidate.least_images:,}")
-    last = candidates[-1]
-    why = "the larger recipes would see too few images in the time" if len(candidates) > 1 else "the one for such images"
-    reasons.append(("recipe", f"{last.recipe} ({last.what}): {why}"))
-    return last, _with_size(seen, last, data_settings(seen, last), reasons)
+            break
+        say(f"it would see {images:,.0f} images in the time, and needs {candidate.least_images:,}")
+    speed = f"about {rate:.3g} images/s here, {images:,.0f} in the time"
+    larger = ", in which larger ones would see too few" if candidate is candidates[-1] and len(candidates) > 1 else ""
+    reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): {speed}{larger}"))
+    _say_size(seen, settings, reasons)
+    return candidate, settings, rate
 
 
 def _rate(config: RunConfig, size: int, device: str | None) -> float:
@@ -222,7 +218,7 @@ def _width(seen: Look, height: int) -> int:
     return max(height, 32 * round(min(2.0, width / own) * height / 32))
 
 
-def _with_size(seen: Look, candidate: Candidate, settings: Settings, reasons: list[tuple[str, str]]) -> Settings:
+def _say_size(seen: Look, settings: Settings, reasons: list[tuple[str, str]]) -> None:
     data = settings["data"]
     size = f"{data['image_size']}x{data['width']}" if "width" in data else f"{data['image_size']}x{data['image_size']}"
     enlarged = ", to which smaller images are enlarged" if data.get("enlarge") else ""
@@ -230,7 +226,6 @@ def _with_size(seen: Look, candidate: Candidate, settings: Settings, reasons: li
     why = "the images' own" if own else "as large as the recipe learns in the time"
     bordered = f" and a border of {data['pad']} pixels" if "pad" in data else ""
     reasons.append(("size", f"{size}: {why}{bordered}{enlarged}"))
-    return settings
 
 
 def _labels(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
@@ -285,29 +280,31 @@ def few(seen: Look, recipe: str) -> tuple[str, ...]:
     )
 
 
-def _batch(config: RunConfig, found: Plan, seconds: float, reasons: list[tuple[str, str]]) -> Settings:
-    """The batch that gives the hours enough steps, and the microbatch that fits into memory; none where the recipe's do."""
-    batch, slices = config.train.batch_size, found.images_per_step // config.train.batch_size
-    group = found.memory.group
-    images = found.rate * seconds
-    chosen = batch
-    while chosen // 2 >= _LEAST_BATCH and chosen // 2 % group == 0 and images / (chosen * slices) < _LEAST_STEPS:
+def _batch(config: RunConfig, images: float, reasons: list[tuple[str, str]]) -> Settings:
+    """The batch that gives a run of so many images enough steps: the recipe's, or one that is smaller by halvings."""
+    batch = chosen = config.train.batch_size
+    while chosen // 2 >= _LEAST_BATCH and images / chosen < _LEAST_STEPS:
         chosen //= 2
-    changes: Settings = {"batch_size": chosen} if chosen != batch else {}
-    steps = f"about {images / (chosen * slices):,.0f} steps in the time"
-    kept, fewer = "the recipe's", f"the recipe's {batch} would take fewer than {_LEAST_STEPS:,} steps"
-    reasons.append(("batch", f"{chosen}: {kept if chosen == batch else fewer}; {steps}"))
+    why = "the recipe's" if chosen == batch else f"the recipe's {batch} would take fewer than {_LEAST_STEPS:,} steps in the time"
+    reasons.append(("batch", f"{chosen}: {why}"))
+    return {"train": {"batch_size": chosen}}
+
+
+def _fitting(config: RunConfig, found: Plan, reasons: list[tuple[str, str]]) -> Settings:
+    """The microbatch that fits into memory, or the batch of a model that cannot cut it; none where all fits.
+
+    Raises RunError where not even one image does.
+    """
     largest = found.memory.largest
-    if largest is not None and largest < min(chosen, config.train.microbatch or chosen):
-        if not largest:
-            raise RunError(f"not even one image fits into the {in_bytes(found.memory.free_bytes or 0)} of memory that are free: free some")
-        if found.memory.divisible:
-            changes["microbatch"] = largest
-            reasons.append(("microbatch", f"{largest}: more would not fit into the memory that is free"))
-        else:
-            changes["batch_size"] = largest
-            reasons.append(("batch", f"{largest}: more would not fit into the memory that is free, and it cannot be cut"))
-    return changes
+    if largest is None or largest >= found.at_once:
+        return {}
+    if not largest:
+        raise RunError(f"not even one image fits into the {in_bytes(found.memory.free_bytes or 0)} of memory that are free: free some")
+    if found.memory.divisible:
+        reasons.append(("microbatch", f"{largest}: more would not fit into the memory that is free"))
+        return {"train": {"microbatch": largest}}
+    reasons.append(("batch", f"{largest}: more would not fit into the memory that is free, and the model cannot cut it"))
+    return {"train": {"batch_size": largest}}
 
 
 def _length(config: RunConfig, found: Plan, seconds: float, *, on_cpu: bool, reasons: list[tuple[str, str]]) -> Settings:
@@ -315,7 +312,7 @@ def _length(config: RunConfig, found: Plan, seconds: float, *, on_cpu: bool, rea
     train = config.train
     counts, took = around(config, found, seconds)
     left = max(0.0, seconds - _START_SECONDS - took)
-    step = found.images_per_step
+    step = found.images_per_step // found.batch * train.batch_size
     steps = max(1, math.floor(left * found.rate / step))
     total = steps * step
     every = max(1, math.ceil(steps / counts["grids"])) * step
