@@ -15,11 +15,14 @@ from tests.data.pictures import encoded, picture, write_folder
 from tests.runs.test_planning import MEMORY, PLAN
 from triptych.cli import init, train
 from triptych.cli.main import main
+from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.engine.distributed import close_world
+from triptych.recipes.catalogue import load_recipe
 from triptych.runs import choosing
-from triptych.runs.choosing import Choice, as_json, as_toml, augmentation, choose, few
+from triptych.runs.choosing import Candidate, Choice, as_json, as_toml, augmentation, choose, data_settings, few, merged
 from triptych.runs.data_look import Look, Pairs, look
+from triptych.runs.stored import outline
 
 PHOTOS = Look(Path("/data/photos"), "folder", 3_000, (96, 200, 500), (300, 240), 3, None)
 DIGITS = Look(Path("/data/mnist"), "mnist", 70_000, (28, 28, 28), (28, 28), 1, 10)
@@ -134,8 +137,6 @@ def test_the_run_fills_the_hours(seen, hours, machine):
 
 
 def samples_of_the_recipe(choice: Choice) -> int:
-    from triptych.recipes.catalogue import load_recipe
-
     return load_recipe(choice.recipe).train.sample_count
 
 
@@ -162,6 +163,33 @@ def test_the_recipe_by_images_speed_and_family(seen, rate, family, recipe, size,
     choice = chosen(seen, family=family)
     assert (choice.recipe, choice.config.data.image_size) == (recipe, size)
     assert [what for what, _ in choice.reasons][:4] == ["data", "family", "recipe", "size"]
+
+
+def candidates() -> list[tuple[Look, Candidate]]:
+    squares = {side: dataclasses.replace(DIGITS, sides=(side, side, side), shape=(side, side)) for side in (16, 28, 32)}
+    two = dataclasses.replace(STREETS, pairs=Pairs("a", (), (), False, ("b",)))
+    found = [(PHOTOS, one) for family in choosing.PHOTOS.values() for one in family]
+    found += [(seen, one) for seen in squares.values() for family in choosing.SMALL.values() for one in family]
+    return [*found, *((STREETS, one) for one in choosing.PAIRS), *((two, one) for one in choosing.TWO_PHOTOS)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "candidate"), candidates(), ids=lambda one: one.recipe if isinstance(one, Candidate) else f"{one.source}{one.sides[0]}"
+)
+def test_every_candidate_can_be_built_at_its_size(seen, candidate):
+    settings = data_settings(seen, candidate)
+    settings = merged(merged(settings, choosing._labels(seen, candidate, [])), augmentation(seen, candidate.recipe, []))
+    config = load_recipe(candidate.recipe).updated(settings)
+    kind = {"labels": InputSpec(name="labels", kind="classes", num_classes=12), "b": InputSpec(name="b", kind="image", channels=3)}
+    data = config.data
+    spec = DataSpec(
+        image_size=data.image_size,
+        width=getattr(data, "width", None),
+        channels=seen.channels,
+        num_classes=seen.classes,
+        inputs=() if seen.pairs is None else tuple(kind[name] for name in (*seen.pairs.maps, *seen.pairs.conditions)),
+    )
+    assert sum(p.numel() for p in outline(config, spec).parameters()) > 1e4
 
 
 def test_details_of_the_data(machine):

@@ -205,8 +205,12 @@ def data_settings(seen: Look, candidate: Candidate) -> Settings:
     elif smallest < size:
         data["enlarge"] = True
     if seen.pairs is None:
-        reduced = max(seen.shape) > 2 * size
-        return {"data": data | {"channels": seen.channels, "flip": seen.channels == 3, "decode": "reduced" if reduced else "exact"}}
+        decode = "reduced" if max(seen.shape) > 2 * size else "exact"
+        settings: Settings = {"data": data | {"channels": seen.channels, "flip": seen.channels == 3, "decode": decode}}
+        attention = {"edm-digits": [size // 4], "adm-mnist": [size // 2, size // 4]}.get(candidate.recipe)
+        if attention is not None:  # by the resolutions that the network has at that size
+            settings["model"] = {"network": {"attention_resolutions": attention}}
+        return settings
     pairs = seen.pairs
     data |= {"width": _width(seen, size), "target": pairs.target, "maps": list(pairs.maps), "num_classes": list(pairs.num_classes)}
     return {"data": data | {"dont_care": pairs.dont_care, "conditions": list(pairs.conditions)}}
