@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from tests.contract.shrink import shrunk
 from tests.core.test_parent import gone
@@ -22,6 +21,7 @@ from triptych.core.rng import Rng
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
 from triptych.runs import planning
+from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, in_bytes, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure
 from triptych.runs.planning import next_size, plan
@@ -184,17 +184,46 @@ def test_lazy_phases_count_as_often_as_they_come():
     assert all(3_000 < images < 6_000 for images, _ in kinds)  # in the middle of the run
 
 
-def test_operations_are_those_of_the_layers():
+def test_operations_by_hand():
+    """A linear layer, a convolution and attention, forward and backward: the products of their sides, twice for each gradient."""
+    x = torch.randn(5, 7, requires_grad=True)
+    weight = torch.randn(7, 3, requires_grad=True)
+    with Operations() as forward:
+        y = x @ weight
+    with Operations() as backward:
+        y.sum().backward()
+    assert (forward.count, backward.count) == (2 * 5 * 7 * 3, 4 * 5 * 7 * 3)
+    with Operations() as convolution:
+        torch.nn.functional.conv2d(torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), padding=1)
+    assert convolution.count == 2 * 2 * 4 * 8 * 8 * 3 * 9
+    query = torch.randn(2, 4, 16, 8, requires_grad=True)
+    with Operations() as attention:
+        out = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+    assert attention.count == 2 * 2 * (2 * 4 * 16 * 16 * 8)
+    with Operations() as backward:
+        out.sum().backward()
+    assert backward.count >= 2 * attention.count  # its products are taken again in the backward pass
+
+
+def test_operations_of_a_training_are_three_times_those_of_its_loss():
     """Two times what goes forward comes backward, and the first layers' inputs need no gradient."""
     loop = loop_of("adm-digits")
     batches = loop.callables.draw(0)
     with closing(batches):  # type: ignore[type-var]
         counted = _operations(loop, loop.iterations(batches))
         batch = next(batches).to(torch.device("cpu"))
-    with FlopCounterMode(display=False) as forward, torch.no_grad():
+    with Operations() as forward, torch.no_grad():
         loop.model.loss(loop.model.phases[0], batch, Rng(0, ("denoise", 0), batch.index))
-    ratio = counted * len(batch) / forward.get_total_flops()
-    assert 2.7 < ratio <= 3.3  # 3, without the gradient of the images, and with the attention that the plain counter passes over
+    assert 2.7 < counted * len(batch) / forward.count <= 3.3
+
+
+@pytest.mark.parametrize("recipe", ["stylegan2-digits", "r3gan-digits"])
+def test_operations_of_penalties_are_counted(recipe):
+    """Gradients of gradients, in every iteration (R3GAN) or in one of sixteen."""
+    loop = loop_of(recipe, total_images=10_000)
+    batches = loop.callables.draw(0)
+    with closing(batches):  # type: ignore[type-var]
+        assert _operations(loop, loop.iterations(batches)) > 1e4
 
 
 def small(tmp_path: Path):

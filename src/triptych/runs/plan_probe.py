@@ -224,28 +224,14 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
 
 
 def _operations(loop: Loop, iterations: Iterator[int]) -> float:
-    """Floating-point operations of an image, forward and backward, a mean over the kinds of iterations: 2 for a multiplication and a sum.
+    """Floating-point operations of an image, forward and backward, a mean over the kinds of iterations."""
+    from triptych.runs.operations import Operations
 
-    Products of matrices, convolutions and attention are counted, as in PyTorch's counter.
-    """
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
-
-    def attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return sdpa_flop_count(query, key, value)
-
-    def attention_backward(gradient: Any, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return sdpa_backward_flop_count(gradient, query, key, value)
-
-    on_cpu = {  # the counter knows those of a GPU alone
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: attention_backward,
-    }
     total = 0.0
     for images, share in kinds_of_iterations(loop):
-        with FlopCounterMode(display=False, custom_mapping=on_cpu) as counter:
+        with Operations() as counter:
             _one(loop, iterations, images)
-        total += share * counter.get_total_flops()
+        total += share * counter.count
     return total / loop.drawn
 
 
