@@ -58,6 +58,8 @@ def test_without_flags_the_recipe_stays_as_it_is() -> None:
         ("--train.total-images 2.5k", "train.total_images", 2_500),
         ("--train.total_images 1_000", "train.total_images", 1_000),
         ("--train.microbatch 2k", "train.microbatch", 2_000),
+        ("--train.microbatch auto", "train.microbatch", "auto"),
+        ("--train.microbatch None", "train.microbatch", None),
         ("--train.ema-rates 0.5 --train.seed 3", "train.ema_rates", (0.5,)),
         ("--train.randomized-seed", "train.randomized_seed", True),
         ("--train.randomized-seed True", "train.randomized_seed", True),
@@ -100,7 +102,7 @@ def test_options_are_told_from_settings() -> None:
         ("--train.total-images many", "--train.total-images: got 'many', expected a whole number"),
         ("--train.seed 0 --train.total-images 1.5", "--train.total-images: got '1.5', expected a whole number"),
         ("--train.total-images 1.0005k", "--train.total-images: got '1.0005k', expected a whole number"),
-        ("--train.microbatch half", "--train.microbatch: got 'half', expected a whole number"),
+        ("--train.microbatch half", "--train.microbatch: got 'half', expected a whole number or auto"),
         ("--train.ema-rates", "--train.ema-rates: the value is missing, expected one value or several (A,B or A B), each a number"),
         (
             "--train.ema-rates --train.seed 3",

@@ -7,8 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from triptych.core.memory import available_memory, peak_memory, resident_memory
+from triptych.core import memory
+from triptych.core.memory import (
+    available_memory,
+    data_memory,
+    is_out_of_memory,
+    kills_for_memory,
+    limited_to_available,
+    peak_memory,
+    resident_memory,
+    said_of,
+)
 
 
 def system(root: Path, files: dict[str, str]) -> Path:
@@ -76,3 +87,37 @@ def test_the_peak_stays_when_memory_is_given_back():
 
 def test_elsewhere_the_peak_is_that_of_getrusage(tmp_path):
     assert peak_memory(tmp_path) == resident_memory(tmp_path) > 2**20
+
+
+def test_kills_are_counted_where_the_system_counts_them(tmp_path):
+    assert kills_for_memory(tmp_path) == 0
+    assert kills_for_memory(system(tmp_path, {"vmstat": "pgfree 9\noom_kill 3\n"})) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "MemoryError"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total"), "CUDA out of memory"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried 9 bytes."),
+            "DefaultCPUAllocator: can't allocate memory: you tried 9 bytes.",
+        ),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+)
+def test_errors_that_speak_of_memory(error, said):
+    assert is_out_of_memory(error) and said_of(error) == said
+    assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(ValueError("out of memory"))
+
+
+@pytest.mark.skipif(data_memory() is None, reason="the system has no limit of a process's data")
+def test_within_the_limit_a_share_of_what_is_there_can_be_taken(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**31)
+    torch.empty(3 * 2**28)  # 3 GiB, of which nothing is used
+    with limited_to_available(2):
+        torch.empty(2**27)  # 0.5 GiB of 0.9
+        with pytest.raises(RuntimeError) as caught:
+            torch.empty(2**28)
+    assert is_out_of_memory(caught.value)
+    torch.empty(3 * 2**28)

@@ -6,13 +6,13 @@ import time
 import warnings
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from tests.engine.toys import Clip, Denoiser, Pair, make_loop, run, seeded
+from tests.engine.toys import Clip, Denoiser, Hungry, Pair, make_loop, run, seeded
 from tests.float64 import in_float64
 from triptych.engine.distributed import _PATIENCE, failing_together, open_world
 from triptych.engine.peers import PeerError
@@ -20,10 +20,11 @@ from triptych.engine.snapshots import save_snapshot
 
 
 @in_float64()
-def train_toys(folder: Path, microbatch: int | None) -> None:
+def train_toys(folder: Path, microbatch: int | None, out_of_memory: Literal["halve", "stop"] = "halve") -> None:
     world = open_world("cpu")
     for kind in (Denoiser, Pair, Clip):
-        loop = make_loop(seeded(kind), folder / kind.__name__, world=world, batch_size=7, total_images=7 * 4, microbatch=microbatch)
+        settings: dict[str, Any] = {"batch_size": 7, "total_images": 7 * 4, "microbatch": microbatch, "out_of_memory": out_of_memory}
+        loop = make_loop(seeded(kind), folder / kind.__name__, world=world, **settings)
         gradients, noise = [], []
         for updater in loop.updaters.values():
 
@@ -42,6 +43,20 @@ def train_toys(folder: Path, microbatch: int | None) -> None:
         loop._step = watched
         run(loop)
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
+
+
+@in_float64()
+def train_with_little_memory(folder: Path, microbatch: int | Literal["auto"] | None) -> None:
+    """A training in which the second process alone lacks memory."""
+    world = open_world("cpu")
+    model = seeded(Hungry)
+    assert isinstance(model, Hungry)
+    model.room, model.since = 2 if world.rank else 8, 0 if microbatch == "auto" else 16
+    model.in_backward = True
+    found: list[int] = []
+    settings: dict[str, Any] = {"total_images": 32, "microbatch": microbatch, "found": found.append}
+    run(make_loop(model, folder / "run", world=world, **settings))
+    torch.save((model.network.state_dict(), found, model.sizes), folder / f"{microbatch}-{world.rank}.pt")
 
 
 def train_without_warnings(folder: Path) -> None:

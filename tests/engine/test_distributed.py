@@ -7,16 +7,17 @@ import re
 import pytest
 import torch
 
-from tests.engine.distributed_worker import keep_waiting, train_toys, train_without_warnings
+from tests.engine.distributed_worker import keep_waiting, train_toys, train_with_little_memory, train_without_warnings
+from tests.engine.toys import Hungry, make_loop, run, seeded
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine.distributed import Agreement, World, open_world
 
 
-@pytest.mark.parametrize("microbatch", [None, 3])
-def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch):
+@pytest.mark.parametrize(("microbatch", "out_of_memory"), [(None, "halve"), (3, "stop")])
+def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microbatch, out_of_memory):
     run_together(1, train_toys, tmp_path / "1", None)
-    run_together(2, train_toys, tmp_path / "2", microbatch)
+    run_together(2, train_toys, tmp_path / "2", microbatch, out_of_memory)
     for kind in ("Denoiser", "Pair", "Clip"):
         gradients, seen, state = torch.load(tmp_path / f"1/{kind}-1-0.pt")
         parts = [torch.load(tmp_path / f"2/{kind}-2-{rank}.pt") for rank in (0, 1)]
@@ -28,6 +29,18 @@ def test_two_processes_have_the_gradients_data_and_noise_of_one(tmp_path, microb
         for step, (index, images) in enumerate(seen):
             assert torch.equal(torch.cat([part[1][step][0] for part in parts]), index)
             assert torch.equal(torch.cat([part[1][step][1] for part in parts]), images)
+
+
+def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float64):
+    reference = seeded(Hungry)
+    run(make_loop(reference, tmp_path / "1", total_images=32, microbatch=2))
+    for microbatch, sizes in ((None, [4] * 3 + [2] * 4), ("auto", [4, 2, 2] + [2] * 8)):
+        run_together(2, train_with_little_memory, tmp_path, microbatch)
+        states, found, seen = zip(*(torch.load(tmp_path / f"{microbatch}-{rank}.pt") for rank in (0, 1)), strict=True)
+        assert found == ([2], [2]) and seen[0] == seen[1] == sizes, microbatch
+        for name, trained in reference.network.named_parameters():
+            assert torch.equal(states[0][name], states[1][name]), name
+            assert torch.allclose(states[0][name], trained, rtol=1e-9, atol=1e-11), (microbatch, name)
 
 
 def test_two_processes_are_warned_of_nothing(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,49 @@ class Denoiser(Model):
     def observe(self, phase: Phase, terms: Mapping[str, Tensor]) -> None:
         order = torch.arange(1, len(terms["t"]) + 1, dtype=torch.float64)
         self.observations.index_add_(0, terms["t"], terms["loss"].double() * order)
+
+
+class Hungry(Denoiser):
+    """A denoiser for which `room` images at once are all that fits into memory, from the step on in which `since` images are seen.
+
+    Its forward passes change a buffer and draw from PyTorch's generator, before they fail too. Some images alone use one of its parameters.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network.register_buffer("passes", torch.zeros(()))
+        self.network.register_parameter("rare", nn.Parameter(torch.ones(())))
+        self.room, self.since, self.in_backward = 8, 0, False
+        self.culprit = 7  # of eight samples the one that is too much: the ones before it have given their gradients
+        self.error: Exception = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB")
+        self.sizes: list[int] = []
+
+    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
+        self.full = progress.images_seen >= self.since
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        self.sizes.append(len(batch))
+        terms = super().loss(phase, batch, rng)
+        self.network.passes.add_(torch.rand(()))
+        loss = terms.loss
+        if (batch.index % 8 == 6).any():
+            loss = loss * torch.where(batch.index % 8 == 6, self.network.rare, 1.0)
+        if self.full and len(batch) > self.room and (batch.index % 8 == self.culprit).any():
+            if not self.in_backward:
+                raise self.error
+            loss = _Failing.apply(loss, self.error)
+        return replace(terms, loss=loss)
+
+
+class _Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, error: Exception) -> Tensor:
+        ctx.error = error
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        raise ctx.error
 
 
 class Pair(Model):
@@ -132,6 +176,7 @@ def make_loop(
     validate: Any = None,
     grids: Any = None,
     evaluation: Evaluation | None = None,
+    found: Callable[[int], None] | None = None,
     optim: OptimConfig | None = None,
     log: LogConfig | None = None,
     **train: Any,
@@ -153,7 +198,7 @@ def make_loop(
         log=log or LogConfig(),
         world=world,
         directory=directory,
-        callables=Callables(draw(settings.batch_size, world=world), validate, grids or {}, evaluation=evaluation),
+        callables=Callables(draw(settings.batch_size, world=world), validate, grids or {}, evaluation=evaluation, found_microbatch=found),
         reporting=reporting,
     )
 

@@ -21,12 +21,12 @@ from triptych import __version__
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, is_launched
 from triptych.core.errors import ConfigError, RunError, Stopped, UserError, nearest, one_line
+from triptych.core.memory import is_out_of_memory
 
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory")  # PyTorch's words, on the CPU and on a GPU
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
     except RuntimeError as error:
-        if not any(words in str(error) for words in _OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         return _fail(_out_of_memory(error), EXIT_FAILED, debug=debug)
     except OSError as error:

@@ -171,7 +171,7 @@ def allowed(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(allowed(item) for item in items if item is not type(None))
     if origin is typing.Literal:
-        return "one of " + ", ".join(map(str, items))
+        return "one of " * (len(items) > 1) + ", ".join(map(str, items))
     if origin is tuple and items[-1:] == (Ellipsis,):
         return f"one value or several (A,B or A B), each {allowed(items[0])}"
     if origin is tuple:

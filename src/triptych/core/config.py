@@ -310,7 +310,8 @@ def type_name(annotation: Any) -> str:
     if annotation in plain:
         return plain[annotation]
     if typing.get_origin(annotation) is typing.Literal:
-        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
+        options = typing.get_args(annotation)
+        return "one of " * (len(options) > 1) + ", ".join(map(repr, options))
     if typing.get_origin(annotation) is tuple:
         return f"a list of {type_name(typing.get_args(annotation)[0])}"
     if isinstance(annotation, type) and issubclass(annotation, Config):

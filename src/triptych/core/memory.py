@@ -1,4 +1,4 @@
-"""What memory this process takes, and how much the machine still has for it."""
+"""What memory this process takes, how much the machine still has for it, and what is said and done where that is not enough."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from triptych.core.errors import one_line
+
+_WORDS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")  # PyTorch on a CPU and on a GPU; cuBLAS and cuDNN
+_SPARED = 0.1  # of what is there: for what the system and other processes take meanwhile
 _ENDLESS = 2**62
 """Limits from here on are how an older kernel writes that there is none."""
 
@@ -33,6 +38,49 @@ def available_memory(root: Path = Path("/")) -> int | None:
     bounds = [_named(root / "proc/meminfo").get("MemAvailable"), *_left_in_containers(root), _left_of_addresses(root / "proc")]
     known = [max(0, bound) for bound in bounds if bound is not None]
     return min(known) if known else None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory, of the machine or of a GPU, ran out."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS))
+
+
+def said_of(error: BaseException) -> str:
+    """What an error of want of memory says, in one line: its first sentence where it has several (CUDA's ends with pages of figures)."""
+    line = one_line(error) if isinstance(error, Exception) else type(error).__name__
+    start = line.find("DefaultCPUAllocator")
+    return line[max(start, 0) :].partition(". ")[0]
+
+
+def kills_for_memory(proc: Path = Path("/proc")) -> int:
+    """How many processes this machine, since it was started, has killed for want of memory; 0 where it does not say."""
+    counts = dict(line.split() for line in _text(proc / "vmstat").splitlines() if len(line.split()) == 2)
+    return int(counts.get("oom_kill", 0))
+
+
+@contextmanager
+def limited_to_available(shares: int) -> Iterator[None]:
+    """The context in which this process gets an error where it would take more than its share of the memory there is.
+
+    Without it the system lends memory that it does not have, and kills a process when that is used. Where the system does not say how much
+    there is, the context does nothing.
+    """
+    room, used = available_memory(), data_memory()
+    if room is None or used is None:
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = used + int((1 - _SPARED) * room / shares)
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limit for limit in (most, soft, hard) if limit != resource.RLIM_INFINITY), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def data_memory() -> int | None:
+    """Bytes that count against the limit of this process's data (RLIMIT_DATA); None where the system does not say."""
+    return _status(Path("/proc")).get("VmData") if sys.platform == "linux" else None
 
 
 def _left_in_containers(root: Path) -> Iterator[int]:

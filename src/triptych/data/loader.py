@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from triptych.core.batch import RawBatch, share
 from triptych.core.errors import DataError, RunError
+from triptych.core.memory import available_memory, kills_for_memory
 from triptych.core.parent import end_with
 from triptych.core.rng import permutation
 from triptych.data.images import ImageSet
@@ -164,6 +165,7 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             bad.update(loaded.bad)
             yield loaded.batch()
         return
+    kills = kills_for_memory()
     iterator = iter(
         DataLoader(
             samples,
@@ -186,7 +188,10 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
-        raise RunError("a loader process was killed, perhaps for want of memory: lower data.workers") from error
+        killed = any(process.exitcode == -signal.SIGKILL for process in getattr(iterator, "_workers", ()))
+        raise RunError(_lost(str(error), killed=killed, for_memory=kills_for_memory() > kills)) from error
+    except MemoryError as error:
+        raise RunError("a loader process ran out of memory: lower data.workers") from error
     finally:
         processes = list(getattr(iterator, "_workers", ()))
         # Not left to the end of the iterator, which an exception that was raised within it still holds.
@@ -196,6 +201,18 @@ def _stream(samples: _Samples, indices: Iterable[np.ndarray], workers: int, bad:
             if process.is_alive():  # it did not end when asked, and no signal but this one is heard
                 process.kill()
                 process.join()
+
+
+def _lost(said: str, *, killed: bool, for_memory: bool) -> str:
+    """Why a loader process is gone, of which PyTorch `said` that.
+
+    `killed`: whether one was killed; `for_memory`: whether the system has killed a process for want of memory since there are loaders.
+    """
+    if not killed and "signal: Killed" not in said:
+        return f"a loader process ended: {said.partition('. ')[0]}"
+    room = available_memory()
+    free = "" if room is None else f" ({room / 2**30:.1f} GiB are free now)"
+    return f"a loader process was killed, {'' if for_memory else 'most likely '}by the system for want of memory{free}: lower data.workers"
 
 
 def _start_worker(_: int, *, parent: int) -> None:

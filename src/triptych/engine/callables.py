@@ -93,3 +93,5 @@ class Callables:
     "The evaluation of samples."
     news: News | None = None
     "What is to be said of the images; in all processes or in none."
+    found_microbatch: Callable[[int], None] | None = None
+    "Told in all processes alike, between two steps, of the microbatch that the run goes on with, where it is another one than was set."

@@ -87,8 +87,10 @@ class TrainConfig(Config):
     "Images seen when the run ends (every repetition counts)."
     batch_size: int
     "Images of one optimizer step, over all processes and microbatches."
-    microbatch: int | None = None
-    "Images that go through the network at once in each process; None: the process's whole share of the batch."
+    microbatch: int | Literal["auto"] | None = None
+    "Images that go through the network at once in each process; None: its whole share of the batch; auto: as many as fit into memory."
+    out_of_memory: Literal["halve", "stop"] = "halve"
+    "Where a step does not fit into memory: halve microbatch and take the step anew, or stop. stop is a little faster in several processes."
     precision: Literal["auto", "float32", "bf16", "fp16"] = "float32"
     "Arithmetic of the networks; weights, losses and the optimizer stay float32. auto: bf16 where the device multiplies it natively."
     loss_scale: float = 2.0**20
@@ -157,7 +159,8 @@ class TrainConfig(Config):
     def validate(self) -> None:
         for name in ("total_images", "batch_size", "keep_last"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
-        for name in ("microbatch", "checkpoint_every", "keep_every", "sample_every", "snapshot_every", "validate_every", "evaluate_every"):
+        self.require(self.microbatch in (None, "auto") or self.microbatch >= 1, "microbatch", "at least 1, or auto, or nothing")
+        for name in ("checkpoint_every", "keep_every", "sample_every", "snapshot_every", "validate_every", "evaluate_every"):
             self.require(getattr(self, name) is None or getattr(self, name) >= 1, name, "at least 1, or nothing")
         for name in ("sample_count", "validate_images", "profile_steps", "ema_start", "statistics_batches"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
@@ -181,6 +184,10 @@ class TrainConfig(Config):
         self.require(self.loss_scale_floor > 0, "loss_scale_floor", "a positive number")
         self.require(self.loss_scale >= self.loss_scale_floor, "loss_scale", "at least loss_scale_floor")
         self.require(self.loss_scale_growth >= 0, "loss_scale_growth", "0 or more")
+
+    def at_once(self, processes: int) -> int:
+        """Images that go through a network at once in each of so many processes; of microbatch auto, before it is found, its share."""
+        return self.microbatch if isinstance(self.microbatch, int) else -(-self.batch_size // processes)
 
     @property
     def all_averages(self) -> tuple[AverageConfig, ...]:

@@ -9,7 +9,7 @@ import atexit
 import functools
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -29,6 +29,7 @@ from triptych.engine.peers import Peers, meet
 T = TypeVar("T")
 
 _MEETING = timedelta(minutes=30)  # until all processes have started
+_BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
 _PATIENCE = timedelta(hours=12)  # a process that is silent for long ends the others earlier
 
 
@@ -52,6 +53,24 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
         return values
+
+    def sum_all(self, tensors: Iterable[Tensor]) -> None:
+        """Makes each tensor its sum over all processes; they have the same tensors in the same order."""
+        if self.size > 1:
+            _in_buckets(tensors, lambda flat: dist.all_reduce(flat, async_op=True))
+
+    def take_from_main(self, tensors: Iterable[Tensor]) -> None:
+        """Gives the tensors the main process's values; they have the same tensors in the same order."""
+        if self.size > 1:
+            _in_buckets(tensors, lambda flat: dist.broadcast(flat, src=0, async_op=True))
+
+    def largest(self, values: Sequence[int]) -> list[int]:
+        """The largest of each value over all processes."""
+        if self.size == 1:
+            return [int(value) for value in values]
+        largest = torch.tensor([int(value) for value in values])
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.control)
+        return largest.tolist()
 
     def gather_samples(self, values: Tensor) -> Tensor:
         """The samples (b, ...) of all processes in rank order; their number may differ between processes."""
@@ -134,6 +153,24 @@ class World:
         """Sets how long a process may be silent, and the log that the others write to when process 0 cannot."""
         if self.peers is not None:
             self.peers.limit_seconds, self.peers.log_path = 60 * limit_minutes, log_path
+
+
+@torch.no_grad()
+def _in_buckets(tensors: Iterable[Tensor], send: Callable[[Tensor], Any]) -> None:
+    """Sends tensors of one type many at a time, as each message costs time, and gives them what came of it."""
+    buckets: list[list[Tensor]] = [[]]
+    for tensor in tensors:
+        if sum(each.nbytes for each in buckets[-1]) >= _BUCKET_BYTES:
+            buckets.append([])
+        buckets[-1].append(tensor)
+    sent = []
+    for bucket in filter(None, buckets):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        sent.append((bucket, flat, send(flat)))
+    for bucket, flat, work in sent:
+        work.wait()
+        for tensor, values in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+            tensor.copy_(values.view(tensor.shape))
 
 
 def patiently(doing: str) -> Callable[[Callable[..., T]], Callable[..., T]]:

@@ -7,10 +7,8 @@ on a schedule depends on the number of images seen alone, so that an interrupted
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,14 +19,15 @@ from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
-from triptych.core.rng import Rng
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
+from triptych.engine.fitting import find_microbatch
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import read_metrics
+from triptych.engine.microbatch import Attempts, DoesNotFit, Microbatch
 from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
@@ -39,6 +38,7 @@ from triptych.engine.schedule import refuse_impossible, step_settings
 from triptych.engine.signals import StopRequest
 from triptych.engine.snapshots import give_up_after, late, save_snapshot
 from triptych.engine.statistics import estimate_statistics, needs_batches
+from triptych.engine.turns import Turns
 from triptych.engine.updater import Updater
 
 _VALIDATION, _EVALUATION = "validation/", "evaluation/"  # what the names of their figures begin with in the log
@@ -63,7 +63,10 @@ class Loop:
         self.directory, self.callables, self.reporting = directory, callables, reporting
         refuse_impossible(model, train, world)
         networks = dict.fromkeys(phase.networks for phase in model.phases)
-        self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world) for n in networks}
+        self.microbatch, self.attempts = Microbatch(model, train=train, world=world), Attempts(model, world)
+        parts: dict[str, Any] = {"microbatch": self.microbatch, "attempts": self.attempts}
+        self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world, **parts) for n in networks}
+        self.turns = Turns(model, self.updaters, seed=train.seed)
         self.averages = [Average(model, settings) for settings in train.all_averages]
         self.slices = model.slices
         self.drawn = train.batch_size * self.slices
@@ -74,6 +77,8 @@ class Loop:
         self._saved_at: int | None = None
         self._stop = StopRequest()
         self._stepped = False
+        self._between = True
+        "Whether no step of an iteration that is not finished has been taken."
         self._estimated: dict[str, int] = {}
         "Images seen when each average, by its name, got its statistics."
 
@@ -166,8 +171,13 @@ class Loop:
             for folder in (self.directory.snapshots, *self.directory.averages.glob("*")):
                 give_up_after(folder, self.images_seen)
         try:
+            self._find_microbatch()
             self._catch_up()
             stopped = self._train(agreement)
+        except DoesNotFit:
+            if self.images_seen and self._between and self.world.size == 1:  # else the others know nothing of it, or it is no state to keep
+                self.save()
+            raise
         except Stopped:
             if not self._stepped:
                 raise
@@ -222,17 +232,29 @@ class Loop:
             slices = self._draw_slices(batches)
         self.world.doing("taking a step")
         self._stepped = True
-        progress, steps = TrainingProgress(self.images_seen, self.drawn, self.train.total_images), Counter[str]()
-        for turn in self.model.turns(progress):
-            name, batch = turn.phase.name, slices[turn.slice]
-            carried = self._step(turn.phase, batch, replace(progress, step=steps[name]))
-            slices[turn.slice] = replace(batch, inputs={**batch.inputs, **carried}) if carried else batch
-            steps[name] += 1
+        self.turns.take(slices, self._step, TrainingProgress(self.images_seen, self.drawn, self.train.total_images))
         stepped = all(updater.stepped for updater in self.updaters.values())
         for average in self.averages:
             if stepped or average.settings.length is not None:  # the profile of one by length goes by the images seen
                 average.update(self.images_seen, images=self.drawn)
         self.images_seen += self.drawn
+        self._between = True
+
+    def _find_microbatch(self) -> None:
+        """Finds the microbatch where it is to be found, on the images of the first iteration."""
+        if self.train.microbatch != "auto":
+            return
+        self.world.doing("finding the largest microbatch that fits into memory")
+        with self._stop.interrupting():
+            slices = self._draw_slices(self.callables.draw(self.images_seen))
+            first = TrainingProgress(0, self.drawn, self.train.total_images)
+            find_microbatch(self.turns, slices, microbatch=self.microbatch, attempts=self.attempts, first=first, world=self.world)
+        self._say(f"train.microbatch auto: {self.microbatch.size} images at once fit into memory")
+        self._tell_microbatch()
+
+    def _tell_microbatch(self) -> None:
+        if self.callables.found_microbatch is not None:
+            self.callables.found_microbatch(self.microbatch.size)
 
     def _draw_slices(self, batches: Iterator[RawBatch]) -> list[Batch]:
         try:
@@ -255,14 +277,16 @@ class Loop:
 
     def _step(self, phase: Phase, batch: Batch, progress: TrainingProgress) -> dict[str, Tensor]:
         """One step of the phase; what its loss carries to the following turns."""
-        if len(self.updaters) > 1:
-            for networks, updater in self.updaters.items():
-                updater.require_gradients(networks == phase.networks)
-        rng = Rng(self.train.seed, (phase.name, progress.step), batch.index)
-        updater = self.updaters[phase.networks]
-        settings = step_settings(self.optim, phase, progress)
-        total = self.train.batch_size
+        updater, size, total = self.updaters[phase.networks], self.microbatch.size, self.train.batch_size
+        rng, settings = self.turns.rng(phase, batch, progress), step_settings(self.optim, phase, progress)
         record, observed, carried = updater.step(phase, batch, rng=rng, settings=settings, total=total, progress=progress)
+        self._between = False
+        if self.microbatch.size < size:
+            self._say(
+                f"warning: {size} images at once did not fit into memory in phase {phase.name} after {self.images_seen} images "
+                f"({self.attempts.said}): the step was taken with {self.microbatch.size} at once, and so are those that follow"
+            )
+            self._tell_microbatch()
         if observed:
             self.model.observe(phase, {name: self.world.gather_samples(values) for name, values in observed.items()})
         self.measurements.add(record)

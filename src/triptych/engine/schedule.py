@@ -85,7 +85,7 @@ def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
         processes = "" if world.size == 1 else f" in each of {world.size} processes"
         advice = f"expected a multiple of {group * world.size}: groups of {group} images{processes} are compared with each other"
         raise ConfigError("train.batch_size", f"got {train.batch_size}, {advice}")
-    if microbatch is not None and microbatch % group:
+    if isinstance(microbatch, int) and microbatch % group:
         raise ConfigError(
             "train.microbatch", f"got {microbatch}, expected a multiple of {group}, the images that are compared with each other"
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from triptych.core.rng import Rng
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.measurements import StepRecord
+from triptych.engine.microbatch import Attempts, Microbatch
 from triptych.engine.optim import assert_same_layout, make_optimizer
 from triptych.engine.precision import LossScale, autocast
 from triptych.engine.schedule import StepSettings
@@ -40,24 +42,49 @@ def _joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
+@dataclass
+class Passes:
+    """What the forward and backward passes of a step gave, besides gradients."""
+
+    record: StepRecord
+    observed: list[Mapping[str, Tensor]] = field(default_factory=list)
+    "`LossTerms.observed` of each microbatch."
+    carried: list[Mapping[str, Tensor]] = field(default_factory=list)
+    "`LossTerms.carried` of each microbatch."
+
+
 class Updater:
     """The optimizer of `networks`, shared by all phases that update just these."""
 
-    def __init__(self, model: Model, networks: tuple[str, ...], *, train: TrainConfig, optim: OptimConfig, world: World) -> None:
+    def __init__(
+        self,
+        model: Model,
+        networks: tuple[str, ...],
+        *,
+        train: TrainConfig,
+        optim: OptimConfig,
+        world: World,
+        microbatch: Microbatch,
+        attempts: Attempts,
+    ) -> None:
         phases = [phase for phase in model.phases if phase.networks == networks]
         self.name = "+".join(networks)
         self.scale = LossScale(train)
         self._model, self._train, self._world = model, train, world
-        module = _PhaseModule(model, networks)
-        self.parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._microbatch, self._attempts = microbatch, attempts
+        self._networks = _PhaseModule(model, networks)
+        self.parameters = {name: p for name, p in self._networks.named_parameters() if p.requires_grad}
         self.optimizer = make_optimizer(self.parameters, optim, device=world.device)
-        self._module: nn.Module = module
-        if world.size > 1:
+        self._overlapping: DistributedDataParallel | None = None
+        "Sums gradients over the processes while they are computed. A process that then lacks memory would leave the others waiting."
+        if world.size > 1 and microbatch.halves:
+            world.take_from_main(list(self.parameters.values()))
+        elif world.size > 1:
             partial = any(phase.partial for phase in phases)
             # Buffers stay each process's own in a step: `forward_sync_buffers`, as PyTorch calls it since it deprecated the older name.
             names = inspect.signature(DistributedDataParallel).parameters
             buffers: dict[str, Any] = {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
-            self._module = DistributedDataParallel(module, find_unused_parameters=partial, **buffers)
+            self._overlapping = DistributedDataParallel(self._networks, find_unused_parameters=partial, **buffers)
         self._layout_checked = False
         self.stepped = True
         "Whether the last step was taken; False after an overflow of fp16. True before the first, which may come late (`Model.turns`)."
@@ -70,27 +97,48 @@ class Updater:
     def step(
         self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress
     ) -> tuple[StepRecord, dict[str, Tensor], dict[str, Tensor]]:
-        """One optimizer step on this process's share of `total` samples. Its record, and their `observed` and `carried` of `LossTerms`."""
-        self._model.prepare(phase, progress)
-        record = StepRecord(phase.name, progress.images_seen + progress.iteration_images)
-        observed, carried = [], []
-        factor = self.scale.scale * self._world.size / total  # DDP divides by the number of processes
-        for samples, last in self._microbatches(len(batch)):
-            with nullcontext() if last or not isinstance(self._module, DistributedDataParallel) else self._module.no_sync():
-                with autocast(self._train.precision, device=self._world.device):
-                    terms = self._module(phase, batch[samples], rng[samples])
-                (terms.loss.sum() * factor).backward()
-            record.terms.add(terms)
-            observed.append(terms.observed)
-            carried.append(terms.carried)
-        record.gradient_norm = self._apply(settings)
-        self._model.stepped(phase)
-        return record, _joined(observed), _joined(carried)
+        """One optimizer step on this process's share of `total` samples. Its record, and their `observed` and `carried` of `LossTerms`.
 
-    def _microbatches(self, count: int) -> Iterator[tuple[slice, bool]]:
-        size = self._train.microbatch or count
-        for start in range(0, count, size):
-            yield slice(start, min(start + size, count)), start + size >= count
+        Where memory does not suffice, the microbatch becomes smaller and the passes are made anew. Raises DoesNotFit where it cannot.
+        """
+        self._model.prepare(phase, progress)
+
+        def work() -> Passes:
+            return self._passed(phase, batch, rng, size=self._microbatch.size, total=total, progress=progress)
+
+        parameters, together = list(self.parameters.values()), self._microbatch.halves
+        while (passes := self._attempts.attempt(parameters, work, together=together)) is None:
+            self._microbatch.halve(self._attempts.said)
+        if self._overlapping is None:
+            self._world.sum_all([parameter.grad for parameter in parameters if parameter.grad is not None])
+        passes.record.gradient_norm = self._apply(settings)
+        self._model.stepped(phase)
+        return passes.record, _joined(passes.observed), _joined(passes.carried)
+
+    def try_passes(self, phase: Phase, batch: Batch, *, rng: Rng, size: int, progress: TrainingProgress) -> dict[str, Tensor]:
+        """The passes of a step, `size` samples at a time, for the memory that they take: their `carried`. No process hears of another."""
+        self._model.prepare(phase, progress)
+        passes = self._passed(phase, batch, rng, size=size, total=len(batch), progress=progress, alone=True)
+        self.optimizer.zero_grad(set_to_none=True)
+        return _joined(passes.carried)
+
+    def _passed(
+        self, phase: Phase, batch: Batch, rng: Rng, *, size: int, total: int, progress: TrainingProgress, alone: bool = False
+    ) -> Passes:
+        """Adds the gradients of the batch, `size` samples at a time. `alone`: without summing them over the processes."""
+        passes = Passes(StepRecord(phase.name, progress.images_seen + progress.iteration_images))
+        overlapping = None if alone else self._overlapping
+        factor = self.scale.scale * (1 if overlapping is None else self._world.size) / total  # DDP divides by the number of processes
+        for start in range(0, len(batch), size):
+            samples = slice(start, min(start + size, len(batch)))
+            with nullcontext() if overlapping is None or samples.stop == len(batch) else overlapping.no_sync():
+                with autocast(self._train.precision, device=self._world.device):
+                    terms = (overlapping or self._networks)(phase, batch[samples], rng[samples])
+                (terms.loss.sum() * factor).backward()
+            passes.record.terms.add(terms)
+            passes.observed.append(terms.observed)
+            passes.carried.append(terms.carried)
+        return passes
 
     def _apply(self, settings: StepSettings) -> Tensor:
         """Clips the gradient and steps, unless fp16 overflowed. Returns the gradient's norm before clipping."""

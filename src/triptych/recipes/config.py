@@ -40,7 +40,7 @@ class RunConfig(Config):
             return max(1, count * anchor**2 // size**2)
 
         batch, microbatch = self.train.batch_size, self.train.microbatch
-        train = {"batch_size": scaled(batch) * processes, "microbatch": microbatch and scaled(microbatch)}
+        train = {"batch_size": scaled(batch) * processes, "microbatch": scaled(microbatch) if isinstance(microbatch, int) else microbatch}
         initial = getattr(self.model, "init_images", None)
         return self.updated(
             {

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -36,6 +38,8 @@ class Start:
     "Lines for the log."
     keeps_list: bool = False
     "Whether the run's own copy of the list of images that are left out counts."
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    "As in RunDocument."
 
 
 def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack) -> Start:
@@ -65,6 +69,8 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
     if not fresh:
         config, kept = _with_colours(config, earlier)
         reasons += kept
+    if (found := stored.with_found(config)) != config:
+        config, reasons = found, [*reasons, f"train.microbatch {found.train.microbatch}, which this run found to fit into memory"]
     if fresh:  # only the model of such a run is fixed
         earlier = dataclasses.replace(earlier, data=config.data, train=config.train, optim=config.optim, log=config.log)
     keeps_list = not fresh and earlier.data.skip is not None and directory.left_out.is_file()
@@ -82,7 +88,7 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             f"{directory.root} holds a run of {stored.recipe}, not of {recipe}: triptych train {place} goes on with it; for {recipe} give "
             f"another --run (with --init-from {place}, to begin with its weights)",
         ) from None
-    return Start(config, recipe or stored.recipe, stored, notes, keeps_list)
+    return Start(config, recipe or stored.recipe, stored, notes, keeps_list, stored.asked_still(config))
 
 
 def _with_own_list(earlier: RunConfig, config: RunConfig, directory: RunDirectory) -> tuple[RunConfig, list[str]]:

@@ -88,7 +88,8 @@ def _validation(
     held_out, limit = data.validation, config.train.validate_images
     if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
         return None
-    size = config.train.batch_size if config.train.microbatch is None else config.train.microbatch * world.size
+    train = config.train
+    size = train.microbatch * world.size if isinstance(train.microbatch, int) else train.batch_size
     count = min(len(held_out), limit)
 
     @functools.cache
@@ -111,7 +112,7 @@ def _validation(
 def _grids(model: Model, data: Data, config: RunConfig, directory: RunDirectory, world: World) -> dict[str, Grid]:
     """What draws each grid of samples, or of what is made of held-out images, by the end of its name; none for a model that makes none."""
     train, count = config.train, config.train.sample_count
-    size = train.microbatch or max(1, train.batch_size // world.size)  # what fits into memory with gradients fits without
+    size = train.at_once(world.size)  # what fits into memory with gradients fits without
     if isinstance(model, Translator) and count:
         return translated_grids(model, data, count=count, precision=train.precision, batch_size=size, world=world)
     if not isinstance(model, Sampler | Upsampler | Encoder) or not count or data.spec.pictured.channels not in (1, 3):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.data.config import DataConfig, read_before
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
+
+_MICROBATCH = "train.microbatch"
+_NOTHING = object()  # None is a microbatch that may be asked for
 
 EARLIER_KINDS = {
     "triptych.diffusion.adm:ADMConfig": "adm",
@@ -46,16 +49,33 @@ class RunDocument:
     config: RunConfig
     spec: DataSpec
     recipe: str | None
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    "What the user gave for settings in whose place the run found another value, by name: train.microbatch."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (the run directory adds its format number)."""
         head = {"triptych": __version__, "recipe": self.recipe}
-        return head | self.config.to_dict() | {"spec": self.spec.to_dict()}
+        return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | ({"asked": dict(self.asked)} if self.asked else {})
+
+    def with_microbatch(self, found: int) -> RunDocument:
+        """The same with a microbatch that was found in the place of the one asked for."""
+        config = dataclasses.replace(self.config, train=dataclasses.replace(self.config.train, microbatch=found))
+        return dataclasses.replace(self, config=config, asked={_MICROBATCH: self.config.train.microbatch, **self.asked})
+
+    def with_found(self, config: RunConfig) -> RunConfig:
+        """The settings of a start that goes on with this run: what was found in place of what is asked for again."""
+        if config.train.microbatch != self.asked.get(_MICROBATCH, _NOTHING):
+            return config
+        return dataclasses.replace(config, train=dataclasses.replace(config.train, microbatch=self.config.train.microbatch))
+
+    def asked_still(self, config: RunConfig) -> Mapping[str, Any]:
+        """What was asked for where these settings have what was found for it."""
+        return self.asked if config.train.microbatch == self.config.train.microbatch else {}
 
     @staticmethod
     def from_dict(document: dict[str, Any]) -> RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
-        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec")}
+        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec", "asked")}
         try:
             if "data" in settings:
                 settings["data"] = read_before(settings["data"])
@@ -63,7 +83,10 @@ class RunDocument:
             recipe = document.get("recipe")
             if not isinstance(recipe, str | None):
                 raise ConfigError("recipe", "expected the name of a recipe, or null")
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe)
+            asked = document.get("asked", {})
+            if not isinstance(asked, dict) or not asked.keys() <= {_MICROBATCH}:
+                raise ConfigError("asked", f"expected nothing but {_MICROBATCH}")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked)
         except KeyError as error:
             raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
         except RecursionError:

@@ -188,7 +188,7 @@ def evaluate(
         tuple(metrics), settings or BitsPerDimConfig(), data or run.config.data, split, count, seed, opened.loading.precision
     )
     train = run.config.train
-    batch_size = opened.loading.batch_size or min(64, train.microbatch or train.batch_size)
+    batch_size = opened.loading.batch_size or min(64, train.at_once(1))
     place = None if out is None else Path(out)
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")

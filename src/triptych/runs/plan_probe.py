@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triptych.core.errors import ConfigError, UserError
+from triptych.core.memory import is_out_of_memory
 from triptych.core.parent import end_with
 
 if TYPE_CHECKING:
@@ -71,10 +72,13 @@ def main() -> int:
     except MemoryError:
         found = {"out_of_memory": True}
     except UserError as error:
+        from triptych.engine.microbatch import DoesNotFit
+
         setting, reason = (error.setting, error.reason) if isinstance(error, ConfigError) else ("", str(error))
         found = {"error": type(error).__name__, "setting": setting, "reason": reason}
+        found = {"out_of_memory": True} if isinstance(error, DoesNotFit) else found
     except RuntimeError as error:
-        if "out of memory" not in str(error) and "can't allocate memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         found = {"out_of_memory": True}
     json.dump(found, answer)
@@ -99,7 +103,7 @@ def measure(task: Task) -> dict[str, Any]:
     config, _ = with_precision(RunConfig.from_dict(task.settings), world.device)
     free = torch.cuda.mem_get_info(world.device)[0] if on_gpu else None
     start = 0 if on_gpu else resident_memory()
-    train = dataclasses.replace(config.train, batch_size=task.batches[0], microbatch=task.microbatch)
+    train = dataclasses.replace(config.train, batch_size=task.batches[0], microbatch=task.microbatch, out_of_memory="stop")
     data = config.data.open()
     loop = _loop(dataclasses.replace(config, train=train), data, world)
     found: dict[str, Any] = {"seconds": [], "rounds": [], "device": world.device.type, "precision": train.precision, "start_bytes": start}

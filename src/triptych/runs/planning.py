@@ -109,7 +109,7 @@ def next_size(sizes: Sequence[Size], own: int, *, group: int, seconds: float) ->
 def at_once(config: RunConfig) -> int:
     """Images of a run of one process that go through the networks at once."""
     batch = config.train.batch_size
-    return min(batch, config.train.microbatch or batch)
+    return min(batch, config.train.at_once(1))
 
 
 def _planned(

@@ -20,6 +20,7 @@ from triptych.core.weight_files import read_weights
 from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
+from triptych.engine.callables import Callables
 from triptych.engine.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, load_newest
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Loop
@@ -85,7 +86,7 @@ def train(
         latents = data.spec.latents
         if latents is not None and (evaluated or start.config.train.sample_count):
             autoencoder_of(latents, directory)  # before anything is written
-        document = RunDocument(start.config, data.spec, start.recipe)
+        document = RunDocument(start.config, data.spec, start.recipe, start.asked)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
@@ -172,6 +173,19 @@ def _loop(
     stack.enter_context(_shown_warnings(say))
     bad_images = BadImages(data, config.data, directory, world, say) if config.data.on_error == "skip" else None
     loader = stack.enter_context(closing(training_loader(data, config, world, workers=config.data.workers, bad_images=bad_images)))
+    evaluation = None if scores is None else scores.evaluation
+
+    def found_microbatch(size: int) -> None:
+        """Notes it in config.json, and uses it for what else goes through the networks."""
+        nonlocal document
+        document = document.with_microbatch(size)
+        world.on_main(lambda: directory.write_config(document.to_dict()))
+        loop.callables = handed()
+
+    def handed() -> Callables:
+        made = callables(model, data, document.config, directory, world, loader, evaluation, bad_images)
+        return dataclasses.replace(made, found_microbatch=found_microbatch)
+
     loop = Loop(
         model,
         train=config.train,
@@ -179,7 +193,7 @@ def _loop(
         log=config.log,
         world=world,
         directory=directory,
-        callables=callables(model, data, config, directory, world, loader, None if scores is None else scores.evaluation, bad_images),
+        callables=handed(),
         reporting=reporting,
     )
     measured = [] if scores is None else [scores.describe()]

@@ -1,0 +1,294 @@
+"""Steps that do not fit into memory: undone, divided and taken anew; and the microbatch that fits, found before the first step."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.engine.toys import Clip, Hungry, Pair, make_loop, resumed, run, seeded, stop_after
+from tests.processes import forked
+from triptych.core.batch import Batch
+from triptych.core.errors import ConfigError
+from triptych.core.memory import data_memory
+from triptych.core.model import LossTerms, Model, Phase
+from triptych.core.rng import Rng
+from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from triptych.engine.config import TrainConfig
+from triptych.engine.distributed import World
+from triptych.engine.microbatch import Attempts, DoesNotFit, Microbatch, largest_that_fits, reserved
+
+ERRORS = {
+    "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB"),
+    "cpu": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+    ),
+    "cublas": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    "python": MemoryError(),
+}
+
+
+def hungry(*, room: int, since: int = 0, **settings: Any) -> Hungry:
+    """One with fixed weights, and the generator's state fixed for what it draws."""
+    model = seeded(Hungry)
+    assert isinstance(model, Hungry)
+    model.room, model.since = room, since
+    for name, value in settings.items():
+        setattr(model, name, value)
+    torch.manual_seed(5)
+    return model
+
+
+def bytes_of(root: Path, images: int = 64) -> dict[str, str]:
+    return load_checkpoint(checkpoint_path(root / "checkpoints", images)).hashes
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory) -> tuple[dict[str, str], Tensor]:
+    """A run whose microbatch is changed by hand after 32 images: the hashes of its end, and what is drawn next."""
+    root = tmp_path_factory.mktemp("runs") / "by-hand"
+    begun = make_loop(hungry(room=8), root)
+    begun.run(stop_after(begun, 32))
+    drawn = torch.get_rng_state()
+    ended = resumed(root, hungry(room=2), microbatch=2)
+    torch.set_rng_state(drawn)
+    run(ended)
+    return bytes_of(root), torch.rand(())
+
+
+@pytest.mark.parametrize(("error", "in_backward"), [("cuda", True), ("cpu", False), ("cublas", False), ("python", True)])
+def test_a_step_that_does_not_fit_is_taken_anew_in_smaller_parts(tmp_path, by_hand, error, in_backward):
+    """To the bit as where the microbatch is changed by hand at that step: weights, averages, buffers, and what is drawn next."""
+    found: list[int] = []
+    model = hungry(room=2, since=32, error=ERRORS[error], in_backward=in_backward)
+    run(make_loop(model, tmp_path / "divided", found=found.append))
+    assert torch.equal(torch.rand(()), by_hand[1])
+    assert found == [2] and model.sizes == [8] * 4 + [8, 4, 4] + [2] * 16, "8 and 4 were tried once"
+    assert bytes_of(tmp_path / "divided") == by_hand[0]
+
+
+def test_it_ends_with_the_weights_of_the_smaller_microbatch_from_the_start(tmp_path, float64):
+    divided, small = hungry(room=3, since=32), hungry(room=8)
+    run(make_loop(divided, tmp_path / "divided"))
+    run(make_loop(small, tmp_path / "small", microbatch=2))
+    for name, parameter in small.named_parameters():
+        assert torch.allclose(divided.get_parameter(name), parameter, rtol=1e-9, atol=1e-11), name
+    assert torch.allclose(divided.observations, small.observations, rtol=1e-9)
+
+
+class HungryPair(Pair):
+    """A game whose generator does not fit, from its second step on."""
+
+    room = 2
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        terms = super().loss(phase, batch, rng)
+        late = phase.name == "generator" and self.prepared.count("generator") > 1
+        if late and len(batch) > self.room and (batch.index % 8 == 7).any():
+            raise ERRORS["cpu"]
+        return terms
+
+
+@pytest.mark.parametrize("saves_memory", [False, True])
+def test_of_a_game_the_phase_that_failed_is_repeated_alone(tmp_path, saves_memory):
+    model = seeded(HungryPair)
+    assert isinstance(model, HungryPair)
+    model.saves_memory = saves_memory  # then gradients stay where they are between steps
+    run(make_loop(model, tmp_path / "run", total_images=48))
+    assert model.prepared == ["discriminator", "discriminator", "generator"] * 3
+    tried = [*range(16, 24), *range(16, 24)]  # at once, and then four at once
+    assert model.seen == {"discriminator": list(range(48)), "generator": [*range(8), *tried, *range(16, 24), *range(32, 40)]}
+    model.saves_memory = False
+    whole = seeded(Pair)
+    run(make_loop(whole, tmp_path / "whole", total_images=48))
+    for name, parameter in whole.named_parameters():
+        assert torch.allclose(model.get_parameter(name), parameter, rtol=1e-4, atol=1e-6), name
+
+
+@pytest.mark.parametrize(("size", "group", "sizes"), [(12, 1, [6, 3, 2, 1]), (7, 1, [4, 2, 1]), (24, 4, [12, 8, 4]), (40, 8, [24, 16, 8])])
+def test_a_microbatch_is_halved_in_whole_groups(size, group, sizes):
+    model = seeded(Pair)
+    model.group_size = group
+    microbatch = Microbatch(model, train=TrainConfig(total_images=1, batch_size=size), world=World(0, 1, torch.device("cpu")))
+    for smaller in sizes:
+        microbatch.halve("so it was")
+        assert microbatch.size == smaller
+    images = "1 image at once does" if group == 1 else f"{group} images at once do"
+    with pytest.raises(
+        DoesNotFit, match=rf"train.microbatch: {images} not fit into memory \(so it was\), and fewer there cannot be; lower"
+    ):
+        microbatch.halve("so it was")
+
+
+def test_the_sizes_divide_a_share_as_evenly_as_can_be():
+    world, train = World(0, 2, torch.device("cpu")), TrainConfig(total_images=1, batch_size=24, microbatch="auto")
+    assert Microbatch(seeded(Pair), train=train, world=world).sizes == [12, 6, 4, 3, 2, 1]
+    model = seeded(Pair)
+    model.group_size = 2
+    assert Microbatch(model, train=train, world=world).sizes == [12, 6, 4, 2]
+
+
+def test_the_largest_that_fits_is_found_in_few_trials():
+    for count in range(1, 40):
+        sizes = list(range(count, 0, -1))
+        for room in range(count + 1):
+            tried: list[int] = []
+            found = largest_that_fits(sizes, lambda size, tried=tried, room=room: tried.append(size) or size <= room)
+            assert found == (room or None) and len(tried) <= 2 * count.bit_length() and len(set(tried)) == len(tried)
+            assert tried[0] == count
+
+
+def test_coupled_samples_end_the_run_and_nothing_is_lost(tmp_path):
+    model = hungry(room=4, since=32, couples_samples=True)
+    with pytest.raises(ConfigError) as caught:
+        run(make_loop(model, tmp_path / "run"))
+    assert str(caught.value) == (
+        "train.batch_size: got 8, but 8 images at once do not fit into memory (CUDA out of memory), and the samples of a batch affect each "
+        "other in Hungry, so that it cannot be divided; lower it (triptych plan measures what fits)"
+    )
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [32], "what was trained until then"
+    stopped = make_loop(hungry(room=8), tmp_path / "stopped")
+    stopped.run(stop_after(stopped, 32))
+    assert bytes_of(tmp_path / "run", 32) == bytes_of(tmp_path / "stopped", 32)
+
+
+def test_stop_is_no_recovery(tmp_path):
+    with pytest.raises(ConfigError, match=r"train.microbatch: 8 images at once .*; lower it, or leave that to train.out_of_memory halve$"):
+        run(make_loop(hungry(room=4), tmp_path / "run", out_of_memory="stop"))
+    assert list_checkpoints(tmp_path / "run/checkpoints") == []
+
+
+def test_another_error_is_no_want_of_memory(tmp_path):
+    model = hungry(room=4, error=RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="^shapes differ$"):
+        run(make_loop(model, tmp_path / "run"))
+    assert model.sizes == [8]
+
+
+# train.microbatch auto -----------------------------------------------------------------------------------------------
+
+
+def test_auto_finds_the_largest_and_changes_nothing_else(tmp_path):
+    found: list[int] = []
+    model = hungry(room=3)
+    loop = make_loop(model, tmp_path / "auto", microbatch="auto", found=found.append)
+    updated: list[str] = []
+    (updater,) = loop.updaters.values()
+    step = updater.optimizer.step
+    updater.optimizer.step = lambda: updated.append("step") or step()
+    run(loop)
+    assert found == [3] and model.sizes == [8, 4, 4, 2, 2, 3, 3] + [3, 3, 2] * 8 and len(updated) == 8
+    drawn_next = torch.rand(())
+    run(make_loop(hungry(room=3), tmp_path / "given", microbatch=3))
+    assert torch.equal(drawn_next, torch.rand(()))
+    assert bytes_of(tmp_path / "auto") == bytes_of(tmp_path / "given")
+
+
+@pytest.mark.parametrize("kind", [Pair, Clip])
+def test_auto_goes_through_all_phases(tmp_path, kind):
+    """The last phase is the one that does not fit, and the only one of Clip that gets what the frame before carries."""
+
+    class Full(kind):
+        def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+            last = "past" in batch.inputs if kind is Clip else phase.name == "generator"
+            if last and len(batch) > 2:
+                raise MemoryError
+            return super().loss(phase, batch, rng)
+
+    found: list[int] = []
+    run(make_loop(seeded(Full), tmp_path / "auto", microbatch="auto", found=found.append))
+    run(make_loop(seeded(kind), tmp_path / "given", microbatch=2))
+    assert found == [2] and bytes_of(tmp_path / "auto") == bytes_of(tmp_path / "given")
+
+
+def test_auto_says_where_not_even_one_image_fits(tmp_path):
+    with pytest.raises(ConfigError, match=r"train.microbatch: 1 image at once does not fit into memory \(CUDA out of memory\), and fewer"):
+        run(make_loop(hungry(room=0, culprit=0), tmp_path / "run", microbatch="auto"))
+    model = hungry(room=8, couples_samples=True)
+    with pytest.raises(ConfigError, match=r"train.microbatch: got auto, but the samples of a batch affect each other in Hungry"):
+        make_loop(model, tmp_path / "coupled", microbatch="auto")
+
+
+def test_trials_leave_room_for_the_states_of_optimizers(monkeypatch):
+    weights = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 2))]
+    optimizer = torch.optim.Adam(weights)
+    taken: list[torch.Size] = []
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda tensor: taken.append(tensor.shape) or empty_like(tensor))
+    with reserved([optimizer]):
+        assert taken == [torch.Size([3])] * 2 + [torch.Size([2, 2])] * 2
+    weights[0].grad = torch.ones(3)
+    optimizer.step()
+    taken.clear()
+    with reserved([optimizer]):
+        assert taken == [torch.Size([2, 2])] * 2, "the first one has its state"
+
+
+def test_buffers_of_frozen_networks_are_left_alone():
+    """They never change, and may be hundreds of megabytes."""
+
+    class WithFrozen(Pair):
+        frozen_networks = {"vgg": None}  # noqa: RUF012
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.vgg = nn.BatchNorm1d(2)
+            self.generator.register_buffer("w", torch.zeros(2))
+
+    model = seeded(WithFrozen)
+
+    def work() -> None:
+        model.generator.w.add_(1)
+        model.generator.w = model.generator.w + 1  # another tensor in its place
+        model.vgg.running_mean.add_(1)
+        raise MemoryError
+
+    attempts = Attempts(model, World(0, 1, torch.device("cpu")))
+    place = model.generator.w
+    assert attempts.attempt([], work, together=True) is None
+    assert model.generator.w is place and place.tolist() == [0, 0] and model.vgg.running_mean.tolist() == [1, 1]
+
+
+# A real limit --------------------------------------------------------------------------------------------------------
+
+_PIECE = 2**22  # numbers of an activation for an image: 16 MiB
+
+
+class Large(Model):
+    """A model that takes 16 MiB for each image and activation: at least four of them in a step."""
+
+    phases = (Phase("step", ("network",)),)
+    averaged = ("network",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Linear(1, 1)
+        self.sizes: list[int] = []
+
+    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
+        self.sizes.append(len(batch))
+        kept: Tensor = self.network.weight * torch.zeros(len(batch), _PIECE)
+        return LossTerms((kept * kept).flatten(1)[:, 0] + self.network.bias)
+
+
+def train_within(folder: Path, microbatch: Any) -> None:
+    """A training in a process that may take 240 MiB more than it has."""
+    torch.set_num_threads(1)
+    most = (data_memory() or 0) + 240 * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    found: list[int] = []
+    model = Large()
+    run(make_loop(model, folder, total_images=8, microbatch=microbatch, found=found.append))
+    (folder / "found.txt").write_text(f"{found} {model.sizes}", encoding="utf-8")
+
+
+@pytest.mark.skipif(data_memory() is None, reason="the system has no limit of a process's data")
+def test_a_process_goes_on_within_a_limit_of_the_system(tmp_path):
+    process = forked(train_within, tmp_path / "run", None, files=str(tmp_path / "out"))
+    process.join(120)
+    assert process.exitcode == 0, (tmp_path / "out.err").read_text()
+    assert (tmp_path / "run/found.txt").read_text() == "[2] [8, 4, 2, 2, 2, 2]"
