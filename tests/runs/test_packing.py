@@ -32,6 +32,7 @@ from triptych.data.domains import UnpairedDataConfig
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader
+from triptych.data.skipping import write_skip
 from triptych.engine.config import LogConfig, OptimConfig
 from triptych.runs import open_run, train
 from triptych.runs.packing import pack_data
@@ -203,6 +204,34 @@ def test_others_read_them_too(tmp_path):
     assert [labels[name] for name in names] == list(expected.labels)
 
 
+def test_images_that_are_left_out(tmp_path):
+    """By data.skip: they are not packed; or they are, and the training does without them."""
+    root = classes(tmp_path)
+    (root / "dog" / "3_dog.png").write_bytes(encoded(picture(20, 20))[:300])
+    write_skip(tmp_path / "bad.json", {"dog/3_dog.png": "cut short", "cat/1_cat.png": "ugly"})
+    config = settings(root, skip=str(tmp_path / "bad.json"))
+    for ending in (".npz", ".zip"):
+        require_same(config.open(), replace(packed(config, tmp_path / f"pack{ending}"), skip=None).open())
+    write_folder(root, NAMES)
+    for ending in (".npz", ".zip"):
+        pack = packed(replace(config, skip=None), tmp_path / f"all{ending}")
+        require_same(config.open(), replace(pack, skip=config.skip).open())
+
+
+def test_transparency(tmp_path):
+    """On the background that was asked for, which training cannot ask otherwise."""
+    root = tmp_path / "photos"
+    root.mkdir()
+    for k in range(6):
+        pixels = np.concatenate((picture(40, 30, seed=k), picture(40, 30, seed=k + 9, channels=1)), axis=2)
+        Image.fromarray(pixels, "RGBA").save(root / f"{k}.png")
+    config = settings(root, background="#ff8000")
+    pack = packed(config, tmp_path / "pack.npz")
+    require_same(config.open(), pack.open())
+    with pytest.raises(ConfigError, match=r"data\.background: got 'white', but the images of pack\.npz were packed with '#ff8000'"):
+        replace(pack, background="white").open()
+
+
 def test_a_pack_is_the_same_wherever_the_source_lies(tmp_path):
     config = settings(classes(tmp_path))
     copy = replace(config, path=str(write_zip(tmp_path / "x.zip", tmp_path / "classes")), flip=False, jitter=0.1, validation_fraction=0.4)
@@ -319,6 +348,7 @@ def test_what_cannot_be_packed(tmp_path):
     out = tmp_path / "pack.npz"
     assert "give --resize 20 too, which keeps whole images" in refused(settings(root, crop="random"), out)
     assert "leave out data.scale" in refused(settings(root, crop="random", resize=16, scale=0.1), out)
+    assert "data.on_error: got skip, but a pack has every image once" in refused(settings(root, on_error="skip"), out)
     assert "images of the kind unpaired cannot be packed" in refused(UnpairedDataConfig(path=str(root)), out)
     assert "go into a zip" in refused(settings(root), out, files=True)
     assert "got '" in refused(settings(root), tmp_path / "pack.tar")
@@ -331,7 +361,8 @@ def test_what_cannot_be_packed(tmp_path):
 def test_a_bad_image_is_named(tmp_path):
     root = classes(tmp_path)
     (root / "dog" / "3_dog.png").write_bytes(encoded(picture(20, 20))[:300])
-    assert "3_dog.png" in refused(settings(root), tmp_path / "pack.npz")
+    said = refused(settings(root, validation_fraction=0.9), tmp_path / "pack.npz")
+    assert "3_dog.png" in said and said.endswith("; repair or remove the file, or leave it out by data.skip")
 
 
 def test_a_damaged_pack_is_one_line(tmp_path):

@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +24,7 @@ from triptych.data.images import Data, FileImages, ImageSet, Loaded
 from triptych.data.loader import batches_of
 from triptych.data.naming import divided, held_out, parsed
 from triptych.data.pack import CLASSES, DIVISION, KEY_ENDS, KEYS, PIXELS, STAMP, Division, Kept, PackStamp, preparation, stamp_of
+from triptych.data.stored import BadImage
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_kept, check_place, save_npz, writing
@@ -165,7 +167,8 @@ class _Squares(ImageSet):
         for number, images in enumerate(self.sets):
             chosen = self.owner[items] == number
             if chosen.any():
-                squares[chosen] = images.batch(self._items[items[chosen]]).images
+                with _leaving_out():
+                    squares[chosen] = images.batch(self._items[items[chosen]]).images
         return Loaded(squares, None)
 
     def encoded(self, item: int) -> bytes:
@@ -195,7 +198,8 @@ class _Whole(_Squares):
         """An image, uint8 (h, w, c). Raises DataError naming the file."""
         images, number = self.of(item)
         assert isinstance(images, FileImages)
-        return images.whole(number)
+        with _leaving_out():
+            return images.whole(number)
 
     def encoded(self, item: int) -> bytes:
         return _png(self.image(item))
@@ -213,7 +217,8 @@ class _Files(_Squares):
 
     def encoded(self, item: int) -> bytes:
         images, number = self.of(item)
-        content = images.content(number)
+        with _leaving_out():
+            content = images.content(number)
         assert isinstance(content, bytes)
         return content
 
@@ -235,6 +240,15 @@ class _Encoded(ImageSet):
 
 
 _KINDS: dict[Kept, type[_Squares]] = {"squares": _Squares, "whole": _Whole, "files": _Files}
+
+
+@contextmanager
+def _leaving_out() -> Iterator[None]:
+    """Within it the message for an image that cannot be read says how to pack the others."""
+    try:
+        yield
+    except BadImage as error:
+        raise DataError(f"{error}, or leave it out by data.skip") from error
 
 
 def _png(pixels: np.ndarray) -> bytes:
