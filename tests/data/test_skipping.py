@@ -183,7 +183,7 @@ def test_latents_have_no_list(tmp_path):
 # Images that cannot be read
 
 COUNT = 40
-BAD = {1: "empty", 7: "text", 8: "truncated", 9: "bomb", 20: "gone", 21: "fractions", 39: "small"}
+BAD = {1: "empty", 7: "text", 8: "truncated", 9: "bomb", 20: "gone", 21: "fractions", 33: "loop", 39: "small"}
 
 
 def damage(path: Path, kind: str) -> None:
@@ -191,6 +191,8 @@ def damage(path: Path, kind: str) -> None:
     path.unlink()
     if kind == "gone":
         path.symlink_to("nowhere.png")
+    elif kind == "loop":
+        path.symlink_to(path.name)
     elif kind == "fractions":
         Image.fromarray(np.zeros((16, 20), np.float32)).save(path, "TIFF")
     elif kind == "small":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from tests.contract.shrink import BATCH, shrunk
 from tests.data.pictures import encoded, picture
@@ -14,9 +17,11 @@ from triptych.cli.main import main
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.skipping import read_skip, write_skip
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
+from triptych.engine.distributed import World
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run, latent_data, open_run, train
+from triptych.runs.packing import pack_data
 
 COUNT, BAD = 30, ("c0/05.png", "c1/07.png", "c1/14.png", "c2/12.png")
 
@@ -132,3 +137,32 @@ def test_evaluation_leaves_them_out(tmp_path, unbroken):
     with pytest.warns(UserWarning, match="cannot be read, and is left out: c"):
         result = unbroken.evaluate(split="all", settings=BitsPerDimConfig(steps=1), out=tmp_path / "x.json", device="cpu")
     assert len(result.arrays["image"]) == COUNT - len(BAD) and len(result.arrays["bits_per_dim"]) == COUNT - len(BAD)
+
+
+def test_encoded_images_are_those_that_can_be_read(photos):
+    data = config(photos, on_error="skip").data.open()
+    assert data.validation is not None
+    with pytest.warns(UserWarning, match="cannot be read, and is left out: c") as caught:
+        left = latent_data._without_bad(data, World(0, 1, torch.device("cpu")))
+    assert left.validation is not None and len(caught) == len(BAD)
+    kept = [images.source_key(k) for images in (left.train, left.validation) for k in range(len(images))]
+    assert len(kept) == COUNT - len(BAD) and not set(kept) & set(BAD)
+    assert left.train.labels is not None and left.train.labels.tolist() == [int(key[1]) for key in kept[: len(left.train)]]
+
+
+def test_a_pack_holds_each_image_once(tmp_path, photos):
+    settings = config(photos).data
+    with pytest.raises(ConfigError, match="got skip, but a pack has every image once"):
+        pack_data(dataclasses.replace(settings, on_error="skip"), tmp_path / "x.npz")
+    with pytest.raises(DataError, match=f"({'|'.join(BAD)}): "):
+        pack_data(settings, tmp_path / "x.npz", workers=0)
+    for number, names in enumerate((BAD, (*BAD, "c0/00.png", "c2/13.png"))):
+        write_skip(tmp_path / f"{number}.json", dict.fromkeys(names, ""))
+    lists = [dataclasses.replace(settings, skip=str(tmp_path / f"{number}.json")) for number in range(2)]
+    fewer = lists[1].open()
+    for ending in (".npz", ".zip"):
+        pack_data(lists[0], tmp_path / f"x{ending}", workers=0)
+        packed = dataclasses.replace(lists[1], path=str(tmp_path / f"x{ending}")).open()
+        for one, other in ((packed.train, fewer.train), (packed.validation, fewer.validation)):
+            assert one is not None and other is not None and len(one) == len(other)
+            np.testing.assert_array_equal(one.batch(np.arange(len(one))).images, other.batch(np.arange(len(one))).images)

@@ -10,6 +10,7 @@ What is read may be hostile: only regular files are opened, and nothing is unpac
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -256,6 +257,16 @@ def listed(folder: Path) -> list[str]:
         raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
 
 
+def _holds(question: Callable[[], bool]) -> bool:
+    """Whether that is so of an entry of a folder; of a link that leads to itself nothing is."""
+    try:
+        return question()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
+
+
 def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.DirEntry[str]]]]:
     """A folder and all folders below it, links followed: its path from `root` ("" for that), its folders and its other entries, in order.
 
@@ -274,7 +285,7 @@ def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.Di
             if (status.st_dev, status.st_ino) not in visited:
                 with os.scandir(folder) as entries:
                     for entry in sorted(entries, key=lambda entry: entry.name):
-                        (folders if entry.is_dir() else others).append(entry)
+                        (folders if _holds(entry.is_dir) else others).append(entry)
         except OSError as error:
             raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
         visited.add((status.st_dev, status.st_ino))
@@ -292,7 +303,7 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
         chosen = [entry for entry in others if _chosen(entry.name, passed_over)]
         for entry in chosen:
-            if not entry.is_file() and os.path.exists(entry.path):
+            if not _holds(entry.is_file) and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")
         images = [entry for entry in chosen if not is_table(entry.name)]
         names += [f"{relative}/{entry.name}" if relative else entry.name for entry in images]
