@@ -64,7 +64,7 @@ class BadImages:
         if self._world.is_main:
             for key, why in new.items():
                 self._say(f"cannot be read, and others take its place: {key}: {why}")
-        self._world.on_main(lambda: write_skip(self._directory.bad_images, self._said))
+        self._world.on_main(lambda: write_skip(self._directory.bad_images, dict(sorted(self._said.items()))))
         if len(self._said) <= most_bad(self._count, self._most_errors):
             return None
         return too_many(len(self._said), self._count, self._most_errors, f" ({self._directory.bad_images} names them)")
