@@ -19,7 +19,7 @@ from triptych.runs.document import accept_changes
 SIDE, COUNT = 32, 8
 IMAGES = [picture(SIDE, SIDE, seed=k) for k in range(COUNT)]
 LABELS = [k % 2 for k in range(COUNT)]
-KINDS = ["folder", "zip", "tar", "arrays", "cifar10", "mnist", "tfrecord", "lmdb"]
+KINDS = ["folder", "zip", "tar", "shards", "arrays", "cifar10", "mnist", "tfrecord", "lmdb"]
 RECIPES = {name: recipe.data for name in recipes() if type((recipe := load_recipe(name)).data) is DataConfig}
 PLAIN = {name: data for name, data in RECIPES.items() if data.source != "latents"}
 
@@ -34,6 +34,11 @@ def laid_out(kind: str, root: Path) -> Path:
         return write_zip(root / "files.zip", folder)
     if kind == "tar":
         return write_tar(root / "files.tar", folder)
+    if kind == "shards":
+        place.mkdir()
+        for number, name in enumerate(("class0", "class1")):
+            write_tar(place / f"{number}.tar", folder / name, prefix=name)
+        return place
     if kind == "lmdb":
         return write_database(place, folder)
     if kind == "arrays":

@@ -547,7 +547,7 @@ def test_settings_that_do_not_fit(tmp_path):
         opened(tmp_path / "x.npy", labels="folder")
     with pytest.raises(ConfigError, match=r"data.path: missing"):
         opened(None)
-    for source, kind in (("tar", "file"), ("zip", "file"), ("arrays", "file")):
+    for source, kind in (("tar", "file, nor a folder of tars"), ("zip", "file"), ("arrays", "file")):
         with pytest.raises(DataError, match=rf"not a {kind}, but data.source is {source}"):
             opened(tmp_path, source=source)
     with pytest.raises(DataError, match=r"holds no train-images-idx3-ubyte"):

@@ -11,7 +11,7 @@ from triptych.core.config import Config, config
 if TYPE_CHECKING:
     from triptych.data.images import Data
 
-Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb", "latents"]
+Source = Literal["auto", "digits", "folder", "mnist", "cifar10", "tar", "zip", "arrays", "tfrecord", "lmdb", "parquet", "latents"]
 Augment = Literal["none", "shift", "affine"]
 ClassesFrom = Literal["auto", "folder", "prefix", "json", "none"]
 """Where the class of a file is: its sub-folder, its name up to the first _, or dataset.json; auto: that, or sub-folders that hold all."""
@@ -31,7 +31,7 @@ class DataConfig(Config):
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Images: folder, .tar(.gz), .zip, .npz, .npy, LMDB, folder of MNIST's, CIFAR-10's or TFRecord files; or latents (.npz). None: digits."
+    "Images: folder, tars, .zip, Parquet, .npz, .npy, LMDB, files of MNIST, CIFAR-10 or TFRecord; or latents (.npz). None: digits."
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64

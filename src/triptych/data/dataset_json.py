@@ -1,4 +1,8 @@
-"""Classes by dataset.json, the file of labels that the programs of StyleGAN and EDM write beside images.
+"""Classes by files: dataset.json, which the programs of StyleGAN and EDM write, and those that webdataset has beside each image.
+
+In a tar, x.cls beside x.jpg holds the number of its class, or x.json, an object, has it as "label" or "cls".
+
+dataset.json is the file of labels that the programs of StyleGAN and EDM write beside images.
 
 It holds {"labels": [["00000/img00000000.png", 6], ...]}, or null in the place of the list where the images have none. Names are those
 below the folder of the file. StyleGAN's may have a list of numbers for each image: 1 for its class and 0 for all others.
@@ -23,7 +27,7 @@ _SHOWN = 40  # characters of a label that is none
 
 
 def file_classes(files: Files, paths: Paths, *, scheme: ClassesFrom, empty: list[str] | None = None) -> Classes | None:
-    """The classes of image files, by dataset.json where one lies there, else by their names; None without labels.
+    """The classes of image files, by dataset.json or the files beside them where such lie there, else by their names; None without labels.
 
     `paths`: the files' names, parsed. `empty`: sub-folders without images. Raises DataError naming the file that has no class.
     """
@@ -31,6 +35,10 @@ def file_classes(files: Files, paths: Paths, *, scheme: ClassesFrom, empty: list
     if scheme == "json" and not files.tables:
         reason = f"{place}: no {LABELS_FILE} lies there"
         raise DataError(reason, advice="add it, or set {} to auto, folder, prefix or none", setting=LABELS)
+    if scheme in ("auto", "folder") and (own := files.classes()) is not None:
+        return own
+    if files.labelled and not files.tables and scheme in ("auto", "folder") and (beside := _beside(files)) is not None:
+        return beside
     if files.tables and scheme in ("auto", "folder", "json"):
         found = dict(_entries(files))
         if found:
@@ -40,6 +48,36 @@ def file_classes(files: Files, paths: Paths, *, scheme: ClassesFrom, empty: list
         if scheme == "auto":
             return None  # and folders mean nothing
     return classes_of(paths, place, scheme="auto" if scheme == "json" else scheme, empty=empty or ())
+
+
+def _beside(files: Files) -> Classes | None:
+    """The classes by the files beside the images; None where such a file of the first image that has one says none."""
+    numbers = np.full(len(files.names), -1, dtype=np.int64)
+    for k in range(len(numbers)):
+        found = files.label(k)
+        if found is not None:
+            where, data = found
+            label = _stated(where, data)
+            if label is None and (numbers < 0).all():
+                return None
+            if label is None:
+                _refuse(where, 'holds no class as "label" or "cls", as those of other images do')
+            numbers[k], _ = _class(label, "its image", where)
+    bare = np.flatnonzero(numbers < 0)
+    if len(bare):
+        _refuse(files.describe(int(bare[0])), f"no .cls or .json beside it has its class{_others(len(bare))}")
+    return Classes(numbers, numerals(numbers, str(files.place)), numbered=True)
+
+
+def _stated(where: str, data: bytes) -> Any:
+    """What a file beside an image says that its class is; None: nothing."""
+    try:
+        said = parsed_json(data)  # a number by itself is JSON
+    except ValueError as error:
+        _refuse(where, f"holds no class ({one_line(error)})")
+    if not isinstance(said, dict):
+        return said
+    return next((said[name] for name in ("label", "cls") if type(said.get(name)) is int), None)
 
 
 def _matched(files: Files, found: dict[str, tuple[int, int]]) -> Classes:

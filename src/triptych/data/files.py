@@ -21,8 +21,8 @@ import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ import numpy as np
 
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular, read_regular
+from triptych.data.naming import Classes
 
 LABELS_FILE = "dataset.json"
 """What the file of labels is called that may lie beside images, or above them."""
@@ -44,6 +45,9 @@ _MOST_ENDINGS = 6
 _TABLE_BYTES = 2**20, 2**13
 """Most bytes of a file of labels, and how many more for each image: what a stranger's unpacks to could fill the memory."""
 _COPY_BYTES = 2**20
+_LABELS = (".cls", ".json")
+"""Endings of files with the class of the image beside them; where there are both, the first counts."""
+_LABEL_BYTES = 2**16
 MOST_BYTES = 2**28
 """Of an encoded image: 256 MiB. A photograph has about 10 MB."""
 _LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
@@ -125,6 +129,19 @@ class Files(ABC):
     def table(self, name: str) -> bytes:
         """The bytes of a file of labels. Raises OSError or DataError."""
 
+    def classes(self) -> Classes | None:
+        """The classes that the source itself says; None: it says none. Raises DataError for one that cannot be."""
+        return None
+
+    @property
+    def labelled(self) -> bool:
+        """Whether a file with its class (x.cls, x.json) lies beside an image, as webdataset writes them; see `label`."""
+        return False
+
+    def label(self, k: int) -> tuple[str, bytes] | None:
+        """The path and the bytes of the file that lies beside an image; None: there is none. Raises OSError or DataError."""
+        return None
+
     def packed(self) -> bytes | None:
         """What a pack says of itself, where these are the files of one. Raises OSError or DataError."""
         return None
@@ -160,6 +177,17 @@ class _Part(Files):
     def table(self, name: str) -> bytes:
         return self._files.table(name)
 
+    def classes(self) -> Classes | None:
+        found = self._files.classes()
+        return None if found is None else replace(found, labels=found.labels[self._numbers])
+
+    @property
+    def labelled(self) -> bool:
+        return self._files.labelled
+
+    def label(self, k: int) -> tuple[str, bytes] | None:
+        return self._files.label(int(self._numbers[k]))
+
 
 class Folder(Files):
     """The image files under a folder."""
@@ -187,15 +215,30 @@ class Member:
 class Archive(Files):
     """The image files of an archive."""
 
-    def __init__(self, place: Path, file: IO[bytes], members: list[Member], passed_over: Counter[str] | None = None) -> None:
-        """Raises DataError for a member that is larger than an image, or lies outside of `file`."""
+    def __init__(
+        self,
+        place: Path,
+        file: IO[bytes],
+        members: list[Member],
+        passed_over: Counter[str] | None = None,
+        *,
+        beside: Mapping[str, Member] | None = None,
+    ) -> None:
+        """`beside`: the files with classes of images, by the paths of these up to the first dot of the name.
+
+        Raises DataError for a member that is larger than an image, or lies outside of `file`.
+        """
         members = sorted(members, key=lambda member: member.name.split("/"))
         self._tables = {member.name: member for member in members if is_table(member.name) or member.name == PACK_FILE}
         images = [member for member in members if member.name not in self._tables]
         super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
         self._file = file
+        labels = dict(beside or {})
+        self._labels = _Labels([labels.get(_stem(member.name)) for member in images])
+        for stem in labels.keys() - {_stem(member.name) for member in images}:
+            self.passed_over[_ending(labels[stem].name)] += 1
         end = os.fstat(file.fileno()).st_size
-        for member in members:
+        for member in (*members, *(beside or {}).values()):
             if max(member.length, member.size) > MOST_BYTES:
                 raise DataError(f"{place}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
             if member.offset + member.length > end:
@@ -212,11 +255,42 @@ class Archive(Files):
             raise DataError(f"{self.place}/{name}: larger than {self._most_of_a_table:,} bytes; leave it out of the archive")
         return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated)
 
+    @property
+    def labelled(self) -> bool:
+        return self._labels.any
+
+    def label(self, k: int) -> tuple[str, bytes] | None:
+        found = self._labels.of(k)
+        if found is None:
+            return None
+        ending, offset, size = found
+        name = f"{self.place / _stem(self.names[k])}{ending}"
+        return name, self._unpacked(name, offset, size, size, False)
+
+    def release(self) -> None:
+        """Closes the archive, which is opened again when it is read. Not of a compressed tar, whose images lie in no other file."""
+        if self._file.closed:
+            return
+        status = os.fstat(self._file.fileno())
+        if os.path.samestat(status, os.stat(self.place)):
+            self._status = status
+            self._file.close()
+
+    def _descriptor(self) -> int:
+        if self._file.closed:
+            file = open(open_regular(self.place), "rb")  # noqa: SIM115 (likewise)
+            now, then = os.fstat(file.fileno()), self._status
+            if (now.st_size, now.st_mtime_ns, now.st_ino) != (then.st_size, then.st_mtime_ns, then.st_ino):
+                file.close()
+                raise DataError(f"{self.place}: changed while it was in use; start again")
+            self._file = file
+        return self._file.fileno()
+
     def packed(self) -> bytes | None:
         return self.table(PACK_FILE) if PACK_FILE in self._tables else None
 
     def _unpacked(self, name: str, offset: int, length: int, size: int, deflated: bool) -> bytes:
-        data = os.pread(self._file.fileno(), length, offset)
+        data = os.pread(self._descriptor(), length, offset)
         if deflated:
             try:
                 # One byte more than there should be shows that there is more, without unpacking it.
@@ -226,6 +300,32 @@ class Archive(Files):
         if len(data) != size:
             raise DataError(f"{name}: damaged in the archive; make the archive again")
         return data
+
+
+class _Labels:
+    """Where the files with the classes of images lie, in an array, which loader processes need not copy."""
+
+    def __init__(self, members: Sequence[Member | None]) -> None:
+        self.any = any(member is not None for member in members)
+        places = [(0, 0, -1) if each is None else (each.offset, each.size, _LABELS.index(_ending(each.name))) for each in members]
+        self._places = np.array(places if self.any else [], dtype=np.int64).reshape(-1, 3)
+
+    def of(self, k: int) -> tuple[str, int, int] | None:
+        """Ending, offset and bytes; None where an image has none."""
+        if not self.any or self._places[k, 2] < 0:
+            return None
+        offset, size, kind = self._places[k].tolist()
+        return _LABELS[kind], offset, size
+
+
+def _stem(name: str) -> str:
+    """A path up to the first dot of its name: what belongs together has one."""
+    folder, slash, last = name.rpartition("/")
+    return f"{folder}{slash}{last.partition('.')[0]}"
+
+
+def _ending(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
 
 
 def is_image(name: str) -> bool:
@@ -337,38 +437,51 @@ class _TarStream(io.RawIOBase):
 
 def open_tar(path: Path) -> Archive:
     """The images of a tar, compressed or not. Raises DataError when it is damaged."""
-    passed_over = Counter[str]()
+    passed_over, beside = Counter[str](), dict[str, Member]()
     try:
         file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
         first = file.read(6)
         file.seek(0)
         unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
         if unpack is None:
-            return Archive(path, file, list(_tar_members(path, file, None, passed_over)), passed_over)
+            return Archive(path, file, list(_tar_members(path, file, None, passed_over, beside)), passed_over, beside=beside)
         spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
         with file, unpack(file) as source:
-            members = list(_tar_members(path, source, spool, passed_over))
+            members = list(_tar_members(path, source, spool, passed_over, beside))
         spool.flush()
-        return Archive(path, spool, members, passed_over)
+        return Archive(path, spool, members, passed_over, beside=beside)
     except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read as a tar archive ({one_line(error)})") from error
 
 
-def _tar_members(path: Path, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str]) -> Iterator[Member]:
-    """The images of a tar, where they lie in it, or in `spool`, into which they are copied."""
+def _tar_members(
+    path: Path, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str], beside: dict[str, Member]
+) -> Iterator[Member]:
+    """The images of a tar, where they lie in it, or in `spool`, into which they are copied; what may say their classes: in `beside`."""
     stream = _TarStream(source)
     with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[arg-type]
         for member in tar:
-            if member.isreg() and _chosen(member.name, passed_over):
+            label = _is_label(member)
+            if member.isreg() and (label or _chosen(member.name, passed_over)):
                 if member.issparse():
                     raise DataError(f"{path}/{member.name}: stored as a sparse file; make the archive again without --sparse")
-                yield Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
+                found = Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
+                if not label:
+                    yield found
+                elif _ending(member.name) == _LABELS[0] or _stem(member.name) not in beside:  # a .cls says no more than the class
+                    beside[_stem(member.name)] = found
                 if spool is not None:
                     _copy(path, source, member, spool)
             tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
             stream.left = _COPY_BYTES
     if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end
         raise tarfile.ReadError("a damaged header within it")
+
+
+def _is_label(member: tarfile.TarInfo) -> bool:
+    """Whether a file may have the class of the image beside it."""
+    name = member.name
+    return _ending(name) in _LABELS and not is_table(name) and not name.rpartition("/")[2].startswith(".") and member.size <= _LABEL_BYTES
 
 
 def _copy(path: Path, source: IO[bytes], member: tarfile.TarInfo, spool: IO[bytes]) -> None:

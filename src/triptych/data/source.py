@@ -22,12 +22,13 @@ from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepar
 from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
+from triptych.data.parquet import SUFFIX, open_parquet
+from triptych.data.shards import TAR_SUFFIXES, holds_shards, open_shards
 from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
-FILES = ("folder", "lmdb", "tar", "zip")
+FILES = ("folder", "lmdb", "parquet", "tar", "zip")
 """Sources that are made of image files."""
-_TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 def existing_path(config: DataConfig) -> Path:
@@ -46,7 +47,7 @@ def located(config: DataConfig) -> tuple[Path, Source]:
     source = recognised(path) if config.source in ("auto", "digits") else config.source
     if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
-    if source in ("tar", "zip", "arrays", "latents") and not path.is_file():
+    if source in ("zip", "arrays", "latents") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
     return path, source
 
@@ -102,7 +103,9 @@ def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
     """The image files at a path, and the sub-folders without any."""
     if source == "folder":
         return open_folder(path)
-    return {"tar": open_tar, "zip": open_zip, "lmdb": open_database}[source](path), []
+    if source == "tar" and path.is_dir():
+        return open_shards(path), []
+    return {"tar": open_tar, "zip": open_zip, "lmdb": open_database, "parquet": open_parquet}[source](path), []
 
 
 def recognised(path: Path) -> Source:
@@ -120,15 +123,22 @@ def recognised(path: Path) -> Source:
             raise DataError(
                 f"{path}: CIFAR-10's Python version, which is pickled: give the folder of its binary version (data_batch_1.bin)"
             )
-        return "cifar10" if (path / "data_batch_1.bin").is_file() else "folder"
+        if (path / "data_batch_1.bin").is_file():
+            return "cifar10"
+        if holds_shards(path, (SUFFIX,)):
+            return "parquet"
+        return "tar" if holds_shards(path) else "folder"
     name = path.name.lower()
-    if name.endswith(_TAR_SUFFIXES):
+    if name.endswith(TAR_SUFFIXES):
         return "tar"
     if name.endswith(".zip"):
         return "zip"
+    if name.endswith(SUFFIX):
+        return "parquet"
     if name.endswith((".npz", ".npy")):
         return "latents" if name.endswith(".npz") and holds_latents(path) else "arrays"
-    raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {', '.join(_TAR_SUFFIXES)}, .zip, .npz or .npy")
+    endings = f"{', '.join(TAR_SUFFIXES)}, .zip, {SUFFIX}, .npz or .npy"
+    raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {endings}")
 
 
 def _from_pixels(
@@ -219,7 +229,8 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
         return without_bad(opened, keys_begin=left_out.folder)
 
     spec = _spec(config, channels, None if classes is None else classes.names)
-    own = (f"{place}: {len(classes.names):,} classes by {LABELS_FILE}",) if classes is not None and classes.numbered else ()
+    by = LABELS_FILE if files.tables else "the files beside the images" if files.labelled else "the source itself"
+    own = (f"{place}: {len(classes.names):,} classes by {by}",) if classes is not None and classes.numbered else ()
     notes = (*files.notes, *own, *pairs_warning(names, place))
     return Data(images(training), images(validation) if len(validation) else None, spec, notes)
 
