@@ -20,7 +20,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.engine.distributed import close_world
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs import choosing
-from triptych.runs.choosing import Candidate, Choice, as_json, as_toml, augmentation, choose, data_settings, few, merged
+from triptych.runs.choosing import Candidate, Choice, as_json, as_toml, augmentation, choose, few, settings_for
 from triptych.runs.data_look import Look, Pairs, look
 from triptych.runs.stored import outline
 
@@ -52,7 +52,12 @@ def machine(monkeypatch):
             )
 
         monkeypatch.setattr(choosing, "plan", measured)
-        monkeypatch.setattr(choosing, "measured_apart", lambda task, **_: {"drawn": 1, "seconds": [task.batches[0] / rate]})
+
+        def screened(task, **_):
+            assert task.settings["data"]["labels"] != "none" or not task.settings["model"].get("class_conditional")  # else no model
+            return {"drawn": 1, "seconds": [task.batches[0] / rate]}
+
+        monkeypatch.setattr(choosing, "measured_apart", screened)
 
     return of
 
@@ -177,9 +182,7 @@ def candidates() -> list[tuple[Look, Candidate]]:
     ("seen", "candidate"), candidates(), ids=lambda one: one.recipe if isinstance(one, Candidate) else f"{one.source}{one.sides[0]}"
 )
 def test_every_candidate_can_be_built_at_its_size(seen, candidate):
-    settings = data_settings(seen, candidate)
-    settings = merged(merged(settings, choosing._labels(seen, candidate, [])), augmentation(seen, candidate.recipe, []))
-    config = load_recipe(candidate.recipe).updated(settings)
+    config = load_recipe(candidate.recipe).updated(settings_for(seen, candidate, []))
     kind = {"labels": InputSpec(name="labels", kind="classes", num_classes=12), "b": InputSpec(name="b", kind="image", channels=3)}
     data = config.data
     spec = DataSpec(
@@ -220,7 +223,24 @@ def test_augmentation_by_the_number_of_images(count, p):
 def test_few_images_are_said_to_be_copied():
     (line,) = few(dataclasses.replace(PHOTOS, count=999), "stylegan2-digits")
     assert "copies" in line and "--init-from" in line and "ADA" in line
+    (line,) = few(STREETS, "spade-camvid")
+    assert "468 pairs" in line and "--init-from" in line
     assert not few(dataclasses.replace(PHOTOS, count=1_000), "stylegan2-digits")
+
+
+@pytest.mark.parametrize(("hours", "rate", "ema"), [(0.05, 5.0, 0.9), (1.0, 2.0, 0.99), (6.0, 10.0, 0.999), (100.0, 20.0, 0.9999)])
+def test_the_average_goes_with_the_number_of_steps(hours, rate, ema, machine):
+    machine(rate)
+    train = chosen(DIGITS, hours=hours, family="diffusion").config.train
+    assert train.ema_rates == (ema,)
+    assert 1 / (1 - ema) < train.total_images / train.batch_size
+
+
+def test_an_average_that_starts_late_starts_within_the_first_tenth(machine):
+    machine(1.0)
+    train = chosen(STREETS, hours=0.1).config.train
+    assert 0 < train.ema_start <= train.total_images / 10 < 1_200
+    assert chosen(STREETS, hours=10.0).config.train.ema_start == 1_200
 
 
 def test_a_slow_machine_takes_smaller_batches(machine):

@@ -20,7 +20,7 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.rng import Rng
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
-from triptych.runs import planning
+from triptych.runs import plan_probe, planning
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, in_bytes, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure
@@ -182,6 +182,15 @@ def test_lazy_phases_count_as_often_as_they_come():
     assert sum(share for _, share in kinds) == 1
     assert sorted(share for _, share in kinds) == [1 / 16, 3 / 16, 12 / 16]
     assert all(3_000 < images < 6_000 for images, _ in kinds)  # in the middle of the run
+
+
+def test_the_time_of_an_iteration_is_a_mean_over_its_kinds(monkeypatch):
+    """A quarter of the iterations take 4 seconds, the others 1; the first two rounds and one slow moment do not count."""
+    taken = {100: iter([9.0, 9.0, 4.0, 4.0, 4.0]), 200: iter([9.0, 9.0, 1.0, 50.0, 1.0])}
+    monkeypatch.setattr(plan_probe, "kinds_of_iterations", lambda loop: [(100, 0.25), (200, 0.75)])
+    monkeypatch.setattr(plan_probe, "_one", lambda loop, iterations, images: next(taken[images]))
+    monkeypatch.setattr(plan_probe, "_MOST_ROUNDS", 3)
+    assert plan_probe._timed(None, iter(()), 1e9) == (0.25 * 4.0 + 0.75 * 1.0, 3)  # type: ignore[arg-type]
 
 
 def test_operations_by_hand():

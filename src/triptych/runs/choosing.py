@@ -109,8 +109,6 @@ def choose(
     chosen_family = _family(seen, family, reasons)
     candidates = _candidates(seen, chosen_family)
     candidate, settings, rate = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
-    settings = merged(settings, _labels(seen, candidate, reasons))
-    settings = merged(settings, augmentation(seen, candidate.recipe, reasons))
     settings = merged(settings, _batch(_config(candidate.recipe, settings), rate * hours * 3600, reasons))
     say(f"measuring {candidate.recipe} as it was chosen")
     found = plan(_config(candidate.recipe, settings), directory="runs", device=device, seconds=_MEASURED, say=say)
@@ -170,7 +168,8 @@ def _affordable(
 ) -> tuple[Candidate, Settings, float]:
     """The first candidate of which the hours see enough images, else the last one; the settings of its data; about its images a second."""
     for candidate in candidates:
-        settings = data_settings(seen, candidate)
+        said: list[tuple[str, str]] = []
+        settings = settings_for(seen, candidate, said)
         config = _config(candidate.recipe, settings)
         say(f"looking how fast {candidate.recipe} is at {candidate.size or settings['data']['image_size']} pixels")
         rate = _rate(config, min(config.train.batch_size, _SCREENED_IMAGES[on_cpu]), device)
@@ -182,6 +181,7 @@ def _affordable(
     larger = ", in which larger ones would see too few" if candidate is candidates[-1] and len(candidates) > 1 else ""
     reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): {speed}{larger}"))
     _say_size(seen, settings, reasons)
+    reasons += said
     return candidate, settings, rate
 
 
@@ -192,6 +192,12 @@ def _rate(config: RunConfig, size: int, device: str | None) -> float:
     except RunError:
         return 0.0
     return found["drawn"] * size / found["seconds"][-1]
+
+
+def settings_for(seen: Look, candidate: Candidate, reasons: list[tuple[str, str]]) -> Settings:
+    """What is laid over the candidate's recipe for these images, before batch and length."""
+    settings = merged(data_settings(seen, candidate), _labels(seen, candidate, reasons))
+    return merged(settings, augmentation(seen, candidate.recipe, reasons))
 
 
 def data_settings(seen: Look, candidate: Candidate) -> Settings:
@@ -277,6 +283,11 @@ def few(seen: Look, recipe: str) -> tuple[str, ...]:
     """What to expect of fewer than a thousand images; nothing of more."""
     if seen.count >= FEW:
         return ()
+    if seen.pairs is not None:
+        return (
+            f"{seen.count:,} pairs are fewer than {FEW:,}: expect the details of these in whatever it makes; better, begin with a run of "
+            f"{recipe} on more pairs of the kind: --init-from RUN",
+        )
     remedy = "ADA is on" if recipe.startswith("stylegan2") else "augmentation is on"
     return (
         f"{seen.count:,} images are fewer than {FEW:,}: expect copies of them among the samples (triptych evaluate RUN --metrics copies "
@@ -359,9 +370,10 @@ def _average(config: RunConfig, steps: int, reasons: list[tuple[str, str]]) -> S
         described = ", ".join(one.described for one in train.all_averages)
         reasons.append(("average", f"{described}: the recipe's, which is shorter while a run is young"))
         return {}
-    rate = 0.99 if steps < 2_000 else 0.999 if steps < 50_000 else 0.9999
+    rate = 0.9 if steps < 200 else 0.99 if steps < 2_000 else 0.999 if steps < 50_000 else 0.9999
     reasons.append(("average", f"rate {rate}: it looks back over about {round(1 / (1 - rate)):,} of {steps:,} steps"))
-    return {"ema_rates": [rate]}
+    start = min(train.ema_start, steps // 10 * train.batch_size)
+    return {"ema_rates": [rate]} | ({} if start == train.ema_start else {"ema_start": start})
 
 
 def _evaluations(seconds: float, total: int, *, on_cpu: bool, step: int, reasons: list[tuple[str, str]]) -> Settings:
