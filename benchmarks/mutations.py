@@ -153,7 +153,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/fingerprint.py": _tests("runs", "packing"),
     "data/latents.py": _tests("runs", "latent_data"),
     "data/pack.py": _tests("runs", "packing"),
-    "core/memory.py": _tests("core", "memory"),
     "runs/choosing.py": _tests("runs", "choosing"),
     "runs/data_look.py": _tests("runs", "choosing"),
     "runs/operations.py": _tests("runs", "planning"),
