@@ -94,11 +94,26 @@ def test_keys_of_arrays_are_numbers(tmp_path):
 
 # Images of a list
 
+
+def as_shards(folder: Path, place: Path) -> Path:
+    from tests.data.test_shards import sharded
+
+    return sharded(folder, place)
+
+
+def as_parquet(folder: Path, place: Path) -> Path:
+    from tests.data.test_parquet import of_folder, write
+
+    return write(place / "x.parquet", list(of_folder(folder)))
+
+
 SOURCES: dict[str, Callable[[Path, Path], Path]] = {
     "folder": lambda folder, place: folder,
     "zip": lambda folder, place: write_zip(place / "x.zip", folder),
     "tar": lambda folder, place: write_tar(place / "x.tar.gz", folder, prefix=""),
     "lmdb": lambda folder, place: write_database(place / "x", folder),
+    "shards": as_shards,
+    "parquet": as_parquet,
 }
 
 
@@ -308,7 +323,7 @@ def test_images_as_they_are_have_the_next_by_number(damaged):
     assert chosen.batch(np.arange(4)).labels.tolist() == [5, 6, 10, 11] and keys(chosen)[2] == "10/x.png"
 
 
-@pytest.mark.parametrize("source", ["zip", "tar", "lmdb"])
+@pytest.mark.parametrize("source", [source for source in SOURCES if source != "folder"])
 def test_images_in_archives(tmp_path, source):
     folder = write_folder(tmp_path / "all", [f"{k:02}/x.png" for k in range(12)])
     for k in (3, 8):

@@ -18,9 +18,11 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.data.skipping import read_skip, write_skip
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
 from triptych.engine.distributed import World
+from triptych.engine.run_directory import RunDirectory
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, latent_data, open_run, train
+from triptych.runs.bad_images import BadImages
 from triptych.runs.packing import pack_data
 
 COUNT, BAD = 30, ("c0/05.png", "c1/07.png", "c1/14.png", "c2/12.png")
@@ -93,6 +95,22 @@ def test_too_many_end_the_run_which_keeps_what_it_learned(tmp_path, photos):
 def in_two(run: str, photos: str) -> int:
     train(config(Path(photos), on_error="skip"), run, device="cpu")
     return 0
+
+
+def test_what_was_said_is_not_said_again(tmp_path, photos):
+    said: list[str] = []
+    data = config(photos, on_error="skip")
+    for _ in range(2):  # the second is another start
+        images = BadImages(data.data.open(), data.data, RunDirectory(tmp_path), World(0, 1, torch.device("cpu")), said.append)
+        for found in ({"b.png": "empty"}, {"b.png": "empty", "a.png": "text"}, {"a.png": "text"}):
+            images.found.update(found)
+            pending = images.news.pending()
+            assert pending == (not all(any(key in line for line in said) for key in found))
+            assert images.news.tell() is None and not images.found
+    assert said == [f"cannot be read, and others take its place: {key}" for key in ("b.png: empty", "a.png: text")]
+    assert list(read_skip(tmp_path / "bad_images.json")) == ["a.png", "b.png"]
+    images.found.update({f"{k}.png": "" for k in range(5)})
+    assert "7 of 30 images cannot be read, more than data.most_errors 0.2 allows" in str(images.news.tell())
 
 
 @pytest.mark.slow
