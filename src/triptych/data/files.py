@@ -17,6 +17,7 @@ import lzma
 import os
 import tarfile
 import tempfile
+import time
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -30,6 +31,7 @@ import numpy as np
 
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import open_regular, read_regular
+from triptych.data.folder_index import Listing, keep, kept, status_of
 from triptych.data.naming import Classes
 
 LABELS_FILE = "dataset.json"
@@ -90,10 +92,12 @@ class Names:
 class Files(ABC):
     """Files of one place, in the order of their names."""
 
-    def __init__(self, place: Path, names: list[str], *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()) -> None:
+    def __init__(
+        self, place: Path, names: list[str] | Names, *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()
+    ) -> None:
         """`passed_over`: how many files of each ending lie there beside the images."""
         self.place = place
-        self.names = Names(names)
+        self.names = names if isinstance(names, Names) else Names(names)
         self.keys = self.names
         "Their paths inside the source: those of the files that were packed, where these are a pack."
         self.tables = tuple(tables)
@@ -367,11 +371,13 @@ def _holds(question: Callable[[], bool]) -> bool:
         raise
 
 
-def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.DirEntry[str]]]]:
+def walked(
+    root: Path, statuses: dict[str, list[int]] | None = None
+) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.DirEntry[str]]]]:
     """A folder and all folders below it, links followed: its path from `root` ("" for that), its folders and its other entries, in order.
 
-    A caller may remove folders from the list, which are then not entered; one that a link leads back to has none. Raises DataError for
-    one that cannot be looked into.
+    A caller may remove folders from the list, which are then not entered; one that a link leads back to has none. `statuses` gets what
+    `status_of` says of each before it is looked into. Raises DataError for one that cannot be looked into.
     """
     visited: set[tuple[int, int]] = set()
     waiting = [""]
@@ -382,6 +388,8 @@ def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.Di
         others: list[os.DirEntry[str]] = []
         try:
             status = folder.stat()
+            if statuses is not None:
+                statuses[relative] = status_of(status)
             if (status.st_dev, status.st_ino) not in visited:
                 with os.scandir(folder) as entries:
                     for entry in sorted(entries, key=lambda entry: entry.name):
@@ -396,10 +404,16 @@ def walked(root: Path) -> Iterator[tuple[str, list[os.DirEntry[str]], list[os.Di
 def open_folder(root: Path) -> tuple[Folder, list[str]]:
     """The images of a folder and all folders below it, links followed, and its sub-folders that hold none.
 
-    Raises DataError for a pipe or device that is named like an image: reading it could wait or go on for ever.
+    The list of a large folder is kept in the user's cache while no folder in it changes. Raises DataError for a pipe or device that is
+    named like an image: reading it could wait or go on for ever.
     """
+    known = kept(root)
+    if known is not None:
+        return Folder(root, Names.joined(known.names, known.ends), passed_over=known.passed_over, tables=known.tables), known.empty
+    started, statuses, links = time.time_ns(), dict[str, list[int]](), False
     names, empty, tables, passed_over = [], [], [], Counter[str]()
-    for relative, folders, others in walked(root):
+    for relative, folders, others in walked(root, statuses):
+        links |= any(entry.is_symlink() for entry in others)
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
         chosen = [entry for entry in others if _chosen(entry.name, passed_over)]
         for entry in chosen:
@@ -410,7 +424,11 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
         tables += [f"{relative}/{LABELS_FILE}" if relative else LABELS_FILE] if len(images) < len(chosen) else []
         if not images and not folders and relative:
             empty.append(relative)
-    return Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over, tables=tables), empty
+    files = Folder(root, sorted(names, key=lambda name: name.split("/")), passed_over=passed_over, tables=tables)
+    if not links:
+        listing = Listing(files.names.bytes, files.names.ends, empty, tables, passed_over)
+        keep(root, listing, statuses, started=started)
+    return files, empty
 
 
 class _TarStream(io.RawIOBase):
