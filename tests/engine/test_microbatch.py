@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -253,6 +253,29 @@ def test_buffers_of_frozen_networks_are_left_alone():
     assert model.generator.w is place and place.tolist() == [0, 0] and model.vgg.running_mean.tolist() == [1, 1]
 
 
+def test_spectral_norms_that_move_in_a_forward_pass_are_put_back():
+    model = seeded(Pair)
+    model.discriminator = nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 4, 3))
+    attempts = Attempts(model, World(0, 1, torch.device("cpu")))
+    noted = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    weights = list(model.parameters())
+
+    def pass_through(*, fails: bool) -> None:
+        model.discriminator(torch.ones(1, 3, 5, 5)).sum().backward()
+        if fails:
+            raise MemoryError
+
+    def moved() -> set[str]:
+        return {name for name, buffer in model.named_buffers() if not torch.equal(buffer, noted[name])}
+
+    assert attempts.attempt(weights, lambda: pass_through(fails=True), together=True) is None
+    assert not moved() and all(weight.grad is None for weight in weights)
+    assert attempts.fits(weights, lambda: pass_through(fails=False)), "and it is put back where it fits"
+    assert not moved() and all(weight.grad is None for weight in weights)
+    pass_through(fails=False)
+    assert len(moved()) == 2, "u and v"
+
+
 # A real limit --------------------------------------------------------------------------------------------------------
 
 _PIECE = 2**22  # numbers of an activation for an image: 16 MiB
@@ -275,20 +298,25 @@ class Large(Model):
         return LossTerms((kept * kept).flatten(1)[:, 0] + self.network.bias)
 
 
-def train_within(folder: Path, microbatch: Any) -> None:
-    """A training in a process that may take 240 MiB more than it has."""
+def train_within(folder: Path, microbatch: Literal["auto"] | None) -> None:
+    """A training in a process that may take 240 MiB more than it has; where it tries first, it is told that no more is there."""
     torch.set_num_threads(1)
-    most = (data_memory() or 0) + 240 * 2**20
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    room = 240 * 2**20
+    if microbatch is None:
+        most = (data_memory() or 0) + room
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     found: list[int] = []
     model = Large()
-    run(make_loop(model, folder, total_images=8, microbatch=microbatch, found=found.append))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("triptych.core.memory.available_memory", lambda: room / 0.9)
+        run(make_loop(model, folder, total_images=8, batch_size=4, microbatch=microbatch, found=found.append))
     (folder / "found.txt").write_text(f"{found} {model.sizes}", encoding="utf-8")
 
 
 @pytest.mark.skipif(data_memory() is None, reason="the system has no limit of a process's data")
-def test_a_process_goes_on_within_a_limit_of_the_system(tmp_path):
-    process = forked(train_within, tmp_path / "run", None, files=str(tmp_path / "out"))
+@pytest.mark.parametrize(("microbatch", "tried"), [(None, [4]), ("auto", [4, 2, 2])])
+def test_a_process_stays_within_a_limit_of_the_system(tmp_path, microbatch, tried):
+    process = forked(train_within, tmp_path / "run", microbatch, files=str(tmp_path / "out"))
     process.join(120)
     assert process.exitcode == 0, (tmp_path / "out.err").read_text()
-    assert (tmp_path / "run/found.txt").read_text() == "[2] [8, 4, 2, 2, 2, 2]"
+    assert (tmp_path / "run/found.txt").read_text() == f"[2] {[*tried, 2, 2, 2, 2]}"
