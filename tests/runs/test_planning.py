@@ -269,6 +269,23 @@ def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_
     assert len(found["seconds"]) == 2 and found["drawn"] == 1
 
 
+@pytest.mark.parametrize(("microbatch", "batches", "whole"), [("auto", (6,), True), (None, (6,), True), (3, (3, 6), False)])
+def test_a_microbatch_that_is_to_be_found_is_planned_as_the_whole_batch(microbatch, batches, whole, tmp_path, monkeypatch):
+    asked = []
+
+    def answer(task: Task) -> dict:
+        asked.append(task)
+        other = {"flops": 1.0, "stored_bytes": {}, "power_bytes": 0, "gradient_bytes": 0, "loader": 1.0, "grid_seconds": 0.0}
+        found = {"seconds": [1.0 for _ in task.batches], "peak_bytes": task.batches[-1], "start_bytes": 0, "free_bytes": None}
+        return found | other | {"device": "cpu", "precision": "float32", "validation_seconds": None}
+
+    monkeypatch.setattr(planning, "measured_apart", answer)
+    config = small(tmp_path).updated({"train": {"microbatch": microbatch}})
+    found = plan(config, directory=tmp_path / "none", device="cpu")
+    assert (asked[-1].batches, found.memory.whole) == (batches, whole)
+    assert asked[-1].microbatch == (None if whole else 3)
+
+
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [

@@ -62,7 +62,7 @@ def _measured(
     config: RunConfig, model: Model, world: World, *, device: str | None, seconds: float, free: int | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[Size]]:
     """The findings of the first measurement, and the sizes that were measured."""
-    cut, own, group = config.train.microbatch is not None, at_once(config), model.group_size
+    cut, own, group = isinstance(config.train.microbatch, int), at_once(config), model.group_size
     smallest = min(own, max(group, _SMALLEST))
     settings = config.to_dict()
 
@@ -141,7 +141,7 @@ def _planned(
             gradient_bytes=first["gradient_bytes"],
             divisible=not model.couples_samples,
             group=model.group_size,
-            whole=train.microbatch is None,
+            whole=not isinstance(train.microbatch, int),
         ),
         step_seconds=taken,
         extrapolated=extrapolated,
