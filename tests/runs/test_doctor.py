@@ -20,7 +20,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.data.config import DataConfig
 from triptych.data.examination import Examination
 from triptych.data.pairs import PairedDataConfig
-from triptych.data.skipping import read_skip
+from triptych.data.skipping import read_skip, write_skip
 from triptych.runs import doctor
 from triptych.runs.doctor import examine
 
@@ -28,8 +28,8 @@ NAMES = [f"{kind}/{k}.png" for kind in ("cat", "dog") for k in range(8)]
 
 
 def looked(path: Path, *, size: int | None = 16, against: Path | None = None, skip: Path | None = None, **settings) -> Examination:
-    config = DataConfig(path=str(path), image_size=size or 64, **settings)
-    return examine(config, sized=size is not None, workers=0, against=against, skip=skip)
+    config = DataConfig(path=str(path), image_size=size or 64, skip=None if skip is None else str(skip), **settings)
+    return examine(config, sized=size is not None, workers=0, against=against)
 
 
 def named(found: Examination) -> dict[str, list[str]]:
@@ -156,11 +156,26 @@ def test_what_is_quarantined_is_passed_over(tmp_path: Path, folder: Path) -> Non
     assert reasons == {"cat/2.png": "empty files", "dog/1.png": "the same pixels as cat/1.png"}
     found = looked(folder, skip=tmp_path / "q.json")
     assert found.fit and named(found) == {} and found.count(0, 1) == 14
-    assert found.notes == [f"2 images were passed over, as {tmp_path}/q.json says"]
-    shutil.rmtree(folder / "cat")
-    write_folder(folder, ["cat/9.png"])
-    assert "2 keys" not in str(looked(folder, skip=tmp_path / "q.json").notes)
-    assert "1 keys of" in looked(folder, skip=tmp_path / "q.json").notes[-1]
+    assert found.notes == [f"data.skip {tmp_path}/q.json: 2 images are left out"]
+    data = DataConfig(path=str(folder), image_size=16, skip=str(tmp_path / "q.json")).open()
+    assert data.validation is not None
+    sides = {found.key(item): found.side(item) for item in np.flatnonzero(~found.left_out).tolist()}
+    for images, side in ((data.train, "training"), (data.validation, "held out")):
+        assert {images.source_key(k) for k in range(len(images))} == {key for key, value in sides.items() if value == side}
+    assert [each.training + each.held_out for each in found.classes] == [7, 7]
+
+
+def test_rows_of_an_array_are_passed_over(tmp_path: Path) -> None:
+    pixels = np.stack([levels(16, 16, seed=seed) for seed in range(40)])
+    np.savez(tmp_path / "a.npz", arr_0=pixels, arr_1=np.arange(40) % 2)
+    write_skip(tmp_path / "q.json", {str(k): "" for k in range(0, 40, 3)})
+    found = looked(tmp_path / "a.npz", skip=tmp_path / "q.json", validation_fraction=0.3)
+    data = DataConfig(path=str(tmp_path / "a.npz"), image_size=16, validation_fraction=0.3, skip=str(tmp_path / "q.json")).open()
+    assert data.validation is not None and found.count(0, 1) == 26
+    assert {found.key(k) for k in range(40) if found.side(k) == "held out"} == {
+        data.validation.source_key(k) for k in range(len(data.validation))
+    }
+    assert sum(each.training for each in found.classes) == len(data.train)
 
 
 def test_the_source_itself(tmp_path: Path, folder: Path) -> None:
@@ -212,16 +227,18 @@ def test_pairs(tmp_path: Path) -> None:
     assert why["sizes"] == ["20x16, but images/drive/1.png has 24x16"]
     assert why["classes"] == ["holds 2; 0 to 1 expected"]
     assert sorted(why["partner"]) == ["no drive/0.* in labels"] * 3 + ["no drive/more.* in images, objects, edges"]
-    assert found.quarantine().keys() == {
-        "images/drive/4.png",
-        "images/drive/0.png",
-        "labels/drive/more.png",
-        "objects/drive/0.png",
-        "edges/drive/0.png",
-        "images/drive/3.png",
-        "images/drive/1.png",
-        "images/drive/2.png",
-    }
+    assert found.quarantine().keys() == {"images/drive/1.png", "images/drive/2.png", "images/drive/4.png"}
+    write_skip(tmp_path / "q.json", found.quarantine())
+    (root / "labels" / "drive" / "more.png").unlink()
+    (root / "images" / "drive" / "3.jpg").unlink()
+    for name in ("images", "objects", "edges"):
+        (root / name / "drive" / "0.png").unlink()
+    config = PairedDataConfig(path=str(root), skip=str(tmp_path / "q.json"), validation_fraction=0.5, **SETTINGS)
+    left, data = examine(config, workers=0), config.open()
+    assert left.fit and data.validation is not None
+    assert (left.count(0), left.count(1)) == (len(data.train), len(data.validation)) and left.count(0, 1) == 3
+    held = {data.validation.source_key(k) for k in range(len(data.validation))}
+    assert {left.key(k) for k in range(len(left.rows)) if left.side(k) == "held out" and left.part(k).kind == "target"} == held
     assert "classes" not in named(examine(PairedDataConfig(path=str(root), **SETTINGS, dont_care=True), workers=0))
 
 

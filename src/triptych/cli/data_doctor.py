@@ -37,7 +37,7 @@ class DoctorOptions(Config):
     quarantine: str | None = None
     "FILE.json: the images to be left out, and why: those that would stop a training, and of exact duplicates all but one."
     skip: str | None = None
-    "FILE.json that --quarantine wrote: these images are passed over."
+    "FILE.json that --quarantine wrote: these images are passed over, as by data.skip."
     workers: int | None = None
     "Processes that decode; 0: none but this one, which a damaged file may then end. None: one for each CPU core."
     source: Source = "auto"
@@ -109,7 +109,6 @@ def main(arguments: Sequence[str]) -> int:
             against=options.against,
             sized=options.image_size is not None,
             workers=options.workers,
-            skip=options.skip,
             out=options.out,
             page=options.page,
             quarantine=options.quarantine,
@@ -157,7 +156,8 @@ def said(found: Examination) -> Iterator[str]:
     if found.fit:
         yield f"fit: these images can be trained on{size}"
     else:
-        yield f"not fit: a training{size} would stop; --quarantine FILE.json lists what to leave out"
+        hint = "; --quarantine FILE.json lists what to leave out" if found.quarantine() else ""
+        yield f"not fit: a training{size} would stop{hint}"
 
 
 def _counts(found: Examination) -> Iterator[str]:

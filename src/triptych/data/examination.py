@@ -104,13 +104,16 @@ class Examination:
     def quarantine(self) -> dict[str, str]:
         """What is to be left out, by its key, and why: what would stop a training, and of exact duplicates all but one.
 
-        Of pairs it is the key of the image to be made, and duplicates stay. Where an image is one of `--against` too, none stays.
+        Of pairs it is the key of the image to be made, and duplicates stay; those that lack a partner, or have two, have to be mended.
+        Where an image is one of `--against` too, none stays.
         """
         why: dict[str, str] = {}
         leaders: dict[int, int] = {}
         for pair in () if self.subjects.pairs is None else self.subjects.pairs.tolist():
             leaders |= dict.fromkeys(pair, pair[0])
         for finding in self.findings:
+            if finding.fault.name in ("partner", "double"):
+                continue
             if finding.fault.stops:
                 items: list[int] = finding.items.tolist()
                 for item in items:
@@ -176,9 +179,8 @@ def concluded(
     parts: Iterable[tuple[Sequence[int], Mapping[str, np.ndarray]]],
     *,
     left_out: np.ndarray,
-    notes: Sequence[str] = (),
 ) -> Examination:
-    """What is to be said of a source, out of what was found out of each image. `parts`: see `looking.packed`; `notes`: to be said too."""
+    """What is to be said of a source, out of what was found out of each image. `parts`: see `looking.packed`."""
     rows = np.zeros(len(left_out), ROW)
     reasons: dict[str, dict[int, str]] = {}
     kinds: Counter[str] = Counter()
@@ -192,8 +194,8 @@ def concluded(
     sides, targets = _sides(subjects, against), _targets(subjects, against)
     usable = targets & rows["decoded"] & ~left_out
     own = np.arange(len(rows)) < len(subjects)
-    said_too = [*subjects.notes, *notes]
-    findings = [*_complaints(subjects, left_out), *_single(rows, own, usable, reasons, said_too)]
+    notes = list(subjects.notes)
+    findings = [*_complaints(subjects, left_out), *_single(rows, own, usable, reasons, notes)]
     findings += _sizes_of_pairs(subjects, rows, left_out)
     findings += _duplicates(rows, sides, usable)
     classes = _classes(subjects, left_out)
@@ -210,7 +212,7 @@ def concluded(
         _short_sides(rows[usable & own]),
         classes,
         dict(kinds.most_common()),
-        said_too,
+        notes,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,7 @@ from triptych.data.files import Files, open_folder
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
+from triptych.data.skipping import LeftOut
 from triptych.data.source import FILES, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
@@ -87,11 +88,17 @@ class Subjects:
     class_names: tuple[str, ...] | None = None
     pairs: np.ndarray | None = None
     "The items of each pair that is complete, the image to be made first: int64 (p, types)."
+    left_out: np.ndarray | None = None
+    "Which items data.skip leaves out: bool (n,); None: none."
     complaints: list[Complaint] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     "What the log of a training would say."
 
     def __post_init__(self) -> None:
+        self.count()
+
+    def count(self) -> None:
+        """Numbers the items anew, after parts were added."""
         self._ends = np.cumsum([part.count for part in self.parts], dtype=np.int64)
 
     def __len__(self) -> int:
@@ -116,6 +123,10 @@ class Subjects:
         """Encoded, or as pixels. Raises DataError or OSError."""
         place, number = self._place(item)
         return self.parts[place].stored.read(number)
+
+    def kept(self) -> np.ndarray:
+        """Which items are not left out: bool (n,)."""
+        return np.ones(len(self), dtype=bool) if self.left_out is None else ~self.left_out
 
     def targets(self) -> np.ndarray:
         """Which items are images to be learned: bool (n,)."""
@@ -153,18 +164,19 @@ class Subjects:
 
 
 def open_subjects(config: DataConfig) -> Subjects:
-    """The items of the source that `config` describes, all splits of it.
+    """The items of the source that `config` describes, all splits of it; those that data.skip names are left out.
 
     Raises ConfigError or DataError where nothing lies there, or what does is of another kind. What else keeps it from being opened is a
     complaint.
     """
+    left_out = LeftOut.of(config)
     if isinstance(config, PairedDataConfig):
-        return _open_pairs(config)
+        return _open_pairs(config, left_out)
     path, source = located(config)
     if source == "latents":
         raise ConfigError("", f"{path} holds latents, which cannot be looked at; give the images that they are of")
     try:
-        return _open_files(config, path, source) if source in FILES else _open_pixels(config, path, source)
+        return (_open_files if source in FILES else _open_pixels)(config, path, source, left_out)
     except DataError as error:
         return _refused(path, source, error)
 
@@ -173,26 +185,31 @@ def _refused(path: Path, source: str, error: DataError) -> Subjects:
     return Subjects(path, source, [], np.zeros(0, dtype=np.uint8), complaints=[Complaint("source", None, str(error))])
 
 
-def _open_files(config: DataConfig, path: Path, source: str) -> Subjects:
+def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) -> Subjects:
     files, empty = open_files(path, source)  # pyright: ignore[reportArgumentType]
-    pack = files_pack(files)
-    names = list(files.keys)
+    pack, count = files_pack(files), len(files.names)
+    kept = left_out.kept(files.key, count)
+    some = files.part(kept) if pack is None else files
+    names = [some.key(k) for k in range(len(some.names))]
     paths = parsed(names)
     fraction = config.validation_fraction
-    divisions = divided(paths, validation_fraction=fraction) if pack is None else pack.divided(fraction)
-    sides = _sides(len(names), *divisions)
-    notes = (*files.notes, *pairs_warning(names, str(path)))
-    subjects = Subjects(path, source, [Part(files, len(names))], sides, notes=notes)
+    if pack is None:
+        sides = _sides(count, *(kept[part] for part in divided(paths, validation_fraction=fraction)))
+    else:
+        sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(fraction)))
+    notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path)))
+    subjects = Subjects(path, source, [Part(files, count)], sides, left_out=_all_but(kept, count), notes=notes)
     if not (sides == TRAIN).any():
         subjects.complaints.append(Complaint("source", None, "no images to train on"))
     try:
-        classes = file_classes(files, paths, scheme=config.labels, empty=empty)
+        classes = file_classes(some, paths, scheme=config.labels, empty=empty)
         classes = classes if pack is None else named_classes(classes, pack.stamp, path)
     except DataError as error:
         subjects.complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
     else:
         if classes is not None:
-            subjects.labels, subjects.class_names = classes.labels, classes.names
+            subjects.labels, subjects.class_names = np.full(count, -1), classes.names
+            subjects.labels[np.arange(count) if pack is not None else kept] = classes.labels
     return subjects
 
 
@@ -202,13 +219,22 @@ def _sides(count: int, training: np.ndarray, rest: np.ndarray) -> np.ndarray:
     return sides
 
 
-def _open_pixels(config: DataConfig, path: Path, source: str) -> Subjects:
+def _all_but(kept: np.ndarray, count: int) -> np.ndarray:
+    left_out = np.ones(count, dtype=bool)
+    left_out[kept] = False
+    return left_out
+
+
+def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut) -> Subjects:
     complaints = []
     pack = array_pack(path) if source == "arrays" else None
     if pack is not None:
-        sides = _sides(len(pack.keys), *pack.divided(config.validation_fraction))
+        count = len(pack.keys)
+        kept = left_out.kept(pack.keys.__getitem__, count)
+        sides = _sides(count, *(part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction)))
         named, labels = (None, None) if config.labels == "none" else (pack.stamp.class_names, pack.labels)
-        return Subjects(path, source, [Part(Pixels(pack, path.name), len(sides))], sides, labels, named)
+        parts, out = [Part(Pixels(pack, path.name), count)], _all_but(kept, count)
+        return Subjects(path, source, parts, sides, labels, named, left_out=out, notes=left_out.notes())
     try:
         train, test = open_pixels(path, source, side=config.image_size, labelled=config.labels != "none")  # pyright: ignore[reportArgumentType]
     except DataError as error:
@@ -216,17 +242,21 @@ def _open_pixels(config: DataConfig, path: Path, source: str) -> Subjects:
             raise
         complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
         train, test = open_pixels(path, source, side=config.image_size, labelled=False)  # pyright: ignore[reportArgumentType]
+    kept = left_out.kept(train.key, len(train))
     if test is None:
-        sides = _sides(len(train), *held_out([str(k) for k in range(len(train))], fraction=config.validation_fraction))
+        divisions = held_out([str(k) for k in kept], fraction=config.validation_fraction)
+        sides = _sides(len(train), *(kept[part] for part in divisions))
         parts = [_pixels(train)]
     else:
         sides = np.repeat(np.array([TRAIN, HELD_OUT], dtype=np.uint8), [len(train), len(test)])
         parts = [_pixels(train), _pixels(test)]
+        kept = np.concatenate([kept, len(train) + left_out.kept(test.key, len(test))])
     labels = None
     if config.labels != "none" and train.labels is not None:
         labels = np.concatenate([each.labels for each in (train, test) if each is not None and each.labels is not None])
     named = None if labels is None else train.class_names
-    return Subjects(path, source, parts, sides, labels, named, complaints=complaints)
+    out = _all_but(kept, len(sides))
+    return Subjects(path, source, parts, sides, labels, named, left_out=out, complaints=complaints, notes=left_out.notes())
 
 
 def _pixels(images: Arrays | Records) -> Part:
@@ -236,57 +266,61 @@ def _pixels(images: Arrays | Records) -> Part:
 # Pairs
 
 
-def _open_pairs(config: PairedDataConfig) -> Subjects:
+def _open_pairs(config: PairedDataConfig, left_out: LeftOut) -> Subjects:
     path = existing_path(config)
     train_root, held_root = roots(config, path)
     try:
-        return _matched(config, path, [train_root] if held_root is None else [train_root, held_root])
+        return _matched(config, path, [train_root] if held_root is None else [train_root, held_root], left_out)
     except DataError as error:
         return _refused(path, "pairs", error)
 
 
-def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path]) -> Subjects:
+def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left_out: LeftOut) -> Subjects:
     """The members of all pairs, each folder of each type a part, and which of them belong together."""
-    parts: list[Part] = []
-    complaints: list[Complaint] = []
+    types = list(folder_settings(config))
+    subjects = Subjects(path, "pairs", [], np.zeros(0, dtype=np.uint8))
     pairs: list[list[int]] = []
-    sides: list[np.ndarray] = []
-    notes: list[str] = []
-    count = 0
+    passed_over: list[int] = []
     for side, root in zip((TRAIN, HELD_OUT), folders, strict=False):
-        by_stem: list[dict[str, int]] = []
-        first = count
-        for name in folder_settings(config):
-            if not (root / name).is_dir():
-                raise DataError(f"{root}: holds no folder {name}")
-            files = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
-            parts.append(_member(config, files, name, prefix=f"{(root / name).relative_to(path).as_posix()}/"))
-            numbers: dict[str, int] = {}
-            for k, file in enumerate(files.names):
-                if numbers.setdefault(stem_of(file), count + k) != count + k:
-                    complaints.append(Complaint("double", count + k, f"beside {files.names[numbers[stem_of(file)] - count]}"))
-            by_stem.append(numbers)
-            notes += files.notes
-            count += len(files.names)
-        whole, alone = _joined(by_stem, list(folder_settings(config)))
-        pairs += whole.values()
-        complaints += alone
-        sides.append(np.full(count - first, side, dtype=np.uint8))
-        if len(folders) == 1:
+        by_stem = [_numbered(subjects, config, root, name) for name in types]
+        subjects.sides = np.append(subjects.sides, np.full(sum(part.count for part in subjects.parts) - len(subjects), side, np.uint8))
+        subjects.count()
+        whole, alone = _joined(by_stem, types)
+        subjects.complaints += alone
+        members = list(whole.values())
+        kept = left_out.kept_pairs([_key_of(subjects, members, k) for k in range(len(types))], len(members))
+        passed_over += [item for k in np.flatnonzero(_all_but(kept, len(members))) for item in members[int(k)]]
+        pairs += members
+        if len(folders) == 1 and len(kept):
             keys = list(whole)
-            for k in held_out(keys, fraction=config.validation_fraction)[1] if keys else ():
-                sides[0][whole[keys[int(k)]]] = HELD_OUT
+            for k in held_out([keys[int(k)] for k in kept], fraction=config.validation_fraction)[1]:
+                subjects.sides[members[int(kept[k])]] = HELD_OUT
     if not pairs:
-        complaints.append(Complaint("source", None, "no pair is complete"))
-    return Subjects(
-        path,
-        "pairs",
-        parts,
-        np.concatenate(sides),
-        pairs=np.array(pairs, dtype=np.int64).reshape(len(pairs), len(folder_settings(config))),
-        complaints=complaints,
-        notes=tuple(notes),
-    )
+        subjects.complaints.append(Complaint("source", None, "no pair is complete"))
+    subjects.pairs = np.array(pairs, dtype=np.int64).reshape(len(pairs), len(types))
+    subjects.left_out = np.isin(np.arange(len(subjects)), passed_over)
+    subjects.notes += left_out.notes()
+    return subjects
+
+
+def _numbered(subjects: Subjects, config: PairedDataConfig, root: Path, name: str) -> dict[str, int]:
+    """Adds the files of a type in a folder to the subjects, and returns the item of each stem; one stem twice is a complaint."""
+    if not (root / name).is_dir():
+        raise DataError(f"{root}: holds no folder {name}")
+    files = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
+    first = sum(part.count for part in subjects.parts)
+    subjects.parts.append(_member(config, files, name, prefix=f"{(root / name).relative_to(subjects.place).as_posix()}/"))
+    subjects.notes += files.notes
+    numbers: dict[str, int] = {}
+    for k, file in enumerate(files.names):
+        if numbers.setdefault(stem_of(file), first + k) != first + k:
+            subjects.complaints.append(Complaint("double", first + k, f"beside {files.names[numbers[stem_of(file)] - first]}"))
+    return numbers
+
+
+def _key_of(subjects: Subjects, members: Sequence[Sequence[int]], place: int) -> Callable[[int], str]:
+    """What tells the key of the member at a place of the k-th pair."""
+    return lambda k: subjects.key(members[k][place])
 
 
 def _member(config: PairedDataConfig, files: Files, name: str, *, prefix: str) -> Part:

@@ -18,7 +18,7 @@ from triptych.data.crew import made_of
 from triptych.data.examination import Examination, concluded
 from triptych.data.looking import Look, Wanted, fatal, look_at, look_at_map, packed, unread
 from triptych.data.pairs import PairedDataConfig
-from triptych.data.skipping import read_skip, write_skip
+from triptych.data.skipping import write_skip
 from triptych.data.subjects import Subjects, open_subjects
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
@@ -37,7 +37,6 @@ def examine(
     against: str | Path | None = None,
     sized: bool = True,
     workers: int | None = None,
-    skip: str | Path | None = None,
     out: str | Path | None = None,
     page: str | Path | None = None,
     quarantine: str | Path | None = None,
@@ -46,7 +45,7 @@ def examine(
     """What there is to say of the images that `config` describes; every one is decoded.
 
     `against`: other images, which ought to be none of these. `sized`: whether images below `config.image_size` are a fault. `workers`: how
-    many processes look; None: one for each CPU core. `skip`: a file of images to be passed over. `out`: where all of it is written as JSON;
+    many processes look; None: one for each CPU core. `out`: where all of it is written as JSON;
     an interrupted call with the same `out` goes on where it was. `page`: where a page with the pictures concerned is written. `quarantine`:
     where those are listed that should be left out. Raises ConfigError or DataError where there are no such images, or nothing can be
     written.
@@ -55,13 +54,13 @@ def examine(
     for place in places:
         check_place(place)
         check_kept(place, config.path or "")
-        if skip is not None:
-            check_kept(place, skip)
+        if config.skip is not None:
+            check_kept(place, config.skip)
     if len({place.absolute() for place in places}) < len(places):
         raise ConfigError("", "--out, --page and --quarantine name the same file; give each its own")
     subjects = open_subjects(config)
     others = None if against is None else _against(against)
-    left_out, notes = _left_out(subjects, others, None if skip is None else Path(skip))
+    left_out = np.append(~subjects.kept(), np.zeros(0 if others is None else len(others), dtype=bool))
     width = config.width if isinstance(config, PairedDataConfig) else None
     wanted = Wanted(config.image_size if sized else None, width if sized else None, config.enlarge, Colours.of(config))
     work = _work(subjects, others, wanted, left_out, workers=os.cpu_count() or 1 if workers is None else workers)
@@ -71,7 +70,7 @@ def examine(
         world=open_world("cpu"),
         progress=progress,
         kept="looked at",
-        conclude=lambda parts: concluded(subjects, others, wanted, parts, left_out=left_out, notes=notes),
+        conclude=lambda parts: concluded(subjects, others, wanted, parts, left_out=left_out),
         write=lambda place, found: write_text(place, json.dumps(found.document(), indent=1) + "\n"),
     )
     _written(page, lambda place: write_data_page(place, found))
@@ -85,25 +84,6 @@ def _against(path: str | Path) -> Subjects:
     if subjects.complaints:
         raise DataError(f"--against: {subjects.complaints[0].why}")
     return subjects
-
-
-def _left_out(subjects: Subjects, others: Subjects | None, skip: Path | None) -> tuple[np.ndarray, list[str]]:
-    """Which items are passed over, bool (n,), and what is to be said of that. Of pairs the key of the first member leaves out all."""
-    total = len(subjects) + (0 if others is None else len(others))
-    chosen = np.zeros(total, dtype=bool)
-    if skip is None:
-        return chosen, []
-    reasons = read_skip(skip)
-    found = set[str]()
-    for item in range(len(subjects)):
-        if (key := subjects.key(item)) in reasons:
-            chosen[item] = True
-            found.add(key)
-    if subjects.pairs is not None:
-        chosen[subjects.pairs[chosen[subjects.pairs[:, 0]]]] = True
-    unknown = reasons.keys() - found
-    notes = [f"{int(chosen.sum()):,} images were passed over, as {skip} says"]
-    return chosen, notes + ([f"{len(unknown):,} keys of {skip} are not there ({min(unknown)})"] if unknown else [])
 
 
 def _work(subjects: Subjects, others: Subjects | None, wanted: Wanted, left_out: np.ndarray, *, workers: int) -> Work:
