@@ -399,7 +399,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/batch.py", "samples * (std / self.scaled_to) + mean", "samples * std + mean", *_tests("runs", "latent_data")),
     ("data/crew.py", "_TURNS = 2", "_TURNS = 1"),
     ("data/crew.py", "signal.setitimer(signal.ITIMER_PROF, limit)", "pass"),
-    ("data/duplicates.py", "_EQUAL_BANDS = 3", "_EQUAL_BANDS = 4"),
+    ("data/duplicates.py", "_masks(bits + _EQUAL_BANDS)", "_masks(bits + 2)"),
     ("data/duplicates.py", "np.bitwise_count(values[a] ^ values[b]) <= bits", "np.bitwise_count(values[a] ^ values[b]) < bits"),
     ("data/duplicates.py", ".mean(1) <= levels", ".mean(1) < levels"),
     ("data/duplicates.py", "rows[:, 1:] > rows[:, :-1]", "rows[:, 1:] >= rows[:, :-1]"),

@@ -36,7 +36,7 @@ def squares(items: range, ended: Mapping[int, str], began: Callable[[int], None]
 
 
 def test_an_item_that_ends_its_process_is_named_and_the_others_are_made() -> None:
-    made = dict(made_of(PIECES, squares, workers=2, seconds=0.2))
+    made = dict(made_of(PIECES, squares, workers=2, seconds=0.2, waiting_seconds=30.0))
     assert made == {
         PIECES[0]: [0, 1, 4, "its process ended by SIGSEGV", 16],
         PIECES[1]: [25, "its process ended with code 9", 49, "took longer than 0.2 s of the processor", 81],
