@@ -147,16 +147,13 @@ class Subjects:
 
     def _files(self) -> Iterator[Path]:
         yield self.place
-        if self.place.is_dir() and self.source not in FILES:
+        folders = [part.stored for part in self.parts if isinstance(part.stored, Files) and self.source in ("folder", "pairs")]
+        for stored in folders:
+            yield from (stored.place / stored.names[k] for k in range(len(stored.names)))
+            yield stored.place / "data.mdb"
+        if not folders and self.place.is_dir():
             for folder, _, names in os.walk(self.place):
                 yield from (Path(folder) / name for name in sorted(names))
-        for part in self.parts:
-            if isinstance(part.stored, Files):
-                yield part.stored.place
-                if is_database(part.stored.place):
-                    yield from sorted(part.stored.place.iterdir())
-                elif part.stored.place.is_dir():
-                    yield from (part.stored.place / name for name in part.stored.names)
 
     def _place(self, item: int) -> tuple[int, int]:
         place = int(np.searchsorted(self._ends, item, side="right"))
