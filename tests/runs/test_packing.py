@@ -23,18 +23,20 @@ from PIL import Image
 from tests.contract.shrink import shrunk
 from tests.data.pictures import encoded, picture, write_folder, write_idx, write_zip
 from tests.data.records import write_shards
+from tests.data.test_shards import sharded
 from triptych.cli.main import main
 from triptych.core import files
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import read_npz
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
+from triptych.data.files import is_image
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, ImageSet
 from triptych.data.loader import Loader
 from triptych.data.skipping import write_skip
 from triptych.engine.config import LogConfig, OptimConfig
-from triptych.runs import open_run, train
+from triptych.runs import open_run, packing, train
 from triptych.runs.packing import pack_data
 from triptych.runs.pieces import Pieces
 
@@ -56,6 +58,10 @@ def photos(root: Path) -> Path:
 
 def split(root: Path) -> Path:
     return write_folder(root / "split", [f"train/{k}.png" for k in range(9)] + [f"val/{k}.png" for k in range(4)] + ["test/0.png"])
+
+
+def shards(root: Path) -> Path:
+    return sharded(write_folder(root / "files", NAMES), root / "shards")
 
 
 def arrays(root: Path) -> Path:
@@ -87,6 +93,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "folder with classes": classes,
     "zip": zipped,
     "photos": photos,
+    "shards": shards,
     "folder with a split": split,
     "arrays": arrays,
     "mnist": mnist,
@@ -184,6 +191,14 @@ def test_files_may_be_kept_as_they_are(tmp_path):
     assert kept == [path.read_bytes() for path in sorted(root.rglob("*.*"))]
 
 
+@pytest.mark.parametrize("name", ["JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+def test_files_without_an_ending_get_that_of_their_format(name):
+    """As rows of a table, or of a database, may be called; so that they are found in the zip."""
+    file = encoded(picture(8, 8), name)
+    assert packing._ending("Greek/1.2", file) == packing._ending("row-7", file) == f".{name.lower()}"
+    assert is_image(f"x{packing._ending('row-7', file)}") and packing._ending("row-7.JPG", file) == ".JPG"
+
+
 def test_others_read_them_too(tmp_path):
     """An .npz as plain arrays; a zip as StyleGAN's and EDM's programs do: uncompressed files by name, each with a label in dataset.json."""
     config = settings(classes(tmp_path))
@@ -240,6 +255,15 @@ def test_a_pack_is_the_same_wherever_the_source_lies(tmp_path):
         packed(config, one)
         packed(copy, other)
         assert one.read_bytes() == other.read_bytes()
+
+
+def test_the_fingerprint_knows_other_labels(tmp_path):
+    """Of the same images, in the same classes."""
+    config = settings(arrays(tmp_path))
+    was = fingerprint(config.open())
+    images, labels = read_npz(tmp_path / "x.npz").values()
+    np.savez(tmp_path / "x.npz", arr_0=images, arr_1=(labels + 1) % 3)
+    assert fingerprint(config.open()) != was
 
 
 def test_the_fingerprint_knows_other_images(tmp_path):

@@ -18,7 +18,8 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.npz import Blocks
 from triptych.data.config import DataConfig
-from triptych.data.files import LABELS_FILE, PACK_FILE, Names
+from triptych.data.decode import open_image
+from triptych.data.files import LABELS_FILE, PACK_FILE, Names, is_image
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, FileImages, ImageSet, Loaded
 from triptych.data.loader import batches_of
@@ -257,6 +258,16 @@ def _png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
+def _ending(key: str, file: bytes) -> str:
+    """The ending of a file's name; by its format where the key has none, as those of databases may."""
+    ending = PurePosixPath(key).suffix
+    if is_image(f"image{ending}"):
+        return ending
+    with open_image(file) as image:
+        name = image.format or ""
+    return {"JPEG2000": ".jp2", "MPO": ".jpg"}.get(name, f".{name.lower()}")
+
+
 def _division(images: _Squares, fraction: float) -> tuple[Division, np.ndarray | None]:
     """What of the images holds them out in their source: what gives its training images and its held-out ones again."""
     held = images.owner == 1
@@ -294,9 +305,10 @@ def _write_zip(place: Path, stamp: PackStamp, division: np.ndarray | None, image
         for items, arrays in pieces.read(len(images)):
             starts = [0, *arrays[_ENDS][:-1]]
             for item, start, end in zip(items, starts, arrays[_ENDS], strict=True):
-                ending = PurePosixPath(images.keys[item]).suffix if stamp.kept == "files" else ".png"
+                file = arrays[PIXELS][start:end].tobytes()
+                ending = _ending(images.keys[item], file) if stamp.kept == "files" else ".png"
                 names.append(f"{item // _IN_A_FOLDER:05d}/img{item:08d}{ending}")
-                archive.writestr(zipfile.ZipInfo(names[-1]), arrays[PIXELS][start:end].tobytes())
+                archive.writestr(zipfile.ZipInfo(names[-1]), file)
         labels = None if images.labels is None else list(zip(names, images.labels.tolist(), strict=True))
         said = {"stamp": stamp.to_dict(), "keys": images.keys, "division": None if division is None else division.tolist()}
         for name, document in ((LABELS_FILE, {"labels": labels}), (PACK_FILE, said)):
