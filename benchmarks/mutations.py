@@ -788,7 +788,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("data/colours.py", "np.where(values == nothing, 0, 255)", "np.where(values == nothing, 255, 0)"),
     ("data/colours.py", "flags |= ImageCms.Flags.NOOPTIMIZE", "pass"),
     ("data/colours.py", 'rgb_of(colours.background))', 'rgb_of("white"))'),
-    ("data/colours.py", "or of_device.device_class not in _DEVICES", ""),
     ("data/config.py", "{**AS_STORED, **values}", "dict(values)"),
     ("data/decode.py", "not is_converted(image, colours) and", ""),
     ("data/arrays.py", "header(name).bytes <= _READ_WHOLE", "header(name).bytes > _READ_WHOLE"),

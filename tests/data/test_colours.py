@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageCms
 
 from tests.data.pictures import encoded, picture
-from tests.data.profiles import ADOBE, grey_profile, rgb_profile, srgb_of_light, srgb_of_rgb
+from tests.data.profiles import ADOBE, SRGB, grey_profile, rgb_profile, srgb_of_light, srgb_of_rgb
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.data.colours import Colours, _by_profile
@@ -136,6 +136,13 @@ def test_a_wider_space_becomes_srgb(file_format):
 def test_light_is_taken_to_the_power_of_the_profile():
     linear = with_profile(LEVELS, rgb_profile(gamma=1.0))
     assert_near(read(linear), srgb_of_rgb(LEVELS, ADOBE, 1.0))
+
+
+def test_a_space_near_srgb_becomes_srgb():
+    ramp = np.repeat(ALPHA[..., None], 3, axis=-1)
+    expected = srgb_of_rgb(ramp, SRGB, 2.2)
+    assert 2 < np.abs(expected - ramp).max() < 10
+    assert_near(read(with_profile(ramp, rgb_profile(SRGB, 2.2))), expected)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

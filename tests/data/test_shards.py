@@ -108,6 +108,9 @@ def test_shards_of_a_split(tmp_path):
     data = opened(tmp_path)
     assert (len(data.train), len(data.validation)) == (4, 2)
     assert "val-000" in data.validation.key(0)
+    write(tmp_path / "more-000.tar", {"more.png": image})
+    assert len(opened(tmp_path, validation_fraction=0.0).train) == 7
+    (tmp_path / "more-000.tar").unlink()
     (tmp_path / "set-val-000.tar").rename(tmp_path / "set-more-000.tar")
     data = opened(tmp_path, validation_fraction=0.0)
     assert len(data.train) == 6 and data.spec.num_classes is None
