@@ -323,7 +323,7 @@ def children(process: int) -> list[int]:
         return []
 
 
-def until(look, *, seconds: float = 60):
+def until(look, *, seconds: float = 240):
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end
