@@ -166,7 +166,7 @@ def row(recipe: str, run: Run, judge: Judge, *, features: str | None, picture: P
     labels = list(range(len(judge.shares))) if conditional else None
     images = run.sample(COUNT, seed=0, labels=labels).images
     if picture is not None:
-        save_picture(picture, grid(images[:64], columns=8))
+        save_picture(grid(images[:64], columns=8), picture)
     found = probabilities(judge.model, images)
     shares = np.bincount(found.argmax(1), minlength=len(judge.shares)) / COUNT
     expected = np.full(len(shares), 1 / len(shares)) if conditional else judge.shares

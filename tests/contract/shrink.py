@@ -17,12 +17,14 @@ RECIPES = sorted(recipes())
 BATCH = 6
 
 
-def kinds() -> list[str]:
+def kinds(counts: Callable[[str, str], bool] = lambda path, value: True) -> list[str]:
     """Recipes in which every value occurs that a setting has in any recipe, once all are shrunk: few recipes, but every kind of them.
 
     The class of the model and of its networks are such values. Sizes and strengths are none: those are alike when recipes are shrunk.
+    `counts`: which settings and values have to occur.
     """
-    settings = {name: set(_settings(_without_strengths(shrunk(name).to_dict()))) for name in RECIPES}
+    documents = {name: _without_strengths(shrunk(name).to_dict()) for name in RECIPES}
+    settings = {name: {found for found in _settings(document) if counts(*found)} for name, document in documents.items()}
     found, left = list[str](), set[tuple[str, str]]().union(*settings.values())
     while left:
         name = max(settings, key=lambda name: len(settings[name] & left))  # the first of several
@@ -109,3 +111,5 @@ def _without_photos(model: Any) -> ModelConfig:
 
 
 KINDS = kinds()
+MODELS = kinds(lambda path, value: path.startswith(".model.") and not value[0].isdigit())
+"""For what takes long: the settings of the model that are no numbers occur with each value."""

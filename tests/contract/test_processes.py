@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.contract import processes_worker
-from tests.contract.shrink import BATCH, KINDS, able
+from tests.contract.shrink import BATCH, MODELS, shrunk
 from tests.float64 import in_float64
 from tests.processes import run_together
 from triptych.engine.metric_log import read_metrics
@@ -18,7 +18,7 @@ from triptych.runs import Run, open_run
 from triptych.runs.stored import build
 
 pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]  # the first one waits for all the runs
-MAKERS = sorted({*able("sample"), *able("upsample"), *able("translate")})
+MAKERS = [name for name in MODELS if shrunk(name).model.verbs() & {"sample", "upsample", "translate"}]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def changing(tmp_path_factory) -> tuple[Path, Path]:
     return one, changed
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", MODELS)
 def test_two_processes_train_as_one(folders, name):
     one, two = (open_run(folder / name) for folder in folders)
     check_weights(one, two)
