@@ -23,10 +23,11 @@ from tests.data.records import crc, example, features_of, shard
 from tests.interop.checkpoint import FOLDER, PREFIX
 from tests.interop.test_tensor_bundle import FLOAT, HEADER, described
 from triptych.core.errors import CheckpointError, DataError
+from triptych.data.archives import open_tar, open_zip
 from triptych.data.arrays import array_file, mnist
 from triptych.data.config import DataConfig
 from triptych.data.database import open_database
-from triptych.data.files import Files, open_tar, open_zip
+from triptych.data.files import Files
 from triptych.data.tfrecord import open_records
 from triptych.interop.tensor_bundle import read_bundle
 

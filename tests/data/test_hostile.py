@@ -21,9 +21,10 @@ from PIL import Image, features
 from tests.data.pictures import encoded, picture, write_folder
 from triptych.core.errors import DataError
 from triptych.data import decode
+from triptych.data.archives import open_tar, open_zip
 from triptych.data.arrays import array_file
 from triptych.data.config import DataConfig
-from triptych.data.files import MOST_BYTES, open_folder, open_tar, open_zip
+from triptych.data.files import MOST_BYTES, open_folder
 
 SOURCE = Path(decode.__file__).parents[1]
 
@@ -237,7 +238,7 @@ import json, resource, sys
 from pathlib import Path
 from triptych.core.errors import DataError
 from triptych.data.arrays import array_file, mnist
-from triptych.data.files import open_tar, open_zip
+from triptych.data.archives import open_tar, open_zip
 
 said = {}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

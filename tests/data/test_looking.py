@@ -15,6 +15,7 @@ from triptych.data.colours import Colours
 from triptych.data.cut import Cut
 from triptych.data.faults import FAULTS, bit
 from triptych.data.looking import Look, Wanted, look_at, look_at_map
+from triptych.data.stored import BadImage, failure
 from triptych.data.transforms import with_channels
 
 WANTED = Wanted(32)
@@ -182,7 +183,8 @@ def test_what_is_readable_here_is_readable_in_training() -> None:
         try:
             Cut(32, enlarge=True).image(bytes(data), 3)
             trains = True
-        except Exception:
+        except Exception as error:  # any, for training takes any for a bad file but those of the machine
+            assert isinstance(failure("a.png", error), BadImage)
             trains = False
         stops = {fault.name for fault in FAULTS if fault.stops} & faults(look)
         assert bool(look.row["decoded"]) == trains == (not stops), (k, faults(look))

@@ -13,8 +13,9 @@ import pytest
 
 from tests.data.pictures import encoded, picture, write_folder, write_zip
 from triptych.core.cache import cache_folder
+from triptych.data.archives import Archive
 from triptych.data.config import DataConfig
-from triptych.data.files import Archive, Folder
+from triptych.data.files import Folder
 from triptych.runs.given import known as module
 from triptych.runs.given.known import known
 from triptych.runs.given.pictures import SplitPictures, open_pictures

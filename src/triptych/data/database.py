@@ -18,7 +18,7 @@ from pathlib import Path
 
 from triptych.core.errors import DataError
 from triptych.core.reading import open_regular
-from triptych.data.files import Archive, Member
+from triptych.data.archives import Archive, Member
 
 _FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1

@@ -20,8 +20,9 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, DataError, one_line
 from triptych.core.npz import DamagedArchive, open_npz
 from triptych.core.reading import parsed_json
+from triptych.data.archives import open_zip
 from triptych.data.config import DataConfig
-from triptych.data.files import LABELS_FILE, PACK_FILE, Files, Names, open_zip
+from triptych.data.files import LABELS_FILE, PACK_FILE, Files, Names
 from triptych.data.images import ArrayImages
 from triptych.data.naming import Classes, divided, held_out, parsed
 

@@ -76,9 +76,6 @@ class Table(Files):
     def classes(self) -> Classes | None:
         return None if self._labels is None else _classes(self.place, self._labels, self._class_names)
 
-    def table(self, name: str) -> bytes:
-        raise NotImplementedError("no file of labels lies in it")
-
     def _file(self, number: int) -> Any:
         if self._process != os.getpid():  # a loader process opens the files anew
             self._process, self._files, self._groups = os.getpid(), OrderedDict(), OrderedDict()

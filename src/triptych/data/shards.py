@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from triptych.core.errors import DataError
-from triptych.data.files import Archive, Files, is_image, listed, open_tar
+from triptych.data.archives import Archive, open_tar
+from triptych.data.files import Files, is_image, listed
 from triptych.data.naming import TRAINING, held_out_folder
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -50,9 +51,6 @@ class Shards(Files):
     def read(self, k: int) -> bytes:
         archive, number = self._opened(k)
         return archive.read(number)
-
-    def table(self, name: str) -> bytes:
-        raise NotImplementedError("shards have no table")
 
     @property
     def labelled(self) -> bool:

@@ -12,12 +12,13 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data import arrays
+from triptych.data.archives import open_tar, open_zip
 from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall
 from triptych.data.database import is_database, open_database
 from triptych.data.dataset_json import file_classes
-from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder, open_tar, open_zip
+from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
 from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
