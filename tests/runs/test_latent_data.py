@@ -36,6 +36,7 @@ from triptych.runs.latent_data import EncodedData, encode_data
 from triptych.runs.latent_space import LatentSpace, shown_by
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
+from triptych.runs.pieces import Pieces
 
 COUNT, SIDE = 24, 16
 TRAINING = {"batch_size": 8, "sample_count": 4, "validate_images": 8, "ema_rates": (0.5,)}
@@ -114,6 +115,15 @@ def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
     assert not made.already and (made.count, made.shape) == (COUNT, (2, SIDE // 2, SIDE // 2))
     assert set(read_npz(folder / "plain.npz")) == {"latents", "held_out", "labels", "mean", "std"}
     assert not encoded(folder, "plain.npz", flip=True).already, "with mirrored images"
+
+
+def test_pieces_of_a_call_that_was_killed_at_its_end_are_removed(folder: Path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pieces, "remove", lambda self: None)
+        encoded(folder, "killed.npz")
+    assert list(folder.glob(".killed.npz.partial-*"))
+    assert encoded(folder, "killed.npz").already
+    assert not list(folder.glob(".killed.npz.partial-*"))
 
 
 def test_an_interrupted_call_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch):

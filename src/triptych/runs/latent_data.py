@@ -78,11 +78,12 @@ def encode_data(
     stamp = _stamp(run, opened, config, data.spec)
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
     shape = _shape(opened, data.spec)
-    if opened.world.on_main(lambda: _holds(place, stamp)):
-        return EncodedData(count, shape, read_stamp(place), already=True)
     work = Work(count, [stamp.asked, count], lambda items, within: _encoded(items, within, opened, data))
+    pieces = Pieces.of(place, identity=work.identity)
+    if opened.world.on_main(lambda: _holds(place, stamp)):
+        opened.world.on_main(pieces.remove)  # of a call that was killed before it could
+        return EncodedData(count, shape, read_stamp(place), already=True)
     with writing(place, world=opened.world, kept="encoded"):
-        pieces = Pieces.of(place, identity=work.identity)
         make_missing(work, pieces, world=opened.world, progress=progress)
         opened.world.barrier()
         if opened.world.is_main:
