@@ -44,6 +44,10 @@ class DoctorOptions(Config):
     "What IMAGES is, as data.source says it."
     labels: ClassesFrom = "auto"
     "Where the class of an image is, as data.labels says it."
+    label_file: str | None = None
+    "Text file with the classes of the images in no sub-folder, as data.label_file says it."
+    class_file: str | None = None
+    "Text file with the names of the classes that it has as numbers, as data.class_file says it."
     enlarge: bool = False
     "Training enlarges small images (data.enlarge): they are no fault."
     background: str | None = DataConfig().background

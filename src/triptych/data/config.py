@@ -25,8 +25,8 @@ class DataConfig(Config):
     """The images that a run learns."""
 
     kind_name: ClassVar = "images"
-    changeable: ClassVar = frozenset(("source", "path", "decode", "workers", "on_error", "most_errors"))
-    unwritten: ClassVar = frozenset(("latent_std", "skip", "on_error", "most_errors"))
+    changeable: ClassVar = frozenset(("source", "path", "label_file", "class_file", "decode", "workers", "on_error", "most_errors"))
+    unwritten: ClassVar = frozenset(("label_file", "class_file", "latent_std", "skip", "on_error", "most_errors"))
 
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
@@ -42,6 +42,10 @@ class DataConfig(Config):
     "1 (grey) or 3 (RGB); None: as the source has it (RGB for image files)."
     labels: ClassesFrom = "auto"
     "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
+    label_file: str | None = None
+    "Text file with the classes of the images in no sub-folder: one a line, in the order of the images' names, or behind each name."
+    class_file: str | None = None
+    "Text file with the names of the classes that label_file has as numbers: by the number behind each, else one a line from 0 on."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None
@@ -78,6 +82,9 @@ class DataConfig(Config):
     def validate(self) -> None:
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
+        by_folder = self.label_file is None or self.labels in ("auto", "folder")
+        self.require(by_folder, "labels", "auto or folder, where data.label_file has the classes of the images in no sub-folder")
+        self.require(self.class_file is None or self.label_file is not None, "class_file", "nothing without data.label_file")
         self.require(self.resize is None or self.resize >= self.image_size, "resize", "at least data.image_size, or nothing")
         self.require(self.scale is None or 0 <= self.scale <= 8, "scale", "0 to 8, or nothing")
         self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")

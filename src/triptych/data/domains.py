@@ -38,6 +38,7 @@ class UnpairedDataConfig(DataConfig):
             self.require(getattr(self, setting) not in ("", "."), setting, "the name of a folder, or a path")
         self.require(self.a != self.b, "b", f"another place than data.a, {self.a!r}")
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: the classes of the domains are not looked at")
+        self.require(self.label_file is None, "label_file", "nothing: the classes of the domains are not looked at")
 
     @property
     def domain_folders(self) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class FewShotDataConfig(DataConfig):
         self.require(number == 0 or number >= 2, "held_out", "0, or at least 2: the style is of another class than the content")
         self.require(self.held_out != (), "held_out", "a number, names of classes, or nothing")
         self.require(self.labels in ("auto", "folder"), "labels", "auto or folder: folders are the classes")
+        self.require(self.label_file is None, "label_file", "nothing: folders are the classes")
         allowed = ("auto", "folder", "tar", "zip", "lmdb")
         self.require(self.source in allowed, "source", f"one of {', '.join(allowed)}: classes are folders of image files")
 

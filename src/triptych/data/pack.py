@@ -32,7 +32,7 @@ Kept = Literal["squares", "whole", "files"]
 Division = Literal["keys", "numbers", "split"]
 
 _OPEN = ("source", "path", "anchor_size", "flip", "augment", "jitter", "latent_std", "validation_fraction", "workers")
-_OPEN += ("skip", "on_error", "most_errors")
+_OPEN += ("label_file", "class_file", "skip", "on_error", "most_errors")
 """Settings that a training may choose, whatever the pack."""
 _AGAIN = "pack the images again"
 

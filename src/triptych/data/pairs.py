@@ -68,6 +68,7 @@ class PairedDataConfig(DataConfig):
         self.require(self.pad == 0, "pad", "0: maps have no darkest pixel")
         self.require(self.source in ("auto", "folder", "lmdb"), "source", "auto, folder or lmdb: pairs lie in folders by type")
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: pairs have no classes")
+        self.require(self.label_file is None, "label_file", "nothing: pairs have no classes")
 
     @property
     def truth_folder(self) -> str:

@@ -17,9 +17,9 @@ from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig, Source
 from triptych.data.cut import Cut, TooSmall
 from triptych.data.database import is_database, open_database
-from triptych.data.dataset_json import file_classes
 from triptych.data.files import KINDS, LABELS_FILE, Files, open_folder
 from triptych.data.images import ArrayImages, Data, FileImages, ImageSet, prepared
+from triptych.data.label_file import classes_by, not_for
 from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
@@ -65,10 +65,12 @@ def open_images(config: DataConfig, *, left_out: LeftOut | None = None) -> Data:
 
 def _opened(config: DataConfig, left_out: LeftOut) -> Data:
     if config.path is None and config.source == "digits":
+        check_label_file(config, "digits")
         return _from_pixels(config, arrays.digits(), None, left_out, enlarge=True)
     path, source = located(config)
     if source in FILES:
         return _from_files(config, *open_files(path, source), left_out)
+    check_label_file(config, source)
     if source == "latents":
         return open_latents(config, path)
     pack = array_pack(path) if source == "arrays" else None
@@ -200,6 +202,12 @@ def _check_labels(config: DataConfig, name: str, *, labelled: bool) -> None:
         raise ConfigError("data.labels", f"got {config.labels!r}, but {name} is not made of image files and {hint}: use auto or none")
 
 
+def check_label_file(config: DataConfig, source: Source) -> None:
+    """Raises ConfigError where a text file is to say the classes of images that are no files."""
+    if config.label_file is not None and source not in FILES:
+        raise not_for(config, f"the images come as {source}, which have labels of their own or none")
+
+
 def _check_sides(config: DataConfig, part: Arrays | Records, *, enlarge: bool) -> None:
     try:
         replace(Cut.of(config), enlarge=enlarge or config.enlarge).fit(part.size)
@@ -215,7 +223,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     names = list(files.keys)
     _check_count(len(names), place)
     paths = parsed(names)
-    classes = file_classes(files, paths, scheme=config.labels, empty=empty)
+    classes = classes_by(config, files, paths, empty=empty)
     if pack is None:
         training, validation = divided(paths, validation_fraction=config.validation_fraction)
     else:
@@ -232,6 +240,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     spec = _spec(config, channels, None if classes is None else classes.names)
     by = LABELS_FILE if files.tables else "the files beside the images" if files.labelled else "the source itself"
     own = (f"{place}: {len(classes.names):,} classes by {by}",) if classes is not None and classes.numbered else ()
+    own += (f"{place}: {len(classes.names):,} classes by {config.label_file}",) if classes is not None and config.label_file else ()
     notes = (*files.notes, *own, *pairs_warning(names, place))
     return Data(images(training), images(validation) if len(validation) else None, spec, notes)
 

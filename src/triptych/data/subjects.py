@@ -16,13 +16,13 @@ from triptych.data.arrays import Arrays
 from triptych.data.config import DataConfig
 from triptych.data.cut import Value
 from triptych.data.database import is_database, open_database
-from triptych.data.dataset_json import file_classes
 from triptych.data.files import Files, open_folder
+from triptych.data.label_file import classes_by
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
 from triptych.data.skipping import LeftOut
-from triptych.data.source import FILES, existing_path, located, open_files, open_pixels
+from triptych.data.source import FILES, check_label_file, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
 
@@ -172,6 +172,7 @@ def open_subjects(config: DataConfig) -> Subjects:
     path, source = located(config)
     if source == "latents":
         raise ConfigError("", f"{path} holds latents, which cannot be looked at; give the images that they are of")
+    check_label_file(config, source)
     try:
         return (_open_files if source in FILES else _open_pixels)(config, path, source, left_out)
     except DataError as error:
@@ -199,7 +200,7 @@ def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) 
     if not (sides == TRAIN).any():
         subjects.complaints.append(Complaint("source", None, "no images to train on"))
     try:
-        classes = file_classes(some, paths, scheme=config.labels, empty=empty)
+        classes = classes_by(config, some, paths, empty=empty)
         classes = classes if pack is None else named_classes(classes, pack.stamp, path)
     except DataError as error:
         subjects.complaints.append(Complaint("labels", None, str(error.renamed("--labels"))))
