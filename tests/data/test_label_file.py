@@ -102,6 +102,12 @@ def test_numbers_without_names_are_in_their_order(tmp_path):
     assert data.train.labels.tolist() == [(2, 7, 10).index(IDS[word]) for word in WORDS]
 
 
+def test_a_line_counts_before_the_folder(tmp_path):
+    root = write_folder(tmp_path / "x", ["cat/0.png", "cat/1.png", "dog/0.png", "2.png"])
+    data = opened(root, written(tmp_path / "l.txt", "cat/1.png dog", "2.png cat"))
+    assert [data.spec.class_names[label] for label in data.train.labels] == ["cat", "cat", "dog", "dog"]  # 2.png comes first
+
+
 def test_images_that_are_left_out_keep_their_lines(tmp_path):
     folder = write_folder(tmp_path / "val", FLAT)
     write_skip(tmp_path / "skip.json", {FLAT[0]: "x", FLAT[5]: "x"})
