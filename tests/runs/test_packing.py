@@ -64,6 +64,16 @@ def shards(root: Path) -> Path:
     return sharded(write_folder(root / "files", NAMES), root / "shards")
 
 
+def parquet(root: Path) -> Path:
+    """In row groups of four, in two files."""
+    written = pytest.importorskip("tests.data.test_parquet")
+    rows = written.of_folder(write_folder(root / "files", NAMES))
+    labels = [NAMES.index(name) // 8 for name, _ in rows]
+    for k in range(2):
+        written.write(root / "rows" / f"{k}.parquet", rows[k::2], labels[k::2], names=["cat", "dog", "eel"])
+    return root / "rows"
+
+
 def arrays(root: Path) -> Path:
     images = np.stack([picture(20, 16, seed=k) for k in range(14)])
     np.savez(root / "x.npz", arr_0=images, arr_1=np.arange(14) % 3)
@@ -94,6 +104,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "zip": zipped,
     "photos": photos,
     "shards": shards,
+    "parquet": parquet,
     "folder with a split": split,
     "arrays": arrays,
     "mnist": mnist,

@@ -14,6 +14,7 @@ from triptych.cli.processes import is_first_process
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
+from triptych.data.patterns import exists
 from triptych.engine.run_directory import RunDirectory, run_and_checkpoint
 
 if TYPE_CHECKING:
@@ -49,8 +50,11 @@ def require_run(directory: str) -> None:
 
 
 def require_images(images: str | None, *, note: str = "") -> None:
-    """Raises DataError where there is no file or folder of that name; as early as `require_run`. `note` ends the message."""
-    if images not in (None, "", "None") and not (path := user_path(images)).exists():
+    """Raises DataError where there is no file or folder of that name; as early as `require_run`. `note` ends the message.
+
+    A pattern of several files is looked at later.
+    """
+    if images not in (None, "", "None") and not exists(path := user_path(images)):
         raise DataError(f"{path}: does not exist{note}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     options = configure(arguments[1:])
     require_images(images)
     place = user_path(images).absolute()
-    name = place.name.partition(".")[0] or "images"
+    name = re.split(r"[.{*?\[]", place.name)[0].rstrip("-_") or "images"
     out = Path(options.out or f"{name}.toml")
     if out.exists():
         raise ConfigError("--out", f"{out} is there already: give another name, or remove it")

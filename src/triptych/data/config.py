@@ -31,7 +31,7 @@ class DataConfig(Config):
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Images: folder, tars, .zip, Parquet, .npz, .npy, LMDB, files of MNIST, CIFAR-10 or TFRecord; or latents (.npz). None: digits."
+    "Images: folder, .zip, tars or Parquet (or x-{0..9}.tar), .npz, .npy, LMDB, MNIST, CIFAR-10, TFRecord; or latents (.npz). None: digits."
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64

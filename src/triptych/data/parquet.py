@@ -136,9 +136,12 @@ class Table(Files):
             raise _failure(path, error) from error
 
 
-def open_parquet(path: Path) -> Table:
-    """The images of a Parquet file, or of all those in a folder. Raises DataError."""
-    paths = members_of(path, (SUFFIX,)) if path.is_dir() else [path]
+def open_parquet(path: Path, paths: list[Path] | None = None) -> Table:
+    """The images of a Parquet file, of all those in a folder, or of those at `paths`. Raises DataError."""
+    if paths is None:
+        paths = members_of(path, (SUFFIX,)) if path.is_dir() else [path]
+    if len({each.name for each in paths}) < len(paths):
+        raise DataError(f"{path}: stands for files of one name in several folders, which tells their rows apart; rename them")
     if not paths:
         raise DataError(f"{path}: not a file, nor a folder of {SUFFIX} files, but data.source is parquet")
     return Table(path, paths)

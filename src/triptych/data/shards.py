@@ -95,9 +95,9 @@ def members_of(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     return [folder / name for name in listed(folder) if name.lower().endswith(suffixes) and not name.startswith(".")]
 
 
-def open_shards(folder: Path) -> Shards:
-    """The images of all tars in a folder. Raises DataError where one is damaged, or there is none."""
-    paths = members_of(folder, TAR_SUFFIXES)
+def open_shards(folder: Path, paths: list[Path] | None = None) -> Shards:
+    """The images of all tars in a folder, or of those at `paths`. Raises DataError where one is damaged, or there is none."""
+    paths = members_of(folder, TAR_SUFFIXES) if paths is None else paths
     if not paths:
         raise DataError(f"{folder}: not a file, nor a folder of tars, but data.source is tar")
     archives = []

@@ -24,6 +24,7 @@ from triptych.data.latents import holds_latents, open_latents
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
 from triptych.data.parquet import SUFFIX, open_parquet
+from triptych.data.patterns import exists, is_pattern, matched
 from triptych.data.shards import TAR_SUFFIXES, holds_shards, open_shards
 from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
@@ -37,7 +38,7 @@ def existing_path(config: DataConfig) -> Path:
     if config.path is None:
         raise ConfigError("data.path", "missing: give the folder or file of the images")
     path = user_path(config.path)
-    if not path.exists():
+    if not exists(path):
         raise DataError(f"{path}: does not exist (data.path)")
     return path
 
@@ -46,6 +47,8 @@ def located(config: DataConfig) -> tuple[Path, Source]:
     """`config.path` and the kind of source that lies there. Raises ConfigError or DataError where it is not there, or of another kind."""
     path = existing_path(config)
     source = recognised(path) if config.source in ("auto", "digits") else config.source
+    if is_pattern(path) and source not in ("tar", "parquet"):
+        raise DataError(f"{path}: a pattern stands for tars or Parquet files, but data.source is {source}")
     if source in ("mnist", "cifar10", "folder", "tfrecord", "lmdb") and not path.is_dir():
         raise DataError(f"{path}: not a folder, but data.source is {source}")
     if source in ("zip", "arrays", "latents") and not path.is_file():
@@ -104,6 +107,9 @@ def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tup
 
 def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
     """The image files at a path, and the sub-folders without any."""
+    several = matched(path)
+    if several is not None:
+        return {"tar": open_shards, "parquet": open_parquet}[source](path, several), []
     if source == "folder":
         return open_folder(path)
     if source == "tar" and path.is_dir():
@@ -112,7 +118,10 @@ def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
 
 
 def recognised(path: Path) -> Source:
-    """The kind of source that lies at an existing path. Raises DataError for a file of another kind."""
+    """The kind of source that lies at an existing path, or that the files of a pattern are. Raises DataError for a file of another kind."""
+    several = matched(path)
+    if several is not None:
+        return _several(path, several)
     if path.is_dir():
         if arrays.find_idx(path, "train", "images-idx3"):
             return "mnist"
@@ -142,6 +151,14 @@ def recognised(path: Path) -> Source:
         return "latents" if name.endswith(".npz") and holds_latents(path) else "arrays"
     endings = f"{', '.join(TAR_SUFFIXES)}, .zip, {SUFFIX}, .npz or .npy"
     raise DataError(f"{path}: not recognised; expected a folder, or a file ending in {endings}")
+
+
+def _several(path: Path, files: list[Path]) -> Source:
+    for source, suffixes in (("tar", TAR_SUFFIXES), ("parquet", (SUFFIX,))):
+        if all(file.name.lower().endswith(suffixes) and file.is_file() for file in files):
+            return source
+    others = f"{files[0].name} and {len(files) - 1:,} others"
+    raise DataError(f"{path}: stands for {others}, which are not all tars, nor all {SUFFIX}; give a folder")
 
 
 def _from_pixels(

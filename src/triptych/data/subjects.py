@@ -21,6 +21,7 @@ from triptych.data.label_file import classes_by
 from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
+from triptych.data.patterns import matched
 from triptych.data.skipping import LeftOut
 from triptych.data.source import FILES, check_label_file, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
@@ -146,7 +147,7 @@ class Subjects:
         return digest.hexdigest()[:16]
 
     def _files(self) -> Iterator[Path]:
-        yield self.place
+        yield from matched(self.place) or [self.place]
         folders = [part.stored for part in self.parts if isinstance(part.stored, Files) and self.source in ("folder", "pairs")]
         for stored in folders:
             yield from (stored.place / stored.names[k] for k in range(len(stored.names)))

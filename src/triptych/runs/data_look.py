@@ -16,6 +16,7 @@ from triptych.data.decode import header, number_map
 from triptych.data.files import Files, is_image, listed, open_folder
 from triptych.data.naming import TRAINING, held_out_folder
 from triptych.data.pairs import stems
+from triptych.data.patterns import exists
 from triptych.data.source import FILES, located, open_files, open_pixels
 from triptych.data.stored import evenly_spaced, named
 
@@ -73,7 +74,7 @@ class Look:
 def look(path: str | Path) -> Look:
     """What lies there, from names, headers and a few maps. Raises DataError where no images do."""
     place = user_path(path)
-    if not place.exists():
+    if not exists(place):
         raise DataError(f"{place}: does not exist")
     return _pairs(place) or _images(place)
 
