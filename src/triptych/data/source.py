@@ -154,9 +154,13 @@ def recognised(path: Path) -> Source:
 
 
 def _several(path: Path, files: list[Path]) -> Source:
-    for source, suffixes in (("tar", TAR_SUFFIXES), ("parquet", (SUFFIX,))):
-        if all(file.name.lower().endswith(suffixes) and file.is_file() for file in files):
-            return source
+    def all_are(suffixes: tuple[str, ...]) -> bool:
+        return all(file.name.lower().endswith(suffixes) and file.is_file() for file in files)
+
+    if all_are(TAR_SUFFIXES):
+        return "tar"
+    if all_are((SUFFIX,)):
+        return "parquet"
     others = f"{files[0].name} and {len(files) - 1:,} others"
     raise DataError(f"{path}: stands for {others}, which are not all tars, nor all {SUFFIX}; give a folder")
 
