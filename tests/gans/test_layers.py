@@ -142,11 +142,26 @@ def test_spatially_adaptive_norm(separate: bool, filters: int) -> None:
         if separate:
             gamma, beta = convolved(f"gammas.{index}", hidden), convolved(f"betas.{index}", hidden)
         else:
-            gamma, beta = convolved(f"mlps.{index}.1", hidden).chunk(2, dim=1)
+            gamma, beta = convolved(f"mlps.{index}.{1 if filters else 0}", hidden).chunk(2, dim=1)
         out = out * (1 + gamma) + beta
-    torch.testing.assert_close(layer(x, *maps), out)
-    with pytest.raises(ValueError, match="got 1 conditional maps, expected 2"):
-        layer(x, maps[0])
+        torch.testing.assert_close(layer(x, *maps[: index + 1]), out)  # a map that is not given modulates nothing
+    names = {"separate": ["gammas.{}", "betas.{}"], "joint": ["mlps.{}.1" if filters else "mlps.{}.0"]}["separate" if separate else "joint"]
+    names += ["mlps.{}.0"] if filters else []
+    weights = {key.removesuffix(".layers.conv.weight") for key in state if key.endswith("weight")}
+    assert weights == {name.format(index) for name in names for index in (0, 1)}, "the names of published weights"
+    for wrong in ((), (None, maps[1]), (*maps, maps[1])):
+        with pytest.raises(ValueError, match=f"got {len(wrong)} conditional maps, expected the first of 2"):
+            layer(x, *wrong)
+
+
+def test_a_map_that_is_none_keeps_the_place_of_the_next() -> None:
+    x, maps = torch.randn(2, 4, 4, 4), (torch.randn(2, 3, 4, 4), torch.randn(2, 2, 4, 4), torch.randn(2, 1, 4, 4))
+    layer = build_norm(SpatialNorm(Norm("instance", affine=False), (3, 2, 1), num_filters=0, separate=False), 4)
+    skipped = layer(x, maps[0], None, maps[2])
+    with torch.no_grad():
+        for parameter in layer.mlps[1].parameters():
+            parameter.zero_()  # gamma and beta of the second map are 0
+    torch.testing.assert_close(layer(x, *maps), skipped)
 
 
 @pytest.mark.parametrize(

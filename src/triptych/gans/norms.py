@@ -6,6 +6,7 @@ a `Norm`, an `AdaptiveNorm` or a `SpatialNorm`, and makes it for its own number 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -157,7 +158,8 @@ class AdaptiveNormLayer(ConditionalNorm):
 class SpatialNormLayer(ConditionalNorm):
     """norm(x) (1 + gamma) + beta, gamma and beta convolutions of relu(convolution) of a map; several maps act one after the other.
 
-    Keys mlps.{i}.0, gammas.{i}, betas.{i} (or mlps.{i}.1, of both), each with layers.conv, and norm.*.
+    Keys mlps.{i}.0, gammas.{i}, betas.{i} (or mlps.{i}.1, of both; mlps.{i}.0 where there is no hidden layer), each with layers.conv, and
+    norm.*.
     """
 
     def __init__(self, norm: SpatialNorm, channels: int) -> None:
@@ -170,34 +172,39 @@ class SpatialNormLayer(ConditionalNorm):
 
         self.mlps, self.gammas, self.betas = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for ins in norm.cond_channels:
-            mlp = nn.ModuleDict()
-            if norm.num_filters:
-                mlp["0"] = convolution(ins, norm.num_filters)
+            layers = [convolution(ins, norm.num_filters)] if norm.num_filters else []
             hidden = norm.num_filters or ins
             if norm.separate:
                 self.gammas.append(convolution(hidden, channels))
                 self.betas.append(convolution(hidden, channels))
             else:
-                mlp["1"] = convolution(hidden, 2 * channels)
-            self.mlps.append(mlp)
+                layers.append(convolution(hidden, 2 * channels))
+            self.mlps.append(nn.ModuleDict({str(place): layer for place, layer in enumerate(layers)}))
         self.norm = build_norm(norm.base, channels) or nn.Identity()
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"]) -> Float[Tensor, "b c h w"]:
-        """The norm's output. `conditions`: maps of cond_channels each, resized to x by their nearest pixel."""
-        if len(conditions) != len(self.mlps):
-            raise ValueError(f"got {len(conditions)} conditional maps, expected {len(self.mlps)}")
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"] | None) -> Float[Tensor, "b c h w"]:
+        """The norm's output. `conditions`: maps of cond_channels each, resized to x by their nearest pixel.
+
+        A map that is None, or one of the last that is not given, modulates nothing; the first has to be there.
+        """
+        if not 1 <= len(conditions) <= len(self.mlps) or conditions[0] is None:
+            raise ValueError(f"got {len(conditions)} conditional maps, expected the first of {len(self.mlps)}, and at most so many")
         out = self.norm(x)
-        for index, (mlp, condition) in enumerate(zip(self.mlps, conditions, strict=True)):
-            assert isinstance(mlp, nn.ModuleDict)
-            hidden = resized(condition, x.shape[2:], mode="nearest")
-            if "0" in mlp:
-                hidden = F.relu(_inner(mlp["0"])(hidden))
-            if self.separate:
-                gamma, beta = _inner(self.gammas[index])(hidden), _inner(self.betas[index])(hidden)
-            else:
-                gamma, beta = _inner(mlp["1"])(hidden).chunk(2, dim=1)
-            out = _modulated(out, gamma, beta)
+        for index, condition in enumerate(conditions):
+            if condition is not None:
+                out = _modulated(out, *self._scale_and_shift(index, resized(condition, x.shape[2:], mode="nearest")))
         return out
+
+    def _scale_and_shift(self, index: int, x: Tensor) -> Sequence[Tensor]:
+        """gamma and beta (b, channels, h, w) of a map."""
+        mlp = self.mlps[index]
+        assert isinstance(mlp, nn.ModuleDict)
+        layers = list(mlp.values())
+        for layer in layers if self.separate else layers[:-1]:
+            x = F.relu(_inner(layer)(x))
+        if self.separate:
+            return _inner(self.gammas[index])(x), _inner(self.betas[index])(x)
+        return _inner(layers[-1])(x).chunk(2, dim=1)
 
 
 def _modulated(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:

@@ -92,9 +92,10 @@ def _overlaid(config: C, settings: Settings, names: Mapping[str, str]) -> C:
 def _spade(weights: Weights) -> Network:
     root = ROOTS["spade"]
     spade = f"{root}.head_1.conv_block_0.layers.norm"
-    separate, hidden = weights.has(f"{spade}.gammas."), weights.has(f"{spade}.mlps.0.0.")
+    separate = weights.has(f"{spade}.gammas.")
+    hidden = weights.has(f"{spade}.mlps.0.0.") and (separate or weights.has(f"{spade}.mlps.0.1."))
     head = weights.weight(f"{root}.head_0.layers.conv")
-    first = f"{spade}.mlps.0.0.layers.conv" if hidden else f"{spade}.{'gammas.0' if separate else 'mlps.0.1'}.layers.conv"
+    first = f"{spade}.{'gammas.0' if separate and not hidden else 'mlps.0.0'}.layers.conv"
     seen = weights.weight(first)
     whole, inner = weights.norm_of(f"{root}.head_0.layers.conv"), weights.norm_of(first)
     config = SPADEGeneratorConfig(

@@ -1,0 +1,137 @@
+"""Warps, losses of flow and windows of frames against direct loops; and flow found between images that moved."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.lucas_kanade import lucas_kanade
+
+EXACT = {"rtol": 0, "atol": 1e-10}
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2 - 1
+
+
+def looked_up(image: Tensor, x: float, y: float) -> Tensor:
+    """The pixel (c,) of an image (c, h, w) at a place, clamped to the border, between four pixels."""
+    height, width = image.shape[1:]
+    x, y = min(max(x, 0.0), width - 1.0), min(max(y, 0.0), height - 1.0)
+    left, top = min(int(x), width - 2), min(int(y), height - 2)
+    u, v = x - left, y - top
+    upper = (1 - u) * image[:, top, left] + u * image[:, top, left + 1]
+    lower = (1 - u) * image[:, top + 1, left] + u * image[:, top + 1, left + 1]
+    return (1 - v) * upper + v * lower
+
+
+def test_a_warp_looks_up_what_the_flow_points_to() -> None:
+    image, flow = drawn(2, 3, 5, 7), 6 * drawn(2, 2, 5, 7, seed=1)
+    expected = torch.empty_like(image)
+    for b, i, j in itertools.product(range(2), range(5), range(7)):
+        expected[b, :, i, j] = looked_up(image[b], j + float(flow[b, 0, i, j]), i + float(flow[b, 1, i, j]))
+    torch.testing.assert_close(warped(image, flow), expected, **EXACT)
+    row = torch.arange(4.0, dtype=torch.float64).expand(1, 1, 2, 4)
+    to_the_right = torch.tensor([0.5, 0.0], dtype=torch.float64)[None, :, None, None].expand(1, 2, 2, 4)
+    torch.testing.assert_close(warped(row, to_the_right)[0, 0, 0], torch.tensor([0.5, 1.5, 2.5, 3.0], dtype=torch.float64), **EXACT)
+    assert warped(row[..., :1], to_the_right[..., :1]).isfinite().all(), "a side of one pixel"
+
+
+def test_a_warp_by_whole_pixels_gives_the_next_frame_of_a_pan() -> None:
+    world = drawn(1, 3, 12, 14)
+    before, now = world[..., 2:10, 3:11], world[..., 1:9, 5:13]  # the window moved by 2 to the right and 1 up
+    flow = torch.tensor([2.0, -1.0], dtype=torch.float64)[None, :, None, None].expand(1, 2, 8, 8)
+    torch.testing.assert_close(warped(before, flow)[..., 1:, :6], now[..., 1:, :6], **EXACT)
+    confident = confidence(now, before, flow)
+    assert confident[..., 1:, :6].min() == 1 and confident[..., 6:].mean() < 0.2
+
+
+def test_confidence_of_the_worked_example() -> None:
+    target = torch.full((1, 3, 2, 2), 0.1, dtype=torch.float64)
+    target[..., 1] = 0.08
+    still = torch.zeros(1, 2, 2, 2, dtype=torch.float64)
+    assert confidence(target, torch.zeros_like(target), still).tolist() == [[[[0, 1], [0, 1]]]]
+
+
+def test_losses_of_flow_against_loops() -> None:
+    flow, teacher = drawn(2, 2, 3, 4), drawn(2, 2, 3, 4, seed=1)
+    confident = (drawn(2, 1, 3, 4, seed=2) > 0).double()
+    mask, image, real = drawn(2, 1, 3, 4, seed=3).sigmoid(), 0.3 * drawn(2, 3, 3, 4, seed=4), 0.3 * drawn(2, 3, 3, 4, seed=5)
+    for b in range(2):
+        distance = loss = 0.0
+        for i, j in itertools.product(range(3), range(4)):
+            for axis in range(2):
+                distance += abs(float(flow[b, axis, i, j]) - float(teacher[b, axis, i, j])) * float(confident[b, 0, i, j]) / 24
+            q = min(max(1 - sum(abs(float(image[b, c, i, j]) - float(real[b, c, i, j])) for c in range(3)), 0.0), 1.0)
+            loss += (float(mask[b, 0, i, j]) * q + abs(float(mask[b, 0, i, j]) - 1) * (1 - q)) / 12
+        assert abs(float(flow_l1(flow, teacher, confident)[b]) - distance) < 1e-10
+        assert abs(float(mask_loss(mask, image, real)[b]) - loss) < 1e-10
+    one, half = torch.zeros(1, 2, 1, 2), torch.tensor([[[[1.0, 0.0]]]])
+    one[:, 0] = 1
+    assert flow_l1(one, torch.zeros_like(one), half).item() == 0.25
+
+
+def test_the_mask_of_worked_examples_and_limits() -> None:
+    real = torch.zeros(1, 3, 1, 1, dtype=torch.float64)
+    mask = torch.full((1, 1, 1, 1), 0.3, dtype=torch.float64)
+    near = torch.tensor([0.2, -0.1, 0.1], dtype=torch.float64).reshape(1, 3, 1, 1).requires_grad_()
+    loss = mask_loss(mask, near, real)
+    assert loss.item() == pytest.approx(0.46, abs=1e-12)
+    (gradient,) = torch.autograd.grad(loss.sum(), near)
+    torch.testing.assert_close(gradient.flatten(), torch.tensor([0.4, -0.4, 0.4], dtype=torch.float64), **EXACT)  # (1 - 2 mask) sign
+    assert mask_loss(mask, real, real).item() == pytest.approx(0.3, abs=1e-12)
+    assert mask_loss(mask, real + 1, real).item() == pytest.approx(0.7, abs=1e-12)
+
+
+def test_windows_of_frames() -> None:
+    for frame, frames, scale in itertools.product(range(30), (2, 3, 4), range(3)):
+        skip = frames**scale
+        wanted = [frame - k * skip for k in range(frames)][::-1]
+        assert temporal_window(frame, scale=scale, frames=frames) == (tuple(wanted) if wanted[0] >= 0 else None)
+        assert past_window(frame, frames=frames) == tuple(t for t in range(frame) if frame - t < frames)
+        seen = temporal_window(99, scale=scale - 1, frames=frames) if scale else (99,)
+        assert temporal_memory(scales=scale, frames=frames) == 99 - seen[0]
+    assert temporal_window(1, scale=0, frames=3) is None and temporal_window(2, scale=0, frames=3) == (0, 1, 2)
+    assert temporal_window(5, scale=1, frames=3) is None and temporal_window(6, scale=1, frames=3) == (0, 3, 6)
+
+
+# Lucas and Kanade ---------------------------------------------------------------------------------------------------------
+
+
+def waves(x: Tensor, y: Tensor) -> Tensor:
+    """A smooth pattern of three channels, known between pixels."""
+    channels = []
+    for c in range(3):
+        parts = [math.sin(k + c) * torch.sin((0.09 + 0.05 * k) * (x * math.cos(2 * k + c) + y * math.sin(2 * k + c)) + k) for k in range(6)]
+        channels.append(torch.stack(parts).sum(0) / 3)
+    return torch.stack(channels)
+
+
+def error(flow: Tensor, true: Tensor) -> float:
+    return float((flow - true).norm(dim=1).mean())
+
+
+@pytest.mark.parametrize("move", [(1.3, -0.6), (-3.7, 2.2)])
+def test_flow_of_a_pattern_that_moved(move: tuple[float, float]) -> None:
+    y, x = torch.meshgrid(torch.arange(48.0), torch.arange(64.0), indexing="ij")
+    target, source = waves(x, y)[None], waves(x - move[0], y - move[1])[None]
+    true = torch.tensor(move)[None, :, None, None].expand(1, 2, 48, 64)
+    found = lucas_kanade(target, source)
+    assert found.shape == (1, 2, 48, 64)
+    assert error(found, true) < 0.1 * error(torch.zeros_like(found), true)
+    assert float((found - true).norm(dim=1).median()) < 0.1
+    assert confidence(target, source, found).mean() > 0.9
+
+
+def test_each_pair_by_itself_and_no_flow_between_equal_images() -> None:
+    y, x = torch.meshgrid(torch.arange(20.0), torch.arange(33.0), indexing="ij")
+    images = torch.stack([waves(x, y), waves(x + 1, y), waves(x, y + 0.5)]).double()
+    found = lucas_kanade(images, images.roll(1, 0))
+    alone = torch.cat([lucas_kanade(images[k : k + 1], images.roll(1, 0)[k : k + 1]) for k in range(3)])
+    assert (found - alone).abs().max() < 1e-10
+    assert lucas_kanade(images, images).abs().max() < 1e-10
