@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from triptych.cli.output import show
 from triptych.cli.processes import is_first_process
+from triptych.core.address import is_address
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
@@ -52,8 +53,10 @@ def require_run(directory: str) -> None:
 def require_images(images: str | None, *, note: str = "") -> None:
     """Raises DataError where there is no file or folder of that name; as early as `require_run`. `note` ends the message.
 
-    A pattern of several files is looked at later.
+    A pattern of several files is looked at later, and so is what lies at an address.
     """
+    if is_address(images):
+        return
     if images not in (None, "", "None") and not exists(path := user_path(images)):
         raise DataError(f"{path}: does not exist{note}")
 

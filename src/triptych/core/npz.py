@@ -15,18 +15,21 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
 
+from triptych.core.address import Address, Place
 from triptych.core.errors import one_line
 from triptych.core.reading import open_regular
+from triptych.core.remote import RemoteFile
 
 _BLOCK = 2**20  # bytes
 _ENCRYPTED = 1
 _LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
+_MOST_EXTRA = 2**10  # bytes beside a member that are fetched with it
 _MOST_HEADER = 10_000  # bytes; NumPy's own limit, which it looks at after it has read the header
 _DAMAGE = (ValueError, TypeError, LookupError, OverflowError, RuntimeError, EOFError, SyntaxError)
 _DAMAGE += (tokenize.TokenError, zipfile.BadZipFile, zlib.error)
@@ -55,8 +58,9 @@ class Header:
 class Npz:
     """The arrays of an open .npz."""
 
-    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
-        self._archive, self._path = archive, path
+    def __init__(self, archive: zipfile.ZipFile, path: Place, remote: RemoteFile | None = None) -> None:
+        """`remote`: the file, where it lies elsewhere."""
+        self._archive, self._path, self._remote = archive, path, remote
         self._members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
         self.names = list(self._members)
 
@@ -72,7 +76,10 @@ class Npz:
     def array(self, name: str) -> np.ndarray:
         """An array, as large as its header says."""
         self.header(name)
-        with self._archive.open(self._members[name].filename) as content:
+        member = self._members[name]
+        if self._remote is not None:
+            self._remote.prefetch([(member.header_offset, _LOCAL_HEADER + len(member.filename) + _MOST_EXTRA + member.compress_size)])
+        with self._archive.open(member.filename) as content:
             return np.lib.format.read_array(content, allow_pickle=False)
 
     def is_stored(self, name: str) -> bool:
@@ -93,13 +100,20 @@ class Npz:
             if left or content.read(1):
                 raise ValueError(f"{name} of shape {list(header.shape)} is cut short, or followed by something else")
 
-    def mapped(self, name: str) -> np.ndarray:
-        """An array that is not compressed, mapped; all of it is read once, against its checksum. Raises ValueError for another one."""
+    def mapped(self, name: str) -> np.ndarray | RemoteRows:
+        """An array that is not compressed, mapped; all of it is read once, against its checksum. Raises ValueError for another one.
+
+        Of a file that lies elsewhere its rows are read when they are asked for, and not held against that checksum.
+        """
         header, member = self.header(name), self._members[name]
         if not _is_stored(member):
             raise ValueError(f"{name} is compressed{' and in Fortran order' * header.columns_first}, and cannot be mapped")
         if not header.bytes:
             return np.empty(header.shape, header.dtype)
+        if self._remote is not None:
+            if header.columns_first:
+                raise ValueError(f"{name} is in Fortran order, and cannot be read in parts")
+            return RemoteRows(self._remote, header, self._values(name))
         order = "F" if header.columns_first else "C"
         file, start = self._file, self._start(name)
         return np.memmap(file, header.dtype, "r", start, header.shape, order)  # pyright: ignore[reportCallIssue, reportArgumentType]
@@ -108,8 +122,9 @@ class Npz:
         """An array that stays on the disk, and whose rows are read when they are asked for; in Fortran's order it is mapped."""
         header, member = self.header(name), self._members[name]
         if header.columns_first:
-            return self.mapped(name)
+            return local(self.mapped(name))
         start = self._start(name) if _is_stored(member) else None
+        assert isinstance(self._path, Path)
         return Rows(self._path, member.filename, header, start)
 
     @property
@@ -118,10 +133,14 @@ class Npz:
 
     def _start(self, name: str) -> int:
         """Where in the file the values of a stored array begin. All of it is read once, against its checksum."""
-        member, file = self._members[name], self._file
-        with self._archive.open(member.filename) as content:
+        with self._archive.open(self._members[name].filename) as content:
             while content.read(_BLOCK):
                 pass
+        return self._values(name)
+
+    def _values(self, name: str) -> int:
+        """Where in the file they begin, as its headers say."""
+        member, file = self._members[name], self._file
         file.seek(member.header_offset)
         local = file.read(_LOCAL_HEADER)
         file.seek(int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"), io.SEEK_CUR)
@@ -131,6 +150,54 @@ class Npz:
 
 def _is_stored(member: zipfile.ZipInfo) -> bool:
     return member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & _ENCRYPTED
+
+
+class RemoteRows:
+    """The rows of an array in a file that lies elsewhere, read when they are asked for, by number or numbers as of an array."""
+
+    def __init__(self, file: RemoteFile, header: Header, start: int) -> None:
+        """`start`: where the values begin in the file. Raises ValueError where the file ends before them."""
+        if start + header.bytes > file.size:
+            raise ValueError(f"an array of shape {list(header.shape)} is cut short")
+        self.file, self.shape, self.dtype, self._header, self._start = file, header.shape, header.dtype, header, start
+        self._row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def reshaped(self, *shape: int) -> RemoteRows:
+        """The same values as rows of another shape."""
+        return RemoteRows(self.file, replace(self._header, shape=shape), self._start)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    def __getitem__(self, items: int | np.integer | np.ndarray) -> np.ndarray:
+        """A row, or the rows of some numbers (b,); writable. Raises RemoteError."""
+        numbers = np.atleast_1d(np.asarray(items, dtype=np.int64))
+        places = (self._start + numbers * self._row_bytes).tolist()
+        if len(places) > 1:
+            self.file.prefetch([(place, self._row_bytes) for place in places])
+        data = b"".join(self.file.pread(self._row_bytes, place) for place in places)
+        rows = np.frombuffer(bytearray(data), self.dtype).reshape(len(places), *self.shape[1:])
+        return rows if np.ndim(items) else rows[0]
+
+
+OnDisk = np.ndarray | RemoteRows
+"""An array in memory, mapped, or in a file elsewhere."""
+
+
+def local(array: OnDisk) -> np.ndarray:
+    """An array of a file of this machine."""
+    assert isinstance(array, np.ndarray)
+    return array
+
+
+def stays_on_disk(array: OnDisk) -> bool:
+    """Whether no more of an array is in memory than is asked for."""
+    return not isinstance(array, np.ndarray) or isinstance(array, np.memmap)
 
 
 class Rows:
@@ -191,17 +258,22 @@ def _damage() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file. Within it damage is a DamagedArchive."""
+def _opened(path: Place) -> Iterator[tuple[IO[bytes], RemoteFile | None]]:
+    """The file, and what it is where it lies elsewhere. Within it damage is a DamagedArchive."""
+    if isinstance(path, Address):
+        remote = RemoteFile(path)
+        with _damage(), remote.alone(), remote.reader() as file:
+            yield file, remote
+        return
     with _damage(), open(open_regular(path), "rb") as file:
-        yield file
+        yield file, None
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[Npz]:
-    """The arrays of an .npz; nothing in it is unpickled. Within it damage is a DamagedArchive, else OSError or MemoryError."""
-    with _opened(path) as file, zipfile.ZipFile(file) as archive:
-        yield Npz(archive, path)
+def open_npz(path: Place) -> Iterator[Npz]:
+    """The arrays of an .npz; nothing in it is unpickled. Within it damage is a DamagedArchive, else OSError, RemoteError or MemoryError."""
+    with _opened(path) as (file, remote), zipfile.ZipFile(file) as archive:
+        yield Npz(archive, path, remote)
 
 
 def read_npz(path: Path, *, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, np.ndarray]:
@@ -246,11 +318,15 @@ def _write_blocks(member: IO[bytes], array: Blocks) -> None:
         raise ValueError(f"{written} rows of {array.shape[0]}")
 
 
-def map_npy(path: Path) -> np.ndarray:
-    """The array of an .npy, mapped into memory as it is read. Raises DamagedArchive, and OSError where it cannot be read."""
-    with _opened(path) as file:
-        _header(file, path.name)
-        return np.lib.format.open_memmap(path, mode="r")
+def map_npy(path: Place) -> OnDisk:
+    """The array of an .npy, mapped into memory as it is read. Raises DamagedArchive, and OSError or RemoteError where it cannot be read."""
+    with _opened(path) as (file, remote):
+        header = _header(file, path.name)
+        if remote is not None and header.columns_first:
+            raise ValueError("it is in Fortran order, and cannot be read in parts")
+        if remote is not None:
+            return RemoteRows(remote, header, file.tell())
+        return np.lib.format.open_memmap(str(path), mode="r")
 
 
 def _header(content: IO[bytes], name: str) -> Header:

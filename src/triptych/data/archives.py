@@ -12,6 +12,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import os
 import tarfile
@@ -22,12 +23,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
+from triptych.core.address import Address, Place
 from triptych.core.errors import DataError, one_line
-from triptych.core.reading import open_regular
+from triptych.core.reading import open_regular, parsed_json
+from triptych.core.remote import RemoteFile
 from triptych.data.files import MOST_BYTES, PACK_FILE, Files, chosen, ending, is_table
 
 _COPY_BYTES = 2**20
@@ -35,11 +38,47 @@ _LABELS = (".cls", ".json")
 """Endings of files with the class of the image beside them; where there are both, the first counts."""
 _LABEL_BYTES = 2**16
 _LOCAL_HEADER = 30  # bytes of a zip member's own header before its name
+_LOCAL_MAGIC = b"PK\x03\x04"
+_MOST_LOCAL_HEADER = 2**10  # bytes that are read for one before its length is known; most have fewer
+_WINDOW = 2**14, 2**23  # bytes of a tar elsewhere that are read for a header, and at most where headers are near one another
+_INDEX = "tar-index-1"
 _ENCRYPTED = 1
 _COMPRESSED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
 """What opens a compressed file, by its first bytes."""
 _DAMAGE = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError, OverflowError, RecursionError)
 """What damaged archives raise."""
+
+
+class LocalFile:
+    """A file of this machine, read at any place; loader processes inherit it open."""
+
+    def __init__(self, file: IO[bytes], place: Path) -> None:
+        """`place`: what messages call it; the file itself may be another one, which has no name."""
+        self._file, self._place = file, place
+        self.size = os.fstat(file.fileno()).st_size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """`length` bytes from `offset` on, fewer at the end of the file. Raises DataError where it changed since it was released."""
+        return os.pread(self._descriptor(), length, offset)
+
+    def release(self) -> None:
+        """Closes it until it is read again, unless it is another one than that at `place`."""
+        if self._file.closed:
+            return
+        status = os.fstat(self._file.fileno())
+        if os.path.samestat(status, os.stat(self._place)):
+            self._status = status
+            self._file.close()
+
+    def _descriptor(self) -> int:
+        if self._file.closed:
+            file = open(open_regular(self._place), "rb")  # noqa: SIM115 (it is kept open)
+            now, then = os.fstat(file.fileno()), self._status
+            if (now.st_size, now.st_mtime_ns, now.st_ino) != (then.st_size, then.st_mtime_ns, then.st_ino):
+                file.close()
+                raise DataError(f"{self._place}: changed while it was in use; start again")
+            self._file = file
+        return self._file.fileno()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +92,8 @@ class Member:
     size: int
     "Bytes that it has, unpacked."
     deflated: bool = False
+    headed: bool = False
+    "Whether a header lies at `offset`, and the bytes behind it: of zips elsewhere, whose headers are read with the images."
 
 
 class Archive(Files):
@@ -60,8 +101,8 @@ class Archive(Files):
 
     def __init__(
         self,
-        place: Path,
-        file: IO[bytes],
+        place: Place,
+        file: LocalFile | RemoteFile,
         members: list[Member],
         passed_over: Counter[str] | None = None,
         *,
@@ -76,27 +117,35 @@ class Archive(Files):
         images = [member for member in members if member.name not in self._tables]
         super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
         self._file = file
+        self.objects = {str(place): str(file.identity)} if isinstance(file, RemoteFile) else {}
         labels = dict(beside or {})
         self._labels = _Labels([labels.get(_stem(member.name)) for member in images])
         for stem in labels.keys() - {_stem(member.name) for member in images}:
             self.passed_over[ending(labels[stem].name)] += 1
-        end = os.fstat(file.fileno()).st_size
+        end = file.size
         for member in (*members, *(beside or {}).values()):
             if max(member.length, member.size) > MOST_BYTES:
                 raise DataError(f"{place}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
             if member.offset + member.length > end:
                 raise DataError(f"{place}: the archive is cut short; copy or make it again")
         # An array, for it is read by every loader process: a list would be copied page by page.
-        self._places = np.array([(member.offset, member.length, member.size, member.deflated) for member in images], dtype=np.int64)
+        places = [(member.offset, member.length, member.size, member.deflated, member.headed) for member in images]
+        self._places = np.array(places, dtype=np.int64).reshape(-1, 5)
 
     def read(self, k: int) -> bytes:
         return self._unpacked(self.describe(k), *self._places[k].tolist())
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        if isinstance(self._file, RemoteFile):
+            some = self._places[np.asarray(numbers, dtype=np.int64)]
+            lengths = some[:, 1] + some[:, 4] * _MOST_LOCAL_HEADER
+            self._file.prefetch(zip(some[:, 0].tolist(), lengths.tolist(), strict=True))
 
     def table(self, name: str) -> bytes:
         member = self._tables[name]
         if member.size > self.most_of_a_table:
             raise DataError(f"{self.place}/{name}: larger than {self.most_of_a_table:,} bytes; leave it out of the archive")
-        return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated)
+        return self._unpacked(f"{self.place}/{name}", member.offset, member.length, member.size, member.deflated, member.headed)
 
     @property
     def labelled(self) -> bool:
@@ -112,28 +161,14 @@ class Archive(Files):
 
     def release(self) -> None:
         """Closes the archive, which is opened again when it is read. Not of a compressed tar, whose images lie in no other file."""
-        if self._file.closed:
-            return
-        status = os.fstat(self._file.fileno())
-        if os.path.samestat(status, os.stat(self.place)):
-            self._status = status
-            self._file.close()
-
-    def _descriptor(self) -> int:
-        if self._file.closed:
-            file = open(open_regular(self.place), "rb")  # noqa: SIM115 (likewise)
-            now, then = os.fstat(file.fileno()), self._status
-            if (now.st_size, now.st_mtime_ns, now.st_ino) != (then.st_size, then.st_mtime_ns, then.st_ino):
-                file.close()
-                raise DataError(f"{self.place}: changed while it was in use; start again")
-            self._file = file
-        return self._file.fileno()
+        if isinstance(self._file, LocalFile):
+            self._file.release()
 
     def packed(self) -> bytes | None:
         return self.table(PACK_FILE) if PACK_FILE in self._tables else None
 
-    def _unpacked(self, name: str, offset: int, length: int, size: int, deflated: bool) -> bytes:
-        data = os.pread(self._descriptor(), length, offset)
+    def _unpacked(self, name: str, offset: int, length: int, size: int, deflated: bool, headed: bool = False) -> bytes:
+        data = self._behind_header(name, offset, length) if headed else self._file.pread(length, offset)
         if deflated:
             try:
                 # One byte more than there should be shows that there is more, without unpacking it.
@@ -143,6 +178,14 @@ class Archive(Files):
         if len(data) != size:
             raise DataError(f"{name}: damaged in the archive; make the archive again")
         return data
+
+    def _behind_header(self, name: str, offset: int, length: int) -> bytes:
+        """The bytes of a member of a zip, behind its own header."""
+        found = self._file.pread(_MOST_LOCAL_HEADER + length, offset)
+        if found[:4] != _LOCAL_MAGIC or len(found) < _LOCAL_HEADER:
+            raise DataError(f"{name}: damaged in the archive; make the archive again")
+        start = _behind(found)
+        return found[start : start + length] if start + length <= len(found) else self._file.pread(length, offset + start)
 
 
 class _Labels:
@@ -189,27 +232,90 @@ class _TarStream(io.RawIOBase):
         return self._source.tell()
 
 
-def open_tar(path: Path) -> Archive:
+class _Windows(io.RawIOBase):
+    """A tar elsewhere for who hops from header to header: as much is read as headers take, and more at once where they lie close."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._at, self._start, self._data = file, 0, 0, b""
+        self._width = _WINDOW[0]
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._at - self._start
+        if not 0 <= start <= start + size <= len(self._data):
+            gap = self._at - self._start - len(self._data)
+            self._width = min(2 * self._width, _WINDOW[1]) if 0 <= gap < self._width else _WINDOW[0]
+            self._start, self._data = self._at, self._file.fetch(max(size, self._width), self._at)
+            start = 0
+        found = self._data[start : start + size]
+        self._at += len(found)
+        return found
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset
+        return offset
+
+    def tell(self) -> int:
+        return self._at
+
+
+def _open_remote_tar(path: Address) -> Archive:
+    """The images of a tar elsewhere. Its headers are read once on each machine: where the images lie is kept beside its blocks."""
+    file = RemoteFile(path)
+    with file.alone():
+        kept = _index_kept(file)
+        if kept is not None:
+            return Archive(path, file, kept[0], kept[1], beside=kept[2])
+        if any(file.fetch(6, 0).startswith(magic) for magic in _COMPRESSED):
+            raise DataError(f"{path}: a compressed tar cannot be read in parts; store it without compression, or copy it here")
+        passed_over, beside = Counter[str](), dict[str, Member]()
+        members = list(_tar_members(path, cast(IO[bytes], _Windows(file)), None, passed_over, beside))
+        file.check()
+        index = {
+            "members": [(member.name, member.offset, member.size) for member in members],
+            "passed_over": passed_over,
+            "beside": {stem: (member.name, member.offset, member.size) for stem, member in beside.items()},
+        }
+        file.keep_note(_INDEX, json.dumps(index).encode())
+        return Archive(path, file, members, passed_over, beside=beside)
+
+
+def _index_kept(file: RemoteFile) -> tuple[list[Member], Counter[str], dict[str, Member]] | None:
+    """Members, files passed over, and files with classes, of a tar whose headers were read before; None: they were not."""
+    content = file.note(_INDEX)
+    if content is None:
+        return None
+    index = parsed_json(content)
+    members = [Member(name, offset, size, size) for name, offset, size in index["members"]]
+    beside = {stem: Member(name, offset, size, size) for stem, (name, offset, size) in index["beside"].items()}
+    return members, Counter(index["passed_over"]), beside
+
+
+def open_tar(path: Place) -> Archive:
     """The images of a tar, compressed or not. Raises DataError when it is damaged."""
-    passed_over, beside = Counter[str](), dict[str, Member]()
     try:
-        file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
-        first = file.read(6)
-        file.seek(0)
-        unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
-        if unpack is None:
-            return Archive(path, file, list(_tar_members(path, file, None, passed_over, beside)), passed_over, beside=beside)
-        spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
-        with file, unpack(file) as source:
-            members = list(_tar_members(path, source, spool, passed_over, beside))
-        spool.flush()
-        return Archive(path, spool, members, passed_over, beside=beside)
+        return _open_remote_tar(path) if isinstance(path, Address) else _open_local_tar(path)
     except _DAMAGE as error:
         raise DataError(f"{path}: cannot be read as a tar archive ({one_line(error)})") from error
 
 
+def _open_local_tar(path: Path) -> Archive:
+    passed_over, beside = Counter[str](), dict[str, Member]()
+    file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
+    first = file.read(6)
+    file.seek(0)
+    unpack = next((unpack for magic, unpack in _COMPRESSED.items() if first.startswith(magic)), None)
+    if unpack is None:
+        members = list(_tar_members(path, file, None, passed_over, beside))
+        return Archive(path, LocalFile(file, path), members, passed_over, beside=beside)
+    spool = tempfile.TemporaryFile(prefix="triptych-")  # noqa: SIM115 (likewise)
+    with file, unpack(file) as source:
+        members = list(_tar_members(path, source, spool, passed_over, beside))
+    spool.flush()
+    return Archive(path, LocalFile(spool, path), members, passed_over, beside=beside)
+
+
 def _tar_members(
-    path: Path, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str], beside: dict[str, Member]
+    path: Place, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str], beside: dict[str, Member]
 ) -> Iterator[Member]:
     """The images of a tar, where they lie in it, or in `spool`, into which they are copied; what may say their classes: in `beside`."""
     stream = _TarStream(source)
@@ -238,7 +344,7 @@ def _is_label(member: tarfile.TarInfo) -> bool:
     return ending(name) in _LABELS and not is_table(name) and not name.rpartition("/")[2].startswith(".") and member.size <= _LABEL_BYTES
 
 
-def _copy(path: Path, source: IO[bytes], member: tarfile.TarInfo, spool: IO[bytes]) -> None:
+def _copy(path: Place, source: IO[bytes], member: tarfile.TarInfo, spool: IO[bytes]) -> None:
     if member.size > MOST_BYTES:
         raise DataError(f"{path}/{member.name}: larger than {MOST_BYTES:,} bytes; leave it out of the archive")
     source.seek(member.offset_data)
@@ -251,27 +357,39 @@ def _copy(path: Path, source: IO[bytes], member: tarfile.TarInfo, spool: IO[byte
         left -= len(block)
 
 
-def open_zip(path: Path) -> Archive:
+def open_zip(path: Place) -> Archive:
     """The images of a zip, stored or deflated. Raises DataError when it is damaged."""
     try:
-        file = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
-        entries = [entry for entry in zipfile.ZipFile(file).infolist() if not entry.is_dir()]
+        if isinstance(path, Address):
+            file = RemoteFile(path)
+            with file.alone(), file.reader() as content:
+                entries = zipfile.ZipFile(content).infolist()
+        else:
+            content = open(open_regular(path), "rb")  # noqa: SIM115 (the archive keeps it open)
+            file, entries = LocalFile(content, path), zipfile.ZipFile(content).infolist()
         passed_over = Counter[str]()
-        images = [entry for entry in entries if entry.filename == PACK_FILE or chosen(entry.filename, passed_over)]
+        images = [entry for entry in entries if not entry.is_dir()]
+        images = [entry for entry in images if entry.filename == PACK_FILE or chosen(entry.filename, passed_over)]
         return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:
         raise DataError(f"{path}: cannot be read as a zip archive ({one_line(error)})") from error
 
 
-def _zip_member(path: Path, file: IO[bytes], entry: zipfile.ZipInfo) -> Member:
+def _zip_member(path: Place, file: LocalFile | RemoteFile, entry: zipfile.ZipInfo) -> Member:
     if entry.flag_bits & _ENCRYPTED:
         raise DataError(f"{path}/{entry.filename}: encrypted; make the archive without a password")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(f"{path}/{entry.filename}: compressed by a method other than deflate; make the archive again with deflate")
-    header = os.pread(file.fileno(), _LOCAL_HEADER, entry.header_offset)
-    if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
-        raise DataError(f"{path}: the archive is damaged at {entry.filename}; copy or make it again")
-    skipped = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     deflated = entry.compress_type == zipfile.ZIP_DEFLATED
-    return Member(entry.filename, entry.header_offset + _LOCAL_HEADER + skipped, entry.compress_size, entry.file_size, deflated)
+    if isinstance(file, RemoteFile):
+        return Member(entry.filename, entry.header_offset, entry.compress_size, entry.file_size, deflated, headed=True)
+    header = file.pread(_LOCAL_HEADER, entry.header_offset)
+    if len(header) < _LOCAL_HEADER or header[:4] != _LOCAL_MAGIC:
+        raise DataError(f"{path}: the archive is damaged at {entry.filename}; copy or make it again")
+    return Member(entry.filename, entry.header_offset + _behind(header), entry.compress_size, entry.file_size, deflated)
+
+
+def _behind(header: bytes) -> int:
+    """Bytes of a zip member's own header: what is fixed, the name, and what else it says."""
+    return _LOCAL_HEADER + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")

@@ -18,10 +18,11 @@ from typing import IO, TypeVar, cast
 
 import numpy as np
 
+from triptych.core.address import Address, Place
 from triptych.core.cache import cache_folder
 from triptych.core.errors import DataError
 from triptych.core.files import remove, sweep, whole
-from triptych.core.npz import DamagedArchive, Header, Npz, Rows, map_npy, open_npz
+from triptych.core.npz import DamagedArchive, Header, Npz, OnDisk, Rows, local, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
 from triptych.data.naming import LABELS
 
@@ -43,7 +44,7 @@ class Arrays:
     """Images of one split as uint8 (n, h, w, c) and their classes as int64 (n,), or None."""
 
     name: str
-    pixels: np.ndarray
+    pixels: OnDisk
     labels: np.ndarray | None
     class_names: tuple[str, ...] | None
     keys_begin: str = ""
@@ -149,7 +150,7 @@ def _cifar_records(path: Path) -> np.ndarray:
     return records
 
 
-def array_file(path: Path) -> Arrays:
+def array_file(path: Place) -> Arrays:
     """A .npy of images, mapped into memory as it is read, or an .npz with images as arr_0 (or "images") and perhaps labels as arr_1.
 
     Images of an .npz that have more than 256 MiB are mapped too: where they lie, or, if they are compressed, once they are unpacked into
@@ -161,10 +162,11 @@ def array_file(path: Path) -> Arrays:
 
 def image_rows(path: Path) -> tuple[np.ndarray | Rows, np.ndarray | None]:
     """The same images, uint8 (n, h, w) or (n, h, w, 1 or 3), which stay on the disk, and their labels, int64 (n,), or None."""
-    return _images_and_labels(path, Npz.rows)
+    rows, labels = _images_and_labels(path, Npz.rows)
+    return rows if isinstance(rows, Rows) else local(rows), labels
 
 
-def _images_and_labels(path: Path, read: Callable[[Npz, str], T]) -> tuple[T | np.ndarray, np.ndarray | None]:
+def _images_and_labels(path: Place, read: Callable[[Npz, str], T]) -> tuple[T | OnDisk, np.ndarray | None]:
     try:
         if path.suffix.lower() == ".npy":
             mapped = map_npy(path)
@@ -187,13 +189,17 @@ def _images_and_labels(path: Path, read: Callable[[Npz, str], T]) -> tuple[T | n
     return pixels, labels
 
 
-def _read_or_mapped(file: Npz, name: str, path: Path) -> np.ndarray:
+def _read_or_mapped(file: Npz, name: str, path: Place) -> OnDisk:
     if file.header(name).bytes <= _READ_WHOLE:
         return file.array(name)
-    return file.mapped(name) if file.is_stored(name) else _unpacked(file, name, path)
+    if file.is_stored(name):
+        return file.mapped(name)
+    if isinstance(path, Address):
+        raise DataError(f"{path}: {name} is compressed, and cannot be read in parts; save it with np.savez, or copy it here")
+    return _unpacked(file, name, path)
 
 
-def _unpacked(file: Npz, name: str, path: Path) -> np.ndarray:
+def _unpacked(file: Npz, name: str, path: Path) -> OnDisk:
     """A compressed array, mapped from the cache, into which it is unpacked where nobody did so before. Raises DataError without the room.
 
     One array is kept for each path: that of an earlier file is removed.
@@ -221,8 +227,10 @@ def _unpacked(file: Npz, name: str, path: Path) -> np.ndarray:
     return map_npy(target)
 
 
-def _with_channels(array: np.ndarray) -> np.ndarray:
-    return array[..., None] if array.ndim == 3 else array
+def _with_channels(array: OnDisk) -> OnDisk:
+    if array.ndim != 3:
+        return array
+    return array[..., None] if isinstance(array, np.ndarray) else array.reshaped(*array.shape, 1)
 
 
 def _check_images(where: str, header: Header) -> None:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from triptych.core.address import flaw_of, is_address
 from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from triptych.data.images import Data
@@ -31,7 +33,7 @@ class DataConfig(Config):
     source: Source = "auto"
     "What `path` is; auto: recognised. digits: the built-in handwritten digits, unless a path is given (then as auto)."
     path: str | None = None
-    "Images: folder, .zip, tars or Parquet (or x-{0..9}.tar), .npz, .npy, LMDB, MNIST, CIFAR-10, TFRecord; or latents (.npz). None: digits."
+    "Images: folder, .zip, tars or Parquet (x-{0..9}.tar), .npz, .npy, LMDB, MNIST, CIFAR-10, TFRecord; s3://, https://. None: digits."
     pad: int = 0
     "Pixels added on each side before all else, as dark as the darkest of their column or row."
     image_size: int = 64
@@ -80,6 +82,9 @@ class DataConfig(Config):
     "Loader processes of each training process; 0: none; None: by the source and the number of CPU cores."
 
     def validate(self) -> None:
+        flaw = flaw_of(self.path) if self.path is not None and is_address(self.path) else None
+        if flaw is not None:
+            raise ConfigError("path", f"got {flaw}")
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         by_folder = self.label_file is None or self.labels in ("auto", "folder")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from triptych.core.errors import DataError
 from triptych.core.reading import open_regular
-from triptych.data.archives import Archive, Member
+from triptych.data.archives import Archive, LocalFile, Member
 
 _FILE = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
@@ -46,7 +46,7 @@ def open_database(folder: Path) -> Archive:
         members = [] if tree.root == _NO_PAGE else list(tree.members())
         if len(members) != tree.entries:
             raise _Damaged(f"{len(members)} entries where {tree.entries} should be")
-        return Archive(folder, file, members)
+        return Archive(folder, LocalFile(file, folder), members)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except (_Damaged, struct.error) as error:

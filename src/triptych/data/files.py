@@ -10,12 +10,13 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from triptych.core.address import Place
 from triptych.core.errors import DataError
 from triptych.core.reading import read_regular
 from triptych.data.folder_index import Listing, keep, kept, status_of
@@ -70,7 +71,7 @@ class Files(ABC):
     """Files of one place, in the order of their names."""
 
     def __init__(
-        self, place: Path, names: list[str] | Names, *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()
+        self, place: Place, names: list[str] | Names, *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()
     ) -> None:
         """`passed_over`: how many files of each ending lie there beside the images."""
         self.place = place
@@ -82,6 +83,8 @@ class Files(ABC):
         self.left_out = frozenset[str]()
         "Names of images that are there and not among these."
         self.passed_over = passed_over or Counter()
+        self.objects: dict[str, str] = {}
+        "Which version it is of each file that lies elsewhere, by address."
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -105,6 +108,9 @@ class Files(ABC):
     @abstractmethod
     def read(self, k: int) -> bytes:
         """The bytes of a file. Raises OSError or DataError."""
+
+    def expect(self, numbers: Sequence[int]) -> None:  # noqa: B027 (most have nothing to do)
+        """Fetches at once what lies elsewhere of files that will be read. Raises DataError."""
 
     def table(self, name: str) -> bytes:
         """The bytes of one of the `tables`. Raises OSError or DataError, KeyError for a name that is none of them."""
@@ -146,6 +152,10 @@ class _Part(Files):
         super().__init__(files.place, names, passed_over=files.passed_over, tables=files.tables)
         self.left_out = files.left_out | set(files.names) - set(names)
         self._files, self._numbers = files, numbers
+        self.objects = files.objects
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        self._files.expect([int(self._numbers[k]) for k in numbers])
 
     def describe(self, k: int) -> str:
         return self._files.describe(int(self._numbers[k]))
@@ -174,11 +184,17 @@ class _Part(Files):
 class Folder(Files):
     """The image files under a folder."""
 
+    def __init__(
+        self, root: Path, names: list[str] | Names, *, passed_over: Counter[str] | None = None, tables: Iterable[str] = ()
+    ) -> None:
+        super().__init__(root, names, passed_over=passed_over, tables=tables)
+        self._root = root
+
     def read(self, k: int) -> bytes:
-        return read_regular(self.place / self.names[k], most=MOST_BYTES)
+        return read_regular(self._root / self.names[k], most=MOST_BYTES)
 
     def table(self, name: str) -> bytes:
-        return read_regular(self.place / name, most=self.most_of_a_table)
+        return read_regular(self._root / name, most=self.most_of_a_table)
 
 
 def ending(name: str) -> str:

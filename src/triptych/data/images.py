@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from triptych.core.batch import DataSpec
+from triptych.core.npz import OnDisk, stays_on_disk
 from triptych.core.rng import key_of
 from triptych.data.augmentation import move
 from triptych.data.config import DataConfig
 from triptych.data.cut import Cut
+from triptych.data.files import Files
 from triptych.data.stored import PROBED, Keyed, evenly_spaced, measure, named, probe
 from triptych.data.transforms import draw, mirror, padded, recolour, with_channels
 
@@ -87,6 +89,8 @@ class Data:
     spec: DataSpec
     notes: tuple[str, ...] = ()
     "What the log says of the files: those that were passed over, and what looks like a mistake."
+    objects: Mapping[str, str] = field(default_factory=dict)
+    "Which version it is of each file that lies elsewhere, by address: for a resume."
     pictures: DataConfig | None = None
     "Of latents: what opens the images that they are of, held out alike; None: these are images themselves."
 
@@ -135,14 +139,19 @@ class FileImages(SquareImages):
 
     def probe(self) -> None:
         """Reads the headers of some images, so that a wrong folder or size shows before training. Raises DataError."""
+        items = evenly_spaced(len(self), PROBED)
+        if isinstance(self._stored, Files):
+            self._stored.expect([int(self._items[item]) for item in items])
         probe(
-            evenly_spaced(len(self), PROBED),
+            items,
             lambda item: measure(self._stored, int(self._items[item]), self._cut.checked),
             on_error=self.config.on_error,
         )
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         squares = np.empty((len(items), *self._cut.height_and_width, self.channels), dtype=np.uint8)
+        if isinstance(self._stored, Files):
+            self._stored.expect([int(self._items[item]) for item in items])
         for k, item in enumerate(items):
             number = int(self._items[item])
             with named(self._stored, number):
@@ -155,7 +164,7 @@ class ArrayImages(SquareImages):
 
     def __init__(
         self,
-        pixels: np.ndarray,
+        pixels: OnDisk,
         config: DataConfig,
         *,
         name: str,
@@ -176,13 +185,13 @@ class ArrayImages(SquareImages):
         return f"{self._keys_begin}{self._items[item]}"
 
     def default_workers(self) -> int:
-        in_memory = not isinstance(self._pixels, np.memmap)
+        in_memory = not stays_on_disk(self._pixels)
         plain = self.config.crop == "center" and self.config.augment == "none"
         return 0 if in_memory and plain and _is_cut(self._pixels, self.config) else 1
 
     def _squares(self, items: np.ndarray, crop: np.ndarray | None) -> np.ndarray:
         chosen = np.ascontiguousarray(self._pixels[self._items[items]])  # as `mirror` wants it; an array may be in Fortran's order
-        if isinstance(self._pixels, np.memmap):
+        if stays_on_disk(self._pixels):
             chosen = padded(chosen, self.config.pad)
         if crop is None and _is_cut(chosen, self.config):
             return with_channels(chosen, self.channels)
@@ -198,9 +207,9 @@ def resized(pixels: np.ndarray, config: DataConfig, crop: np.ndarray | None = No
     return squares
 
 
-def prepared(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
+def prepared(pixels: OnDisk, config: DataConfig) -> OnDisk:
     """The pixels padded and, where that is small and nothing is random about it, cut to size once and for all; as they are if mapped."""
-    if isinstance(pixels, np.memmap):
+    if not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap):
         return pixels
     pixels = padded(pixels, config.pad)
     if config.crop != "center" or config.resize is not None or _is_cut(pixels, config):
@@ -214,6 +223,6 @@ def seed_beside(seed: int, name: str) -> int:
     return low | high << 32
 
 
-def _is_cut(pixels: np.ndarray, config: DataConfig) -> bool:
+def _is_cut(pixels: OnDisk, config: DataConfig) -> bool:
     """Whether images (b, h, w, c) are of the wanted size as they are."""
     return pixels.shape[1:3] == (config.image_size, config.image_size) and config.resize in (None, config.image_size)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from triptych.core.address import Place
 from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.npz import DamagedArchive, open_npz
+from triptych.core.npz import DamagedArchive, OnDisk, open_npz
 from triptych.core.reading import parsed_json
 from triptych.core.rng import Rng
 from triptych.data.config import AS_STORED, DataConfig, read_before
@@ -56,7 +56,7 @@ class LatentStamp(Config):
         return document | {"latents": {name: value for name, value in document["latents"].items() if name not in ("mean", "std")}}
 
 
-def holds_latents(path: Path) -> bool:
+def holds_latents(path: Place) -> bool:
     """Whether an .npz says that it holds latents; nothing is unpacked."""
     try:
         with open_npz(path) as file:
@@ -70,7 +70,7 @@ class LatentFile:
     """The arrays of a file; they stay on the disk."""
 
     stamp: LatentStamp
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, OnDisk]
     "mean and std, and those of mirrored images where there are some: float32 (n, z, h, w)."
     labels: np.ndarray | None
     held_out: np.ndarray
@@ -84,17 +84,17 @@ class LatentFile:
         return MIRRORED + MEAN in self.arrays
 
 
-def read_stamp(path: Path) -> LatentStamp:
+def read_stamp(path: Place) -> LatentStamp:
     """The stamp of a file. Raises DataError."""
     return _read(path, stamp_alone=True).stamp
 
 
-def read_latent_file(path: Path) -> LatentFile:
+def read_latent_file(path: Place) -> LatentFile:
     """The latents of a file, each array held against its checksum. Raises DataError for a file that is damaged or another one."""
     return _read(path, stamp_alone=False)
 
 
-def _read(path: Path, *, stamp_alone: bool) -> LatentFile:
+def _read(path: Place, *, stamp_alone: bool) -> LatentFile:
     try:
         with open_npz(path) as file:
             if STAMP not in file.names or HELD_OUT not in file.names or MEAN not in file.names:
@@ -167,7 +167,7 @@ class LatentImages(ImageSet):
         return Rng(seed if varied else 0, stream, torch.as_tensor(index, dtype=torch.int64)).normal("z", *shape).float()
 
 
-def open_latents(config: DataConfig, path: Path) -> Data:
+def open_latents(config: DataConfig, path: Place) -> Data:
     """The latents of a file. Raises ConfigError for settings that the encoded images do not have, DataError as `read_latent_file`."""
     file = read_latent_file(path)
     stamp = file.stamp
@@ -193,7 +193,7 @@ def open_latents(config: DataConfig, path: Path) -> Data:
     return Data(sets[0], sets[1] if len(rest) else None, described, pictures=stamp.data, notes=(note,))
 
 
-def _check_settings(config: DataConfig, file: LatentFile, path: Path) -> None:
+def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
     spec, plain = file.stamp.latents, DataConfig()
     if config.image_size != spec.image_size:
         reason = f"got {config.image_size}, but {path.name} keeps latents of images of {spec.image_size} pixels; set it to that"

@@ -16,9 +16,10 @@ from typing import Literal
 
 import numpy as np
 
+from triptych.core.address import Place
 from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError, DataError, one_line
-from triptych.core.npz import DamagedArchive, open_npz
+from triptych.core.npz import DamagedArchive, OnDisk, open_npz
 from triptych.core.reading import parsed_json
 from triptych.data.archives import open_zip
 from triptych.data.config import DataConfig
@@ -116,7 +117,7 @@ class Pack:
 class ArrayPack(Pack):
     """What is in an .npz."""
 
-    pixels: np.ndarray
+    pixels: OnDisk
     "uint8 (n, h, w, 1 or 3), mapped."
     labels: np.ndarray | None
     "int64 (n,)."
@@ -148,7 +149,7 @@ class PackedImages(ArrayImages):
         return 0 if self.config.crop == "center" and self.config.augment == "none" else 1
 
 
-def array_pack(path: Path) -> ArrayPack | None:
+def array_pack(path: Place) -> ArrayPack | None:
     """The pack in an .npz; None where it is none. The pixels are held against their checksum. Raises DataError for a damaged one."""
     if path.suffix.lower() != ".npz":
         return None
@@ -205,7 +206,7 @@ def stamp_of(path: Path) -> PackStamp | None:
         return None
 
 
-def named_classes(classes: Classes | None, stamp: PackStamp, place: Path) -> Classes | None:
+def named_classes(classes: Classes | None, stamp: PackStamp, place: Place) -> Classes | None:
     """Classes by number with the names that they had in the source. Raises DataError for a number that is none of them."""
     names = stamp.class_names
     if classes is None or not classes.numbered or names is None:
@@ -215,5 +216,5 @@ def named_classes(classes: Classes | None, stamp: PackStamp, place: Path) -> Cla
     return Classes(classes.labels, names)
 
 
-def _damaged(path: Path, error: Exception) -> DataError:
+def _damaged(path: Place, error: Exception) -> DataError:
     return DataError(f"{path}: the pack is damaged, or of another version ({one_line(error)}); {_AGAIN}")

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from triptych.core.address import Place
 from triptych.core.errors import DataError, one_line
 from triptych.core.reading import MOST_CLASSES, open_regular, parsed_json
 from triptych.data.arrays import numerals
@@ -185,7 +186,7 @@ def _label_column(schema: Any) -> tuple[str | None, tuple[str, ...] | None]:
     return next((name for name in _CLASSES if name in whole), None), None
 
 
-def _classes(place: Path, labels: np.ndarray, names: tuple[str, ...] | None) -> Classes | None:
+def _classes(place: Place, labels: np.ndarray, names: tuple[str, ...] | None) -> Classes | None:
     """The classes; None where all are -1, as where they are kept secret. Raises DataError for one that is none."""
     if (labels == -1).all():
         return None

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from triptych.core.address import Place
 from triptych.core.errors import DataError
 
-_MOST = 100_000
+MOST = 100_000
 """Files; data sets have thousands."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
@@ -35,7 +36,7 @@ def matched(path: Path) -> list[Path] | None:
     if not is_pattern(path):
         return None
     found: dict[Path, None] = {}
-    for text in itertools.islice(_expanded(str(path), path), _MOST + 1):
+    for text in itertools.islice(expanded(str(path), path), MOST + 1):
         if _GLOB.search(text) and not Path(text).exists():
             names = sorted(glob.glob(text))
             if not names:
@@ -45,13 +46,13 @@ def matched(path: Path) -> list[Path] | None:
             found[Path(text)] = None
         else:
             raise DataError(f"{text}: does not exist, but is of {path} (data.path)")
-        if len(found) > _MOST:
-            raise DataError(f"{path}: stands for more than {_MOST:,} files; give their folder")
+        if len(found) > MOST:
+            raise DataError(f"{path}: stands for more than {MOST:,} files; give their folder")
     return list(found)
 
 
-def _expanded(text: str, whole: Path) -> Iterator[str]:
-    """The texts in which something of each pair of braces stands for it."""
+def expanded(text: str, whole: Place) -> Iterator[str]:
+    """The texts in which something of each pair of braces stands for it. Raises DataError for braces that are no range or list."""
     found = _BRACES.search(text)
     if found is None:
         yield text
@@ -67,4 +68,4 @@ def _expanded(text: str, whole: Path) -> Iterator[str]:
     else:
         raise DataError(f"{whole}: {found[0]} is no range and no list; expected braces such as {{000..009}} or {{a,b}} (data.path)")
     for part in parts:
-        yield from _expanded(f"{text[: found.start()]}{part}{text[found.end() :]}", whole)
+        yield from expanded(f"{text[: found.start()]}{part}{text[found.end() :]}", whole)

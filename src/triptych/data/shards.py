@@ -7,18 +7,24 @@ test, they are a split.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from triptych.core.address import Address, Place
 from triptych.core.errors import DataError
+from triptych.core.remote import at_once, listed
+from triptych.data import files
 from triptych.data.archives import Archive, open_tar
-from triptych.data.files import Files, is_image, listed
+from triptych.data.files import Files, is_image
 from triptych.data.naming import TRAINING, held_out_folder
+from triptych.data.patterns import MOST, expanded
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _MOST_OPEN = 128  # files at a time: data sets have thousands, and processes may often open 1024
@@ -28,7 +34,7 @@ _SPLIT = re.compile(r"(?:^|[-_.])(train|val|valid|validation|test)(?:[-_.]|$)")
 class Shards(Files):
     """The image files of several tars."""
 
-    def __init__(self, place: Path, archives: list[Archive], splits: list[str]) -> None:
+    def __init__(self, place: Place, archives: list[Archive], splits: list[str]) -> None:
         """`splits`: the folder that the images of each seem to lie in, "" for none. Raises DataError for a path in two shards."""
         names = [f"{split}{name}" for archive, split in zip(archives, splits, strict=True) for name in archive.names]
         owners = np.repeat(np.arange(len(archives)), [len(archive.names) for archive in archives])
@@ -41,6 +47,7 @@ class Shards(Files):
         passed_over = sum((archive.passed_over for archive in archives), Counter[str]())
         super().__init__(place, [names[k] for k in order], passed_over=passed_over)
         self._archives, self._owners, self._numbers = archives, owners[order], numbers[order]
+        self.objects = {address: said for archive in archives for address, said in archive.objects.items()}
         self._open: dict[int, None] = {}
         "Those that were read last; more of them are not kept open."
 
@@ -51,6 +58,11 @@ class Shards(Files):
     def read(self, k: int) -> bytes:
         archive, number = self._opened(k)
         return archive.read(number)
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        owners = self._owners[np.asarray(numbers, dtype=np.int64)]
+        of_each = [(self._archives[owner], self._numbers[np.asarray(numbers)[owners == owner]].tolist()) for owner in np.unique(owners)]
+        at_once([functools.partial(archive.expect, own) for archive, own in of_each if archive.objects])
 
     @property
     def labelled(self) -> bool:
@@ -92,22 +104,41 @@ def holds_shards(folder: Path, suffixes: tuple[str, ...] = TAR_SUFFIXES) -> bool
 
 def members_of(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """The files of these endings in a folder, in order, but for hidden ones."""
-    return [folder / name for name in listed(folder) if name.lower().endswith(suffixes) and not name.startswith(".")]
+    return [folder / name for name in files.listed(folder) if name.lower().endswith(suffixes) and not name.startswith(".")]
 
 
-def open_shards(folder: Path, paths: list[Path] | None = None) -> Shards:
-    """The images of all tars in a folder, or of those at `paths`. Raises DataError where one is damaged, or there is none."""
-    paths = members_of(folder, TAR_SUFFIXES) if paths is None else paths
-    if not paths:
+def remote_shards(address: Address) -> list[Address]:
+    """The tars in a folder elsewhere, or those of braces such as part-{000..127}.tar. Raises DataError."""
+    if "{" in address.text:
+        texts = list(itertools.islice(expanded(address.text, address), MOST + 1))
+        if len(texts) > MOST:
+            raise DataError(f"{address}: stands for more than {MOST:,} files; give their folder")
+        return [Address(text) for text in dict.fromkeys(texts)]
+    found = listed(address)
+    return [place for place in found if place.name.lower().endswith(TAR_SUFFIXES) and not place.name.startswith(".")]
+
+
+def open_shards(folder: Place, paths: list[Path] | None = None) -> Shards:
+    """The images of all tars in a folder, or of those at `paths`. Raises DataError where one is damaged, or there is none.
+
+    Of tars elsewhere the headers of several are read at once; a process that finds another one of the machine at a tar waits for it, and
+    takes what that found.
+    """
+    if isinstance(folder, Address):
+        places: Sequence[Place] = remote_shards(folder)
+        archives = at_once([functools.partial(open_tar, place) for place in places])
+    else:
+        places = members_of(folder, TAR_SUFFIXES) if paths is None else paths
+        archives = map(open_tar, places)
+    if not places:
         raise DataError(f"{folder}: not a file, nor a folder of tars, but data.source is tar")
-    archives = []
-    for path in paths:
-        archive = open_tar(path)
+    opened = []
+    for place, archive in zip(places, archives, strict=True):
         if archive.tables:
-            raise DataError(f"{path}/{archive.tables[0]}: labels of shards are beside each image (x.cls beside x.jpg); leave it out")
+            raise DataError(f"{place}/{archive.tables[0]}: labels of shards are beside each image (x.cls beside x.jpg); leave it out")
         archive.release()
-        archives.append(archive)
-    return Shards(folder, archives, splits_of([path.name for path in paths]))
+        opened.append(archive)
+    return Shards(folder, opened, splits_of([place.name for place in places]))
 
 
 def splits_of(names: list[str]) -> list[str]:

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from triptych.core.address import Address, Place, is_address
 from triptych.core.batch import DataSpec
+from triptych.core.cache import cache_folder, remote_limit
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
+from triptych.core.remote import identity_of
 from triptych.data import arrays
 from triptych.data.archives import open_tar, open_zip
 from triptych.data.arrays import Arrays
@@ -25,12 +28,14 @@ from triptych.data.naming import divided, held_out, pairs_warning, parsed
 from triptych.data.pack import ArrayPack, PackedImages, array_pack, files_pack, named_classes
 from triptych.data.parquet import SUFFIX, open_parquet
 from triptych.data.patterns import exists, is_pattern, matched
-from triptych.data.shards import TAR_SUFFIXES, holds_shards, open_shards
+from triptych.data.shards import TAR_SUFFIXES, holds_shards, open_shards, remote_shards
 from triptych.data.skipping import LeftOut, without_bad
 from triptych.data.tfrecord import Records, holds_records, is_split, open_records
 
 FILES = ("folder", "lmdb", "parquet", "tar", "zip")
 """Sources that are made of image files."""
+ELSEWHERE = ("tar", "zip", "arrays", "latents")
+"""Sources that are read in parts where they are not on this machine."""
 
 
 def existing_path(config: DataConfig) -> Path:
@@ -44,7 +49,10 @@ def existing_path(config: DataConfig) -> Path:
 
 
 def located(config: DataConfig) -> tuple[Path, Source]:
-    """`config.path` and the kind of source that lies there. Raises ConfigError or DataError where it is not there, or of another kind."""
+    """`config.path` and the kind of source that lies there. Raises ConfigError or DataError where it is not there, or of another kind.
+
+    Of images on this machine alone; see `located_anywhere`.
+    """
     path = existing_path(config)
     source = recognised(path) if config.source in ("auto", "digits") else config.source
     if is_pattern(path) and source not in ("tar", "parquet"):
@@ -54,6 +62,18 @@ def located(config: DataConfig) -> tuple[Path, Source]:
     if source in ("zip", "arrays", "latents") and not path.is_file():
         raise DataError(f"{path}: not a file, but data.source is {source}")
     return path, source
+
+
+def located_anywhere(config: DataConfig) -> tuple[Place, Source]:
+    """The same, also of data that lie elsewhere."""
+    if not is_address(config.path):
+        return located(config)
+    address = Address(str(config.path))
+    source = _recognised_elsewhere(address) if config.source in ("auto", "digits") else config.source
+    if source not in ELSEWHERE:
+        reason = f"got {source!r}, but {address} is not on this machine, and of what is elsewhere {', '.join(ELSEWHERE)} are read"
+        raise ConfigError("data.source", f"{reason}; copy the images here, or make one file of them (triptych data pack)")
+    return address, source
 
 
 def open_images(config: DataConfig, *, left_out: LeftOut | None = None) -> Data:
@@ -70,7 +90,26 @@ def _opened(config: DataConfig, left_out: LeftOut) -> Data:
     if config.path is None and config.source == "digits":
         check_label_file(config, "digits")
         return _from_pixels(config, arrays.digits(), None, left_out, enlarge=True)
-    path, source = located(config)
+    path, source = located_anywhere(config)
+    if isinstance(path, Address):
+        return _elsewhere(config, path, source, left_out)
+    return _opened_at(config, path, source, left_out)
+
+
+def _elsewhere(config: DataConfig, path: Address, source: Source, left_out: LeftOut) -> Data:
+    """Data that are not on this machine, with the versions of the files that they are made of."""
+    identity = None if source == "tar" else str(identity_of(path))
+    data = _opened_at(config, path, source, left_out)
+    if identity is not None:
+        data = replace(data, objects={str(path): identity})
+        if str(identity_of(path)) != identity:
+            raise DataError(f"{path}: changed while it was opened; start again")
+    count = f"{len(data.objects):,} files, " if len(data.objects) > 1 else ""
+    kept = f"parts are kept in {cache_folder() / 'remote'}, {remote_limit() / 1e9:g} GB at most"
+    return replace(data, notes=(*data.notes, f"{path}: {count}read from there; {kept}"))
+
+
+def _opened_at(config: DataConfig, path: Place, source: Source, left_out: LeftOut) -> Data:
     if source in FILES:
         return _from_files(config, *open_files(path, source), left_out)
     check_label_file(config, source)
@@ -85,17 +124,18 @@ def _opened(config: DataConfig, left_out: LeftOut) -> Data:
     return _from_pixels(config, *open_pixels(path, source, side=side, labelled=config.labels != "none"), left_out)
 
 
-def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tuple[Arrays | Records, Arrays | Records | None]:
+def open_pixels(path: Place, source: Source, *, side: int, labelled: bool) -> tuple[Arrays | Records, Arrays | Records | None]:
     """The images for training, and those for testing where a source has some, of a source that is not made of image files.
 
     Of TFRecord files the smallest resolution of at least `side`, else the largest. Raises DataError.
     """
+    if source == "arrays":
+        return arrays.array_file(path), None
+    assert isinstance(path, Path)
     if source == "tfrecord":
         return open_records(path, side=side, labelled=labelled)
     if source == "latents":
         raise DataError(f"{path}: holds latents, and images are wanted here; give the images")
-    if source == "arrays":
-        return arrays.array_file(path), None
     if source == "mnist":
         train, test = arrays.mnist(path, "train"), arrays.mnist(path, "t10k")
     else:
@@ -105,8 +145,12 @@ def open_pixels(path: Path, source: Source, *, side: int, labelled: bool) -> tup
     return train, test
 
 
-def open_files(path: Path, source: Source) -> tuple[Files, list[str]]:
+def open_files(path: Place, source: Source) -> tuple[Files, list[str]]:
     """The image files at a path, and the sub-folders without any."""
+    if isinstance(path, Address):
+        if source == "zip":
+            return open_zip(path), []
+        return (open_tar if _is_tar(path) and "{" not in path.text else open_shards)(path), []
     several = matched(path)
     if several is not None:
         return {"tar": open_shards, "parquet": open_parquet}[source](path, several), []
@@ -141,7 +185,7 @@ def recognised(path: Path) -> Source:
             return "parquet"
         return "tar" if holds_shards(path) else "folder"
     name = path.name.lower()
-    if name.endswith(TAR_SUFFIXES):
+    if _is_tar(path):
         return "tar"
     if name.endswith(".zip"):
         return "zip"
@@ -163,6 +207,27 @@ def _several(path: Path, files: list[Path]) -> Source:
         return "parquet"
     others = f"{files[0].name} and {len(files) - 1:,} others"
     raise DataError(f"{path}: stands for {others}, which are not all tars, nor all {SUFFIX}; give a folder")
+
+
+def _is_tar(path: Place) -> bool:
+    return path.name.lower().endswith(TAR_SUFFIXES)
+
+
+def _recognised_elsewhere(address: Address) -> Source:
+    """The kind of source at an address, by its name. Raises DataError for another kind."""
+    if _is_tar(address):
+        return "tar"
+    match address.suffix.lower():
+        case ".zip":
+            return "zip"
+        case ".npy":
+            return "arrays"
+        case ".npz":
+            return "latents" if holds_latents(address) else "arrays"
+    if remote_shards(address):
+        return "tar"
+    expected = "a .zip, .tar, .npz or .npy, a folder of tars, or a name such as part-{000..127}.tar"
+    raise DataError(f"{address}: not recognised; expected {expected}")
 
 
 def _from_pixels(
@@ -263,7 +328,7 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     own = (f"{place}: {len(classes.names):,} classes by {by}",) if classes is not None and classes.numbered else ()
     own += (f"{place}: {len(classes.names):,} classes by {config.label_file}",) if classes is not None and config.label_file else ()
     notes = (*files.notes, *own, *pairs_warning(names, place))
-    return Data(images(training), images(validation) if len(validation) else None, spec, notes)
+    return Data(images(training), images(validation) if len(validation) else None, spec, notes, files.objects)
 
 
 def _check_count(count: int, place: str) -> None:

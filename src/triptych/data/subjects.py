@@ -150,8 +150,9 @@ class Subjects:
         yield from matched(self.place) or [self.place]
         folders = [part.stored for part in self.parts if isinstance(part.stored, Files) and self.source in ("folder", "pairs")]
         for stored in folders:
-            yield from (stored.place / stored.names[k] for k in range(len(stored.names)))
-            yield stored.place / "data.mdb"
+            place = Path(str(stored.place))
+            yield from (place / stored.names[k] for k in range(len(stored.names)))
+            yield place / "data.mdb"
         if not folders and self.place.is_dir():
             for folder, _, names in os.walk(self.place):
                 yield from (Path(folder) / name for name in sorted(names))

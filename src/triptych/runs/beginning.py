@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from triptych.core.batch import DataSpec
-from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.reading import user_path
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.skipping import read_skip, write_skip
@@ -142,6 +142,20 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
     if document.config.data.skip is not None and not start.keeps_list:
         write_skip(directory.left_out, read_skip(document.config.data.skip))
     directory.write_config(document.to_dict())
+
+
+def same_objects(stored: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raises DataError where files of the data that lie elsewhere are not those of the run: others, or of another version.
+
+    A run whose data were moved as a whole goes on with them where they are.
+    """
+    if stored.keys().isdisjoint(found):
+        return
+    for address in sorted(stored.keys() | found.keys()):
+        if stored.get(address) != found.get(address):
+            before, now = (said.get(address, "not among the data") for said in (stored, found))
+            reason = f"not what this run has learned from: {before} before, {now} now"
+            raise DataError(f"{address}: {reason}; give what it was, or begin another run with --init-from this one")
 
 
 def same_images(stored: DataSpec, images: DataSpec) -> DataSpec:

@@ -51,11 +51,14 @@ class RunDocument:
     recipe: str | None
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     "What the user gave for settings in whose place the run found another value, by name: train.microbatch."
+    objects: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    "Which version it is of each file of the data that lies elsewhere, by address."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (the run directory adds its format number)."""
         head = {"triptych": __version__, "recipe": self.recipe}
-        return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | ({"asked": dict(self.asked)} if self.asked else {})
+        found = {"asked": dict(self.asked), "objects": dict(self.objects)}
+        return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | {name: value for name, value in found.items() if value}
 
     def with_microbatch(self, found: int) -> RunDocument:
         """The same with a microbatch that was found in the place of the one asked for."""
@@ -75,7 +78,7 @@ class RunDocument:
     @staticmethod
     def from_dict(document: dict[str, Any]) -> RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
-        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec", "asked")}
+        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec", "asked", "objects")}
         try:
             if "data" in settings:
                 settings["data"] = read_before(settings["data"])
@@ -86,7 +89,10 @@ class RunDocument:
             asked = document.get("asked", {})
             if not isinstance(asked, dict) or not asked.keys() <= {_MICROBATCH}:
                 raise ConfigError("asked", f"expected nothing but {_MICROBATCH}")
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked)
+            objects = document.get("objects", {})
+            if not isinstance(objects, dict) or not all(isinstance(said, str) for said in objects.values()):
+                raise ConfigError("objects", "expected the version of each file, by address")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects)
         except KeyError as error:
             raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
         except RecursionError:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from triptych.core.errors import RunError
-from triptych.core.npz import Blocks, DamagedArchive, Npz, open_npz
+from triptych.core.npz import Blocks, DamagedArchive, Npz, local, open_npz
 from triptych.core.reading import parsed_json
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch, unwatched
@@ -128,7 +128,7 @@ def stored(path: Path, identity: Any, names: Iterable[str]) -> dict[str, np.ndar
         with open_npz(path) as file:
             if said(file) != identity:
                 return None
-            return {name: file.mapped(name) for name in names}
+            return {name: local(file.mapped(name)) for name in names}
     except (DamagedArchive, OSError):
         return None
 

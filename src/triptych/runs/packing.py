@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from PIL import Image
 
+from triptych.core.address import is_address
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.npz import Blocks
@@ -123,7 +124,7 @@ def _kept(settings: DataConfig, place: Path, *, files: bool) -> Kept:
 def _anywhere(settings: DataConfig) -> DataConfig:
     """What opens all images, those too that a source holds out by itself."""
     fraction = settings.validation_fraction or DataConfig().validation_fraction
-    path = None if settings.path is None else str(Path(settings.path).absolute())
+    path = settings.path if settings.path is None or is_address(settings.path) else str(Path(settings.path).absolute())
     return dataclasses.replace(settings, path=path, validation_fraction=fraction)
 
 

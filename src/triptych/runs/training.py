@@ -33,7 +33,7 @@ from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_er
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
 from triptych.runs.bad_images import BadImages
-from triptych.runs.beginning import begin, prepare_directory, same_images
+from triptych.runs.beginning import begin, prepare_directory, same_images, same_objects
 from triptych.runs.callables import callables, training_loader
 from triptych.runs.document import RunDocument, with_own_list
 from triptych.runs.latent_space import autoencoder_of, keep_autoencoder
@@ -70,6 +70,7 @@ def train(
         start = world.on_main(lambda: begin(config.rescaled(world.size), directory, recipe, world.device, stack))
         data = (with_own_list(start.config.data, directory) if start.keeps_list else start.config.data).open()
         if start.stored is not None:
+            same_objects(start.stored.objects, data.objects)
             data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec))
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         model = (build if checkpoint is None else outline)(start.config, data.spec)
@@ -86,7 +87,7 @@ def train(
         latents = data.spec.latents
         if latents is not None and (evaluated or start.config.train.sample_count):
             autoencoder_of(latents, directory)  # before anything is written
-        document = RunDocument(start.config, data.spec, start.recipe, start.asked)
+        document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))

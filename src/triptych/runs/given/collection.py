@@ -15,6 +15,7 @@ import numpy as np
 
 from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.npz import local
 from triptych.core.reading import is_inside, user_path
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import ClassesFrom
@@ -165,7 +166,7 @@ def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom |
     part, _ = open_pixels(path, stored, side=min(sizing.fixed or (_FULL_SIZE,)), labelled=labelled)
     if not len(part):
         raise DataError(f"{path}: holds nothing")
-    items = part if isinstance(part, Records) else ArrayItems(part.pixels, str(path))
+    items = part if isinstance(part, Records) else ArrayItems(local(part.pixels), str(path))
     class_names = None if stored == "arrays" else part.class_names
     return Collection(str(path), items, spec, sizing, stamp(path), part.labels if labelled else None, class_names)
 

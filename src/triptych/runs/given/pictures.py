@@ -16,9 +16,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from triptych.core.address import is_address
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.npz import DamagedArchive, Rows
+from triptych.core.npz import DamagedArchive, Rows, local
 from triptych.core.reading import user_path
 from triptych.data.arrays import Arrays, image_rows
 from triptych.data.colours import Colours
@@ -206,14 +207,15 @@ class SplitPictures:
         }
 
     def _sha256(self) -> str:
-        if type(self._data) is not DataConfig or self._data.path is None:  # other kinds of data may read files elsewhere
+        path = self._data.path
+        if type(self._data) is not DataConfig or path is None or is_address(path):  # other kinds of data may read files in other places
             return self._hashed()
         chosen = hashlib.sha256()
         for k in range(len(self)):
             images, number = self._place(k)
             chosen.update(os.fsencode(images.key(number)) + b"\0")
         question = ["split", self._data.to_dict(), self.channels, chosen.hexdigest()]
-        return known(user_path(self._data.path), question, lambda: {"sha256": self._hashed()})["sha256"]
+        return known(user_path(path), question, lambda: {"sha256": self._hashed()})["sha256"]
 
     def _hashed(self) -> str:
         hashed = hashlib.sha256()
@@ -316,7 +318,7 @@ def _opened(path: Path, *, side: int) -> tuple[str, _Stored, np.ndarray | None, 
         return kind, _Rows(rows, str(path)), labels, ()
     found = [part for part in _published(path, kind, side=side) if part is not None]
     labelled = [part.labels for part in found if part.labels is not None]
-    parts = _Parts([_Rows(part.pixels, f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
+    parts = _Parts([_Rows(local(part.pixels), f"{path}/{part.name}") if isinstance(part, Arrays) else part for part in found])
     return kind, parts, np.concatenate(labelled) if len(labelled) == len(found) else None, ()
 
 

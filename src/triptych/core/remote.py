@@ -1,0 +1,303 @@
+"""Files that lie elsewhere, read in parts through fsspec (pip install "triptych[remote]") and kept in blocks on this machine's disk.
+
+What a file is called, how large it is and what the server says of its version (an ETag, a generation, a time) is its identity. It is looked
+at after each request, before what came is used; so all that is read of a file is of one version of it, and one that changed is named.
+
+Nothing is opened that a fork would share: each process has connections of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import hashlib
+import io
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from triptych.core.address import Address, without_secrets
+from triptych.core.block_cache import BlockCache
+from triptych.core.cache import cache_folder, remote_limit
+from triptych.core.errors import DataError, one_line
+
+ATTEMPTS = 8
+"""At a request, where it may help to ask again; the pauses between them make up a minute."""
+FIRST_PAUSE = 0.5
+"""Seconds; each pause is twice as long as the one before, less up to half of it by chance, so that processes do not ask at once."""
+TIMEOUT = 60.0
+"""Seconds until a server that does not answer is asked again."""
+BLOCK = 2**18
+"""Bytes that are kept in one piece; a photograph has about as many."""
+_REQUEST = 32  # blocks at most, in one request
+_AT_ONCE = 16  # requests
+_HELD = 2**26  # bytes in memory before they are kept
+
+_VERSIONS = ("VersionId", "version_id", "generation", "ETag", "etag", "sha256", "blob_id", "md5Hash", "Content-MD5", "content_md5")
+_VERSIONS += ("LastModified", "last_modified", "Last-Modified", "mtime", "updated", "created")
+"""What file systems say by which versions of a file differ; the first that is there counts."""
+_FINAL = frozenset((400, 401, 402, 403, 404, 405, 406, 407, 410, 411, 412, 414, 451))
+"""Answers that would come again."""
+_NO_RIGHTS = frozenset((401, 403, 407))
+_ABSENT = frozenset((404, 410))
+
+T = TypeVar("T")
+
+
+class RemoteError(DataError):
+    """A file that lies elsewhere cannot be read; the message names it, and never a key."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which version of a file it is."""
+
+    size: int
+    version: str
+    'What the server says, by name: ETag "0af1"; empty: it says nothing.'
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes{f', {self.version}' if self.version else ''}"
+
+
+def identity_of(address: Address) -> Identity:
+    """What the server says of a file now. Raises RemoteError where there is none, or it may not be read."""
+    found = _asked(address, lambda system, limits: _info(system, address, limits))
+    size = found.get("size")
+    if found.get("type") == "directory":
+        raise RemoteError(f"{address}: a folder; give a .zip, .tar, .npz or .npy, or a folder of tars")
+    if not isinstance(size, int):
+        raise RemoteError(f"{address}: the server does not say how large it is, so that it cannot be read in parts; copy it here")
+    name = next((name for name in _VERSIONS if str(found.get(name) or "null") != "null"), None)
+    return Identity(size, "" if name is None else f"{name} {without_secrets(str(found[name]))}")
+
+
+def listed(folder: Address) -> list[Address]:
+    """The files in a folder, in the order of their names. Raises RemoteError where it cannot be listed."""
+    names = _asked(folder, lambda system, limits: system.ls(folder.text, detail=False, **limits))
+    last = {str(name).rstrip("/").rpartition("/")[2] for name in names}
+    return [folder / name for name in sorted(last - {""})]
+
+
+def _info(system: Any, address: Address, limits: dict[str, Any]) -> dict[str, Any]:
+    system.invalidate_cache()
+    return cast(dict[str, Any], system.info(address.text, **limits))
+
+
+class RemoteFile:
+    """A file that lies elsewhere, of one version, read in parts."""
+
+    def __init__(self, address: Address) -> None:
+        """Raises RemoteError where it cannot be read."""
+        self.address = address
+        self.identity = identity_of(address)
+        key = json.dumps([address.text, self.identity.size, self.identity.version])
+        self._key = hashlib.sha256(key.encode()).hexdigest()[:32]
+        self.cache = BlockCache(cache_folder() / "remote", most=remote_limit())
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.identity.size
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """`length` bytes from `offset` on, fewer at the end of the file. Raises RemoteError."""
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        numbers = range(offset // BLOCK, (end - 1) // BLOCK + 1)
+        parts = {k: self._kept(k, offset, end) for k in numbers}
+        for k, block in self._fetched([k for k in numbers if parts[k] is None]):
+            parts[k] = block[max(offset - k * BLOCK, 0) : end - k * BLOCK]
+        return b"".join(part for part in parts.values() if part is not None)
+
+    def prefetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Keeps what lies there, (offset, length) each, so that `pread` finds it. Raises RemoteError."""
+        ends = [(offset, min(offset + length, self.size)) for offset, length in ranges]
+        wanted = {k for start, end in ends if start < end for k in range(start // BLOCK, (end - 1) // BLOCK + 1)}
+        for _ in self._fetched([k for k in sorted(wanted) if not self.cache.holds(self._name(k))]):
+            pass
+
+    def fetch(self, length: int, offset: int) -> bytes:
+        """As `pread`, without keeping it, nor looking whether the file changed: see `check`."""
+        end = min(offset + length, self.size)
+        return _asked(self.address, lambda system, limits: self._request(system, offset, end, limits)) if end > offset else b""
+
+    def check(self) -> None:
+        """Raises RemoteError where the file is another one now."""
+        now = identity_of(self.address)
+        if now != self.identity:
+            reason = f"changed while it was in use ({self.identity} before, {now} now)"
+            raise RemoteError(f"{self.address}: {reason}; start again with what it was") from OSError(errno.ESTALE, reason)
+
+    def reader(self) -> io.BufferedReader:
+        """The file for libraries that want one."""
+        return io.BufferedReader(_Reader(self), BLOCK)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it no other process of this machine is within it, so that not all of them fetch the same at once."""
+        with self.cache.alone(self._key):
+            yield
+
+    def note(self, name: str) -> bytes | None:
+        """What was kept of this version of the file under a name; None: nothing."""
+        return self.cache.get(f"{self._key}/{name}")
+
+    def keep_note(self, name: str, content: bytes) -> None:
+        """Keeps it."""
+        self.cache.put(f"{self._key}/{name}", content)
+
+    def drop_note(self, name: str) -> None:
+        """Forgets it."""
+        self.cache.drop(f"{self._key}/{name}")
+
+    def _name(self, k: int) -> str:
+        return f"{self._key}/{k}"
+
+    def _kept(self, k: int, offset: int, end: int) -> bytes | None:
+        """What of a block lies between two places of the file; None: the block is not kept."""
+        start, stop = max(offset - k * BLOCK, 0), min(end - k * BLOCK, BLOCK)
+        return self.cache.get(self._name(k), start, stop - start)
+
+    def _fetched(self, blocks: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+        """The blocks, in order, once they are known to be of this version; they are kept."""
+        runs = list(_runs(blocks))
+        step = max(1, _HELD // (_REQUEST * BLOCK))
+        for first in range(0, len(runs), step):
+            some = runs[first : first + step]
+            contents = at_once([functools.partial(self.fetch, len(run) * BLOCK, run.start * BLOCK) for run in some])
+            self.check()
+            for run, content in zip(some, contents, strict=True):
+                for k in run:
+                    block = content[(k - run.start) * BLOCK : (k - run.start + 1) * BLOCK]
+                    self.cache.put(self._name(k), block)
+                    yield k, block
+
+    def _request(self, system: Any, start: int, end: int, limits: dict[str, Any]) -> bytes:
+        found = system.cat_file(self.address.text, start=start, end=end, **limits)
+        if len(found) > end - start:
+            raise _Refused("the server does not give parts of files (HTTP ranges); copy it here")
+        if len(found) < end - start:
+            raise OSError(f"cut short: {len(found):,} of {end - start:,} bytes came")
+        return bytes(found)
+
+
+class _Reader(io.RawIOBase):
+    """A RemoteFile as Python's own files are."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._at = file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence] + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._file.pread(len(buffer), self._at)
+        buffer[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+
+def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What the calls return, made in threads; the first error is raised, when all have ended."""
+    if len(calls) < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(calls))) as threads:
+        return list(threads.map(lambda call: call(), calls))
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[range]:
+    """Blocks that follow one another, so many as one request may have."""
+    start = 0
+    for k in range(1, len(blocks) + 1):
+        if k == len(blocks) or blocks[k] != blocks[k - 1] + 1 or k - start == _REQUEST:
+            yield range(blocks[start], blocks[k - 1] + 1)
+            start = k
+
+
+# Requests
+
+
+class _Refused(Exception):
+    """It would be of no use to ask again; the message says why."""
+
+
+def _asked(address: Address, ask: Callable[[Any, dict[str, Any]], T]) -> T:
+    """What a file system answers, asked again where that may help. `ask` is given it, and what limits the time. Raises RemoteError."""
+    for attempt in range(ATTEMPTS):
+        try:
+            system = _filesystem(address.scheme, os.getpid())
+            return ask(system, {"timeout": TIMEOUT} if getattr(system, "async_impl", False) else {})
+        except Exception as error:  # libraries raise errors of many types
+            why, final = _reason(error, address)
+            if final or attempt == ATTEMPTS - 1:
+                again = "" if final else f" (asked {ATTEMPTS} times)"
+                # An error of the machine, not of an image: training does not do without the image (see data/stored.py).
+                raise RemoteError(f"{address}: {why}{again}") from OSError(errno.EIO, why)
+        time.sleep(FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1))
+    raise AssertionError("the last attempt returns or raises")
+
+
+@functools.lru_cache(maxsize=16)
+def _filesystem(scheme: str, process: int) -> Any:
+    """fsspec's file system of a process; it lists nothing from memory."""
+    try:
+        import fsspec
+    except ImportError:
+        raise _Refused(f'to read {scheme}:// needs fsspec: pip install "triptych[remote]"') from None
+    more = {"headers": {"Accept-Encoding": "identity"}} if scheme in ("http", "https") else {}
+    try:
+        return fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False, **more)
+    except ImportError as error:
+        raise _Refused(f'{one_line(error)}: pip install "triptych[remote]" has what http, https and s3 need') from None
+    except ValueError:
+        raise _Refused(f"fsspec knows no {scheme}://; expected s3://, gs://, https:// or hf://, or a path on this machine") from None
+
+
+def _reason(error: BaseException, address: Address) -> tuple[str, bool]:
+    """Why a request failed, in a line without secrets, and whether it would fail again."""
+    if isinstance(error, _Refused):
+        return str(error), True
+    if isinstance(error, FileNotFoundError):  # fsspec's HTTP makes any failure one of these
+        deeper = error.__cause__
+        return ("does not exist", True) if deeper is None or isinstance(deeper, FileNotFoundError) else _reason(deeper, address)
+    status = _status(error)
+    if isinstance(error, PermissionError) or status in _NO_RIGHTS or "Credentials" in type(error).__name__:
+        said = f" (the server answers {status})" if status else ""
+        return f"no right to read it{said}; see that the environment has the keys that {address.scheme}:// takes", True
+    if status in _ABSENT:
+        return "does not exist", True
+    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+        return f"no answer in {TIMEOUT:g} seconds", False
+    if status is not None and status >= 400:
+        return f"the server answers {status}", status in _FINAL
+    return without_secrets(f"{type(error).__name__}: {one_line(error) if isinstance(error, Exception) else error}"), False
+
+
+def _status(error: BaseException) -> int | None:
+    """The code of an answer of HTTP, wherever the library has it."""
+    response = getattr(error, "response", None)
+    botocore = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    body = botocore.get("HTTPStatusCode") or getattr(response, "status_code", None)
+    value = getattr(error, "status", None) or body or (None if isinstance(error, OSError) else getattr(error, "code", None))
+    if str(value).isdigit():
+        return int(str(value))
+    cause = error.__cause__ if isinstance(error, OSError) else None  # s3fs makes an OSError of botocore's
+    return None if cause is None or cause is error else _status(cause)

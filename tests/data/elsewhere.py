@@ -1,0 +1,90 @@
+"""A server on this machine that gives files in parts, and fails as it is told."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files: dict[str, bytes] = {}
+        self.faults: list[str] = []
+        "What befalls the next GETs, one after the other: a status, cut (half the body), slow, or well."
+        self.always: str | None = None
+        "What befalls every request."
+        self.ranged = True
+        self.asked: list[tuple[str, str, int]] = []
+        "Method, path and bytes that were sent."
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    @property
+    def sent(self) -> int:
+        """Bytes of all answers."""
+        return sum(size for _, _, size in self.asked)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self) -> None:
+        self._answer("HEAD", self.server.always)
+
+    def do_GET(self) -> None:
+        self._answer("GET", self.server.always or (self.server.faults.pop(0) if self.server.faults else None))
+
+    def _answer(self, method: str, fault: str | None) -> None:
+        path = self.path
+        content = self.server.files.get(path)
+        if fault == "slow":
+            time.sleep(0.6)
+        status = int(fault) if fault and fault.isdigit() else 404 if content is None else 200
+        if status != 200 or content is None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        part, asked = content, self.headers.get("Range")
+        if asked is not None and self.server.ranged:
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            part = content[int(first) : int(last) + 1 if last else None]
+        self.send_response(206 if len(part) < len(content) else 200)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')
+        self.end_headers()
+        if method == "GET":
+            sent = part[: len(part) // 2] if fault == "cut" else part
+            self.wfile.write(sent)
+            self.server.asked.append((method, path, len(sent)))
+            if fault == "cut":
+                self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def handle(self) -> None:
+        with suppress(OSError):  # who asked has gone
+            super().handle()
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

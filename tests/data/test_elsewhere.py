@@ -1,0 +1,388 @@
+"""Data that are not on this machine: the same images as here, whatever the server does, and a line where that cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from tests.data.elsewhere import Server, serving
+from tests.data.pictures import picture, write_folder, write_zip
+from triptych.core import remote
+from triptych.core.address import Address
+from triptych.core.batch import DataSpec
+from triptych.core.block_cache import BlockCache
+from triptych.core.errors import ConfigError, DataError
+from triptych.core.remote import RemoteFile
+from triptych.data.config import DataConfig
+from triptych.data.fingerprint import fingerprint
+from triptych.data.images import Data
+from triptych.data.loader import Loader
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs.beginning import same_objects
+from triptych.runs.document import RunDocument
+from triptych.runs.packing import pack_data
+
+NAMES = [f"{kind}/{kind}{k}.png" for kind in ("cat", "dog") for k in range(8)]
+SIDE = 16
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "BLOCK", 1500)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _well(server: Server) -> None:
+    server.files.clear()
+    server.asked.clear()
+    server.faults, server.always, server.ranged = [], None, True
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("images"), NAMES, size=(20, SIDE))
+
+
+def tarred(folder: Path, path: Path, names: list[str]) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            tar.add(folder / name, arcname=name)
+    return path
+
+
+def laid_out(kind: str, folder: Path, root: Path) -> Path:
+    """The images as a file, or a folder of tars, on this machine."""
+    pixels, labels = np.stack([picture(SIDE, SIDE, seed=k) for k in range(len(NAMES))]), np.arange(len(NAMES)) % 2
+    root.mkdir(exist_ok=True)
+    match kind:
+        case "stored zip":
+            return write_zip(root / "x.zip", folder)
+        case "deflated zip":
+            return write_zip(root / "x.zip", folder, method=zipfile.ZIP_DEFLATED)
+        case "tar":
+            return tarred(folder, root / "x.tar", NAMES)
+        case "shards":
+            for k in range(3):
+                tarred(folder, root / f"part-{k:03d}.tar", NAMES[k::3])
+            return root
+        case "npz":
+            np.savez(root / "x.npz", pixels, labels)
+            return root / "x.npz"
+        case "npy":
+            np.save(root / "x.npy", pixels[..., 0])
+            return root / "x.npy"
+        case _:
+            out = root / ("pack.npz" if kind == "pack of pixels" else "pack.zip")
+            pack_data(settings(folder), out, workers=0)
+            return out
+
+
+KINDS = ["stored zip", "deflated zip", "tar", "shards", "npz", "npy", "pack of pixels", "pack of files"]
+
+
+def settings(path: object, **more) -> DataConfig:
+    return DataConfig(path=str(path), **({"image_size": SIDE, "validation_fraction": 0.3} | more))
+
+
+def served(place: Path, server: Server) -> str:
+    """Puts it on the server."""
+    if place.is_file():
+        server.files[f"/a/{place.name}"] = place.read_bytes()
+        return f"{server.url}/a/{place.name}"
+    for file in place.iterdir():
+        server.files[f"/a/{file.name}"] = file.read_bytes()
+    return f"{server.url}/a/part-{{000..002}}.tar"
+
+
+def batches(data: Data, first: int = 0, count: int = 5, workers: int = 0) -> list[tuple[np.ndarray, np.ndarray | None]]:
+    with closing(Loader(data.train, batch_size=5, seed=3, workers=workers)) as loader:
+        drawn = loader.batches(5 * first)
+        taken = [next(drawn) for _ in range(count)]
+    return [(np.asarray(batch.images), None if batch.labels is None else np.asarray(batch.labels)) for batch in taken]
+
+
+def assert_same(found: list, expected: list) -> None:
+    for (images, labels), (other_images, other_labels) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(images, other_images)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_images_are_those_of_the_file_here(kind: str, folder: Path, tmp_path: Path, server: Server) -> None:
+    place = laid_out(kind, folder, tmp_path / "data")
+    here, there = settings(place).open(), settings(served(place, server)).open()
+    assert there.spec == here.spec and fingerprint(there) == fingerprint(here)
+    assert_same(batches(there), batches(here))
+    assert there.validation is not None and len(there.validation) == len(here.validation or [])
+    assert set(there.objects) == {f"{server.url}{path}" for path in server.files}
+
+
+@pytest.mark.parametrize("kind", ["tar", "pack of pixels"])
+def test_what_is_read_once_is_not_asked_for_again(kind: str, folder: Path, tmp_path: Path, server: Server) -> None:
+    address = served(laid_out(kind, folder, tmp_path / "data"), server)
+    first = batches(settings(address).open())
+    server.asked.clear()
+    assert_same(batches(settings(address).open()), first)
+    assert server.sent == 0
+
+
+def test_a_large_array_is_read_in_parts(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triptych.data.arrays._READ_WHOLE", 0)
+    pixels = np.stack([picture(SIDE, SIDE, seed=k % 7) for k in range(400)])
+    np.savez(tmp_path / "x.npz", pixels)
+    address = served(tmp_path / "x.npz", server)
+    data = settings(address, validation_fraction=0.0, flip=False).open()
+    np.testing.assert_array_equal(data.train.batch(np.array([7, 300, 8])).images, pixels[[7, 300, 8]])
+    assert server.sent < 0.1 * pixels.nbytes
+
+
+def test_the_headers_of_a_tar_are_read_alone(tmp_path: Path, server: Server) -> None:
+    large = b"\x89PNG" + bytes(200_000)
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        for k in range(10):
+            entry = tarfile.TarInfo(f"{k}.png")
+            entry.size = len(large)
+            tar.addfile(entry, io.BytesIO(large))
+    from triptych.data.archives import open_tar
+
+    server.files["/x.tar"] = (tmp_path / "x.tar").read_bytes()
+    assert len(open_tar(Address(f"{server.url}/x.tar")).names) == 10
+    assert server.sent < 0.15 * len(server.files["/x.tar"])
+
+
+def test_a_folder_of_tars_in_another_file_system(folder: Path, tmp_path: Path) -> None:
+    place, system = laid_out("shards", folder, tmp_path / "data"), fsspec.filesystem("memory")
+    for file in place.iterdir():
+        system.pipe_file(f"/bucket/shards/{file.name}", file.read_bytes())
+    try:
+        there = settings("memory://bucket/shards").open()
+        assert_same(batches(there), batches(settings(place).open()))
+        assert sorted(there.objects) == [f"memory://bucket/shards/part-{k:03d}.tar" for k in range(3)]
+    finally:
+        system.rm("/bucket", recursive=True)
+
+
+def test_loader_processes_have_connections_of_their_own(folder: Path, tmp_path: Path, server: Server) -> None:
+    address = served(laid_out("stored zip", folder, tmp_path / "data"), server)
+    data = settings(address).open()
+    expected = batches(data, workers=0)
+    for path in (tmp_path / "cache" / "remote").glob("*/*"):
+        path.unlink()  # so that they have to ask
+    before = server.sent
+    assert_same(batches(data, workers=2), expected)
+    assert server.sent > before
+
+
+# A server that fails
+
+
+@pytest.mark.parametrize("faults", [["500", "503", "429", "well", "503"], ["cut", "cut", "well", "cut"], ["slow", "well", "slow"]])
+def test_faults_that_pass(faults: list[str], folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TIMEOUT", 0.2)
+    place = laid_out("stored zip", folder, tmp_path / "data")
+    address = served(place, server)
+    data = settings(address).open()
+    for path in (tmp_path / "cache" / "remote").glob("*/*"):
+        path.unlink()
+    server.faults = faults
+    assert_same(batches(data), batches(settings(place).open()))
+    assert not server.faults
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("503", r"x\.zip: the server answers 503 \(asked 2 times\)"),
+        ("403", r"x\.zip: no right to read it \(the server answers 403\)"),
+        ("404", r"x\.zip: does not exist"),
+        ("418", r"x\.zip: the server answers 418"),
+        ("slow", r"x\.zip: no answer in 0\.2 seconds \(asked 2 times\)"),
+    ],
+)
+def test_faults_that_last(fault: str, said: str, folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "TIMEOUT", 0.2)
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    address = served(laid_out("stored zip", folder, tmp_path / "data"), server)
+    server.always = fault
+    with pytest.raises(DataError, match=said) as caught:
+        settings(address).open()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_body_that_is_always_cut_short_ends_training_and_skips_no_image(
+    folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    data = settings(served(laid_out("stored zip", folder, tmp_path / "data"), server), on_error="skip").open()
+    for path in (tmp_path / "cache" / "remote").glob("*/*"):
+        path.unlink()
+    server.faults = ["cut"] * 100
+    with pytest.raises(DataError, match=r"x\.zip: .*asked 2 times"):
+        batches(data)
+
+
+def test_a_server_without_ranges(folder: Path, tmp_path: Path, server: Server) -> None:
+    address = served(laid_out("stored zip", folder, tmp_path / "data"), server)
+    server.ranged = False
+    with pytest.raises(DataError, match="the server does not give parts of files"):
+        settings(address).open()
+
+
+def test_nothing_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    with pytest.raises(DataError, match=r"x\.zip: .*\(asked 2 times\)"):
+        settings("http://127.0.0.1:9/x.zip").open()
+
+
+# What changes
+
+
+def test_a_file_that_changes_while_it_is_used_is_named(folder: Path, tmp_path: Path, server: Server) -> None:
+    address = served(laid_out("stored zip", folder, tmp_path / "data"), server)
+    data = settings(address, on_error="skip").open()
+    for path in (tmp_path / "cache" / "remote").glob("*/*"):
+        path.unlink()
+    server.files["/a/x.zip"] = server.files["/a/x.zip"][:-1] + b"\1"
+    with pytest.raises(DataError, match=r"x\.zip: changed while it was in use \([\d,]+ bytes, ETag .* before, [\d,]+ bytes, ETag .* now\)"):
+        batches(data)
+    assert not list((tmp_path / "cache" / "remote").glob("*/0"))  # nothing of it was kept
+
+
+def test_another_version_at_a_resume_is_named() -> None:
+    run = {"s3://b/0.tar": "10 bytes, ETag a", "s3://b/1.tar": "10 bytes, ETag b"}
+    same_objects(run, dict(run))
+    same_objects(run, {})  # on this machine now
+    same_objects(run, {"gs://c/0.tar": "10 bytes, ETag a"})
+    same_objects({}, run)
+    with pytest.raises(
+        DataError, match=r"s3://b/1\.tar: not what this run has learned from: 10 bytes, ETag b before, 11 bytes, ETag c now"
+    ):
+        same_objects(run, run | {"s3://b/1.tar": "11 bytes, ETag c"})
+    with pytest.raises(DataError, match=r"s3://b/2\.tar: .* not among the data before, 5 bytes now"):
+        same_objects(run, run | {"s3://b/2.tar": "5 bytes"})
+    with pytest.raises(DataError, match=r"s3://b/1\.tar: .* not among the data now"):
+        same_objects(run, {"s3://b/0.tar": "10 bytes, ETag a"})
+
+
+# What is kept
+
+
+def test_kept_parts_are_bounded_and_those_used_last_stay(tmp_path: Path) -> None:
+    cache = BlockCache(tmp_path / "parts", most=100_000)
+    for k in range(300):
+        cache.put(f"a/{k}", bytes([k % 256]) * 1000)
+        os.utime(tmp_path / "parts" / "a" / str(k), ns=(k, k))
+        assert cache.get("a/0") is None or cache.get("a/0") == bytes(1000)
+    total = sum(path.stat().st_size for path in (tmp_path / "parts").rglob("*") if path.is_file())
+    assert 0.5 * 100_000 < total < 105_000
+    assert cache.get("a/0") is not None  # asked for all the time
+    assert cache.get("a/150") is None and cache.get("a/299") == bytes([299 % 256]) * 1000
+
+
+def test_a_kept_part_that_is_damaged_is_fetched_again(folder: Path, tmp_path: Path, server: Server) -> None:
+    place = laid_out("stored zip", folder, tmp_path / "data")
+    address = served(place, server)
+    expected = batches(settings(address).open())
+    parts = [path for path in (tmp_path / "cache" / "remote").glob("*/*") if path.name.isdigit()]
+    for k, path in enumerate(parts):
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] if k % 2 else bytes([content[0] ^ 1]) + content[1:])
+    assert_same(batches(settings(address).open()), expected)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, 1), (1499, 2), (1500, 1500), (100, 7000), (9990, 100), (10_000, 5), (3000, 0)])
+def test_parts_are_put_together(offset: int, length: int, server: Server) -> None:
+    content = np.random.default_rng(0).bytes(10_000)
+    server.files["/f"] = content
+    file = RemoteFile(Address(f"{server.url}/f"))
+    assert file.pread(length, offset) == content[offset : offset + length]
+    file.prefetch([(1500, 1500), (8000, 9000)])
+    sent = server.sent
+    assert file.pread(1500, 1500) == content[1500:3000] and file.pread(2000, 8000) == content[8000:]
+    assert server.sent == sent
+
+
+def test_without_room_for_them_all_is_read_anew(folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = laid_out("tar", folder, tmp_path / "data")
+    (tmp_path / "cache").write_text("a file where the folder should be")
+    assert_same(batches(settings(served(place, server)).open()), batches(settings(place).open()))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("https://me:hunter2@host/x.zip", "an address with a user's name in it"),
+        ("https://host/x.zip?X-Amz-Signature=hunter2", r"an address with a \? or #"),
+        ("s3://", "an address without a place"),
+    ],
+)
+def test_addresses_with_secrets_are_not_taken(path: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        settings(path)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "said"),
+    [
+        ("http://127.0.0.1:9/x.zip", {"source": "folder"}, r"data\.source: got 'folder', but .* is not on this machine"),
+        ("nosuch://b/x.zip", {}, "fsspec knows no nosuch://"),
+        ("http://127.0.0.1:9/part-{0..999999}.tar", {}, "stands for more than 100,000 files"),
+        ("http://127.0.0.1:9/part-{0-9}.tar", {}, "is no range and no list"),
+        ("memory://nothing/there.zip", {}, "does not exist"),
+    ],
+)
+def test_addresses_that_will_not_do(path: str, more: dict, said: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=said):
+        settings(path, **more).open()
+
+
+def test_a_size_of_the_cache_that_will_not_do(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.files["/x.zip"] = b"x"
+    monkeypatch.setenv("TRIPTYCH_CACHE_GB", "much")
+    with pytest.raises(DataError, match="TRIPTYCH_CACHE_GB: got 'much', expected a positive number"):
+        settings(f"{server.url}/x.zip").open()
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote._filesystem.cache_clear()
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(DataError, match=r'http://127\.0\.0\.1:9/x\.zip: to read http:// needs fsspec: pip install "triptych\[remote\]"'):
+        settings("http://127.0.0.1:9/x.zip").open()
+    remote._filesystem.cache_clear()
+
+
+def test_a_compressed_tar_elsewhere(folder: Path, tmp_path: Path, server: Server) -> None:
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz") as tar:
+        tar.add(folder, arcname="x")
+    with pytest.raises(DataError, match=r"x\.tar\.gz: a compressed tar cannot be read in parts"):
+        settings(served(tmp_path / "x.tar.gz", server)).open()
+
+
+def test_a_document_keeps_the_versions() -> None:
+    spec, objects = DataSpec(image_size=16, channels=1), {"s3://b/x.zip": "1 bytes, ETag a"}
+    document = RunDocument(load_recipe("adm-digits"), spec, "adm-digits", {}, objects)
+    assert RunDocument.from_dict(document.to_dict()) == document
+    assert "objects" not in dataclasses.replace(document, objects={}).to_dict()
