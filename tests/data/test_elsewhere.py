@@ -15,7 +15,9 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
+import torch
 
+from tests.contract.shrink import shrunk
 from tests.data.elsewhere import Server, serving
 from tests.data.pictures import picture, write_folder, write_zip
 from triptych.core import remote
@@ -28,7 +30,9 @@ from triptych.data.config import DataConfig
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data
 from triptych.data.loader import Loader
+from triptych.engine.config import LogConfig
 from triptych.recipes.catalogue import load_recipe
+from triptych.runs import open_run, train
 from triptych.runs.beginning import same_objects
 from triptych.runs.document import RunDocument
 from triptych.runs.packing import pack_data
@@ -386,3 +390,25 @@ def test_a_document_keeps_the_versions() -> None:
     document = RunDocument(load_recipe("adm-digits"), spec, "adm-digits", {}, objects)
     assert RunDocument.from_dict(document.to_dict()) == document
     assert "objects" not in dataclasses.replace(document, objects={}).to_dict()
+
+
+def test_a_run_is_that_of_the_file_here_and_goes_on_with_the_same_version_alone(folder: Path, tmp_path: Path, server: Server) -> None:
+    place = laid_out("stored zip", folder, tmp_path / "data")
+    address = served(place, server)
+
+    def trained(path: object, run: str, images: int) -> dict[str, torch.Tensor]:
+        recipe = shrunk("adm-digits").updated({"data": {"path": str(path), "image_size": 8, "workers": 0, "flip": True}})
+        steps = dataclasses.replace(recipe.train, total_images=images, batch_size=4, microbatch=None, sample_count=0)
+        train(dataclasses.replace(recipe, train=steps, log=LogConfig(report=False)), tmp_path / run, device="cpu")
+        return open_run(tmp_path / run).tensors()
+
+    expected = trained(place, "here", 8)
+    trained(address, "there", 4)
+    content = server.files["/a/x.zip"]
+    server.files["/a/x.zip"] = content + b"\0"
+    with pytest.raises(DataError, match=r"x\.zip: not what this run has learned from: .*; give what it was, or begin another run"):
+        trained(address, "there", 8)
+    server.files["/a/x.zip"] = content
+    found = trained(address, "there", 8)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert "read from there; parts are kept in" in (tmp_path / "there" / "log.txt").read_text()

@@ -110,6 +110,6 @@ def test_other_mistakes(tmp_path, monkeypatch):
     shutil.copy(tmp_path / "0.tar", tmp_path / "1.tar")
     with pytest.raises(DataError, match=r"0\.png lies in 0\.tar and 1\.tar"):
         DataConfig(path=str(tmp_path / "?.tar"), image_size=16).open()
-    monkeypatch.setattr(patterns, "_MOST", 1)
+    monkeypatch.setattr(patterns, "MOST", 1)
     with pytest.raises(DataError, match="stands for more than 1 files; give their folder"):
         matched(tmp_path / "{0,1}.tar")
