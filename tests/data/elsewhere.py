@@ -17,7 +17,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
         self.faults: list[str] = []
-        "What befalls the next GETs, one after the other: a status, cut (half the body), slow, or well."
+        "What befalls the next GETs, one after the other: a status, cut (a body that breaks off), short (half the range), slow, or well."
         self.always: str | None = None
         "What befalls every request."
         self.ranged = True
@@ -59,6 +59,8 @@ class _Handler(BaseHTTPRequestHandler):
         if asked is not None and self.server.ranged:
             first, _, last = asked.removeprefix("bytes=").partition("-")
             part = content[int(first) : int(last) + 1 if last else None]
+        if fault == "short" and asked is not None:
+            part = part[: len(part) // 2]
         self.send_response(206 if len(part) < len(content) else 200)
         self.send_header("Content-Length", str(len(part)))
         self.send_header("ETag", f'"{hashlib.md5(content).hexdigest()}"')

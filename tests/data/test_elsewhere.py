@@ -45,7 +45,7 @@ SIDE = 16
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(remote, "BLOCK", 1500)
+    monkeypatch.setattr(remote, "BLOCK", 4000)
 
 
 @pytest.fixture(scope="module")
@@ -196,10 +196,19 @@ def test_loader_processes_have_connections_of_their_own(folder: Path, tmp_path: 
     assert server.sent > before
 
 
+def test_members_of_a_zip_with_long_headers(folder: Path, tmp_path: Path, server: Server) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name in NAMES:
+            entry = zipfile.ZipInfo(name)
+            entry.extra = b"\xfe\xca" + (3000).to_bytes(2, "little") + bytes(3000)
+            archive.writestr(entry, (folder / name).read_bytes())
+    assert_same(batches(settings(served(tmp_path / "x.zip", server)).open()), batches(settings(tmp_path / "x.zip").open()))
+
+
 # A server that fails
 
 
-@pytest.mark.parametrize("faults", [["500", "503", "429", "well", "503"], ["cut", "cut", "well", "cut"], ["slow", "well", "slow"]])
+@pytest.mark.parametrize("faults", [["500", "503", "429", "well", "503"], ["cut", "cut", "well", "cut", "short"], ["slow", "well", "slow"]])
 def test_faults_that_pass(faults: list[str], folder: Path, tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "TIMEOUT", 0.2)
     place = laid_out("stored zip", folder, tmp_path / "data")
@@ -314,7 +323,8 @@ def test_a_kept_part_that_is_damaged_is_fetched_again(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("offset", "length"), [(0, 1), (1499, 2), (1500, 1500), (100, 7000), (9990, 100), (10_000, 5), (3000, 0)])
-def test_parts_are_put_together(offset: int, length: int, server: Server) -> None:
+def test_parts_are_put_together(offset: int, length: int, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "BLOCK", 1500)
     content = np.random.default_rng(0).bytes(10_000)
     server.files["/f"] = content
     file = RemoteFile(Address(f"{server.url}/f"))
