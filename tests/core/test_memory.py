@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 import resource
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from triptych.core import memory
 from triptych.core.memory import (
     available_memory,
     data_memory,
+    forget_peak,
     is_out_of_memory,
     kills_for_memory,
     limited_to_available,
+    memory_of_children,
     peak_memory,
     resident_memory,
     said_of,
@@ -83,6 +86,34 @@ def test_the_peak_stays_when_memory_is_given_back():
         assert resident_memory() > before + 2**25
     assert peak_memory() > before + 2**25
     assert peak_memory() >= resident_memory()
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone keeps a peak that can begin anew")
+def test_a_peak_that_is_forgotten():
+    """A quarter of a gigabyte that was taken and given back is no longer the peak, and what is taken afterwards is."""
+    with mmap.mmap(-1, 2**28) as block:
+        block.write(b"x" * 2**28)
+    assert peak_memory() >= resident_memory() + 2**27
+    assert forget_peak()
+    assert peak_memory() < resident_memory() + 2**25
+    with mmap.mmap(-1, 2**27) as block:
+        block.write(b"x" * 2**27)
+    assert peak_memory() >= resident_memory() + 2**26
+
+
+def test_a_peak_that_cannot_be_forgotten(tmp_path):
+    assert not forget_peak(tmp_path)
+
+
+def test_the_processes_below_this_one_and_what_they_alone_have(tmp_path):
+    """This one has two threads with a child each, one of which has a child; what they share with this one does not count."""
+    me = os.getpid()
+    files = {f"proc/{me}/task/{me}/children": "7 ", f"proc/{me}/task/9/children": "8", "proc/7/task/7/children": "11\n"}
+    files |= {f"proc/{me}/smaps_rollup": "Private_Dirty: 999 kB\n"}
+    for process, dirty in ((7, 10), (8, 20), (11, 30)):
+        files[f"proc/{process}/smaps_rollup"] = f"Rss: 5000 kB\nShared_Clean: 100 kB\nPrivate_Clean: 1 kB\nPrivate_Dirty: {dirty} kB\n"
+    assert memory_of_children(system(tmp_path, files) / "proc") == (3, 63 * 1024)
+    assert memory_of_children(tmp_path / "nothing") == (0, 0)
 
 
 def test_elsewhere_the_peak_is_that_of_getrusage(tmp_path):

@@ -33,7 +33,7 @@ from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.latent_data import EncodedData, encode_data
-from triptych.runs.latent_space import LatentSpace, shown_by
+from triptych.runs.latent_space import LatentSpace, copy_bytes, shown_by
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
 from triptych.runs.pieces import Pieces
@@ -337,6 +337,10 @@ def test_a_latent_run_has_its_autoencoder_with_it(folder: Path, run: Run, tmp_pa
     assert train(latent_config(folder, total_images=24), place, device="cpu").checkpoints()[-1] == 24
     kept = place / "autoencoder/checkpoints/000000016"
     assert sorted(path.name for path in kept.iterdir()) == ["model.safetensors", "state.json"], "the weights that encoded, and no others"
+    assert run.spec.latents is not None
+    planned = copy_bytes(run.spec.latents, RunDirectory(tmp_path / "a new run"))
+    assert planned <= (kept / "model.safetensors").stat().st_size < planned + 20_000  # a header, beside the tensors
+    assert copy_bytes(run.spec.latents, RunDirectory(place)) == 0, "it is there"
     (kept / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="autoencoder/checkpoints/000000016/model.safetensors"):
         open_run(place).sample(1, device="cpu")

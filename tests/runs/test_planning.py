@@ -45,7 +45,9 @@ PLAN = Plan(
     total_images=5_000,
     grid_seconds=100.0,
     validation_seconds=10.0,
-    counts={"grids": 3, "validations": 2},
+    evaluation_seconds=50.0,
+    reference_seconds=40.0,
+    counts={"grids": 3, "validations": 2, "evaluations": 0},
     images_to_checkpoint=1_000,
     checkpoint_minutes=30.0,
     checkpoint_bytes=10**6,
@@ -64,7 +66,9 @@ def test_times_and_rate_by_hand():
     assert PLAN.seconds_to_checkpoint == 200.0  # of 1,000 images; sooner than half an hour
     assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
     assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
-    assert dataclasses.replace(PLAN, images_seen=4_991, counts={"grids": 0, "validations": 0}).seconds_left == 2.0  # a whole step
+    assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 2.0  # a whole step
+    evaluated = dataclasses.replace(PLAN, counts=PLAN.counts | {"evaluations": 4})
+    assert evaluated.seconds_left == PLAN.seconds_left + 4 * 50 + 40  # one look at the reference
 
 
 def test_a_loader_that_is_slower_sets_the_rate_and_is_warned_of():
@@ -84,6 +88,10 @@ def test_a_disk_too_small_and_a_memory_too_small_are_warned_of():
     assert "4 MB" in disk and "--run" in disk
     (memory,) = dataclasses.replace(PLAN, memory=dataclasses.replace(MEMORY, free_bytes=1_999_999_999)).warnings()
     assert "--train.microbatch 2" in memory or "smaller" in memory
+    roomy = dataclasses.replace(MEMORY, free_bytes=2 * 10**9 + 10**6)
+    assert not dataclasses.replace(PLAN, memory=roomy).warnings()
+    (memory,) = dataclasses.replace(PLAN, memory=dataclasses.replace(roomy, loader_bytes=2 * 10**6)).warnings()
+    assert "takes 2 GB of memory and 2 GB are free" in memory
 
 
 def test_the_largest_microbatch_by_hand():
@@ -95,12 +103,21 @@ def test_the_largest_microbatch_by_hand():
     assert dataclasses.replace(MEMORY, free_bytes=10**9).largest == 0
     assert dataclasses.replace(MEMORY, free_bytes=None).largest is None
     assert dataclasses.replace(MEMORY, per_image=0.0).largest is None
+    assert dataclasses.replace(MEMORY, loader_bytes=5 * 10**8).largest == 70
+
+
+def test_the_peak_may_be_beside_the_steps():
+    """2 GB of steps with 10 images; grids or evaluations that take 3 GB are the peak then, but for 25 images the steps are."""
+    high = dataclasses.replace(MEMORY, least=3e9)
+    assert PLAN.memory_bytes == 2e9 and dataclasses.replace(PLAN, memory=high).memory_bytes == 3e9
+    assert [high.at(images) for images in (5, 25)] == [3e9, 3.5e9]
 
 
 def test_the_line_through_the_peaks():
     fixed, slope = line_through(sized((2, 120), (4, 140), (8, 180)))
     assert (fixed, slope) == pytest.approx((100, 10))
     assert line_through(sized((2, 120))) == (120, 0)
+    assert line_through(sized((2, 120), (8, 120), (16, 200))) == (40, 10)  # a few images are not the peak of what has few
     assert line_through(sized((2, 120), (4, 110))) == (120, 0)  # rounding of a small network: no less for more images
 
 
@@ -250,8 +267,15 @@ def test_a_plan_is_measured_and_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(planning, "measured_apart", here)
     monkeypatch.setattr(planning, "next_size", lambda sizes, own, **_: own if len(sizes) == 1 else None)
-    found = plan(small(tmp_path), directory="runs/none", device="cpu", seconds=0.01)
+    monkeypatch.setattr(plan_probe, "_LOADER_SECONDS", 0.1)
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    measured = {"evaluate_every": 300, "evaluate_features": "random", "evaluate_count": 4, "evaluate_reference": 8}
+    found = plan(small(tmp_path).updated({"train": measured}), directory="runs/none", device="cpu", seconds=0.01)
     assert not list(tmp_path.iterdir())
+    assert found.counts == {"grids": 1, "validations": 1, "evaluations": 2}
+    assert found.evaluation_seconds > 0 and found.reference_seconds > 0
+    assert found.seconds_left > 2 * found.evaluation_seconds + found.reference_seconds
+    assert found.memory_bytes >= found.memory.least > found.memory.start_bytes
     assert [size.images for size in found.sizes] == [2, 6]
     assert 0 < found.memory.start_bytes <= found.sizes[0].peak_bytes
     assert found.parameters["network"] == sum(found.parameters.values()) > 0
@@ -276,6 +300,8 @@ def test_a_microbatch_that_is_to_be_found_is_planned_as_the_whole_batch(microbat
     def answer(task: Task) -> dict:
         asked.append(task)
         other = {"flops": 1.0, "stored_bytes": {}, "power_bytes": 0, "gradient_bytes": 0, "loader": 1.0, "grid_seconds": 0.0}
+        other |= {"begin_bytes": 0, "around_bytes": 0, "loader_processes": 0, "loader_bytes": 0}
+        other |= dict.fromkeys(("evaluation_seconds", "reference_seconds"))
         found = {"seconds": [1.0 for _ in task.batches], "peak_bytes": task.batches[-1], "start_bytes": 0, "free_bytes": None}
         return found | other | {"device": "cpu", "precision": "float32", "validation_seconds": None}
 

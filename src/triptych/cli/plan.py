@@ -28,6 +28,11 @@ iterations are measured, in processes of their own, and nothing is written. Of a
 example: triptych plan adm-digits --train.batch-size 64"""
 
 
+_PROCESSES = "the other processes of a run by torchrun (each takes this memory, and the time depends on what they share)"
+NOT_COUNTED = {True: (_PROCESSES,), False: (_PROCESSES, "compilation")}
+"""What a plan leaves out, on a CPU and on a GPU."""
+
+
 @config
 class PlanOptions(TrainOptions):
     """What is planned, and how long it is measured."""
@@ -89,13 +94,16 @@ def lines_of(plan: Plan) -> Iterator[str]:
         yield f"                {in_bytes(memory.free_bytes)} are free: {says}"
     note = ", from smaller sizes" if plan.extrapolated else ""
     yield f"speed           {plan.rate:,.3g} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"
-    yield f"loader          {plan.loader_rate:,.3g} images/s"
+    count = memory.loader_processes
+    beside = f" by {count} process{'' if count == 1 else 'es'}, which take {in_bytes(memory.loader_bytes)} more" if count else ""
+    yield f"loader          {plan.loader_rate:,.3g} images/s{beside}"
     left = "" if not plan.images_seen else f" from {plan.images_seen:,}"
     yield f"time            {hours(plan.seconds_left)}{left} to {plan.total_images:,} images; {_around(plan)}"
     yield f"                {hours(plan.seconds_to_checkpoint)} to the next checkpoint"
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
     yield f"data            {plan.training_images:,} images, {plan.epochs:,.3g} epochs"
+    yield f"not counted     {', '.join(NOT_COUNTED[plan.device == 'cpu'])}"
     for warning in plan.warnings():
         yield f"warning: {warning}"
 
@@ -109,6 +117,5 @@ def hours(seconds: float) -> str:
 
 
 def _around(plan: Plan) -> str:
-    counts = plan.counts
-    spent = counts["grids"] * plan.grid_seconds + counts["validations"] * plan.validation_seconds
-    return f"{hours(spent)} of it for {counts['grids']} grids and {counts['validations']} validations"
+    *some, last = [f"{count} {what}" for what, count in plan.counts.items()]
+    return f"{hours(plan.seconds_around)} of it for {', '.join(some)} and {last}"

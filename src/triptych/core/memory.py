@@ -30,6 +30,27 @@ def peak_memory(proc: Path = Path("/proc")) -> int:
     return _status(proc).get("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def forget_peak(proc: Path = Path("/proc")) -> bool:
+    """Makes `peak_memory` begin anew with what lies in memory now; False where the system cannot: then it stays what it was."""
+    try:
+        (proc / "self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def memory_of_children(proc: Path = Path("/proc")) -> tuple[int, int]:
+    """How many processes below this one run, and the bytes that they share with no other; (0, 0) where the system does not say."""
+    waiting, count, size = [os.getpid()], 0, 0
+    while waiting:
+        process = waiting.pop()
+        for task in (proc / str(process) / "task").glob("*"):
+            waiting += map(int, _text(task / "children").split())
+        if process != os.getpid() and (found := _named(proc / str(process) / "smaps_rollup")):
+            count, size = count + 1, size + found.get("Private_Clean", 0) + found.get("Private_Dirty", 0)
+    return count, size
+
+
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that this process may still take: what the machine has free, its container's limit and that of the address space leave.
 

@@ -104,6 +104,17 @@ def keep_autoencoder(spec: LatentSpec, directory: RunDirectory) -> list[str]:
     return []
 
 
+def copy_bytes(spec: LatentSpec, directory: RunDirectory) -> int:
+    """How large the copy will be that `keep_autoencoder` makes; 0 where it is there, or cannot be made."""
+    if _copy(spec, directory) is not None:
+        return 0
+    try:
+        original = _original(spec, directory)
+        return sum(tensor.nbytes for tensor in original.run.tensors(checkpoint=str(spec.checkpoint), weights=original.weights).values())
+    except CheckpointError:
+        return 0
+
+
 def unlike_latents(stored: DataSpec, found: DataSpec) -> list[str]:
     """How latents differ from those of a run, wherever the autoencoder is; nothing where they do not, or neither are latents."""
     before, now = stored.latents, found.latents

@@ -48,10 +48,15 @@ class Memory:
     "Images that are compared with one another: a microbatch is a multiple."
     whole: bool = True
     "Whether the measurements were of batches that are not cut."
+    least: float = 0.0
+    "Bytes at the peak of what is beside the steps: the beginning, grids, validations and evaluations."
+    loader_processes: int = 0
+    loader_bytes: int = 0
+    "What the loader's processes take beside this one."
 
     def at(self, images: int) -> float:
         """Bytes at the peak with so many images at once."""
-        return self.fixed + self.per_image * images
+        return max(self.least, self.fixed + self.per_image * images)
 
     @property
     def largest(self) -> int | None:
@@ -61,9 +66,10 @@ class Memory:
         """
         if self.free_bytes is None or self.per_image <= 0:
             return None
+        room = _USED * self.free_bytes - self.loader_bytes
         waiting = self.gradient_bytes if self.divisible and self.whole else 0
         # `fixed` counts the process as it starts, and that memory is taken out of what is free as well.
-        images = int((_USED * self.free_bytes - waiting - self.fixed) / self.per_image)
+        images = int((room - waiting - self.fixed) / self.per_image)
         return max(0, images // self.group * self.group)
 
 
@@ -95,13 +101,17 @@ class Plan:
     total_images: int
     grid_seconds: float
     validation_seconds: float
+    evaluation_seconds: float
+    "Of one, but for the look at the reference."
+    reference_seconds: float
+    "Of the look at the reference, once, unless the cache knows it."
     counts: dict[str, int]
-    "Grids and validations that are still to come."
+    "Grids, validations and evaluations that are still to come."
     images_to_checkpoint: int | None
     checkpoint_minutes: float | None
     checkpoint_bytes: int
     kept_bytes: int
-    "At most on the disk at once: kept checkpoints, the one that is being written, and snapshots."
+    "At most on the disk at once: kept checkpoints, the one that is being written, snapshots, and the autoencoder of latents."
     free_disk: int
 
     @property
@@ -111,10 +121,16 @@ class Plan:
 
     @property
     def seconds_left(self) -> float:
-        """To the end of the run: steps, grids and validations. Evaluations (`train.evaluate_every`) are not counted."""
+        """To the end of the run: steps, grids, validations and evaluations."""
         steps = math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step)
-        around = self.counts["grids"] * self.grid_seconds + self.counts["validations"] * self.validation_seconds
-        return steps * self.images_per_step / self.rate + around
+        return steps * self.images_per_step / self.rate + self.seconds_around
+
+    @property
+    def seconds_around(self) -> float:
+        """Of grids, validations and evaluations."""
+        counts = self.counts
+        evaluations = counts["evaluations"] * self.evaluation_seconds + (self.reference_seconds if counts["evaluations"] else 0.0)
+        return counts["grids"] * self.grid_seconds + counts["validations"] * self.validation_seconds + evaluations
 
     @property
     def seconds_to_checkpoint(self) -> float:
@@ -135,7 +151,7 @@ class Plan:
     def memory_bytes(self) -> float:
         """The peak of the run's own size: as it was measured, else by the line."""
         own = next((size.peak_bytes for size in self.sizes if size.images == self.at_once), None)
-        return self.memory.at(self.at_once) if own is None else own
+        return self.memory.at(self.at_once) if own is None else max(own, self.memory.least)
 
     def warnings(self) -> list[str]:
         """What is likely to be a mistake, a line each."""
@@ -161,8 +177,9 @@ class Plan:
                 "or give --run on another disk"
             )
         free = self.memory.free_bytes
-        if free is not None and self.memory_bytes > free:
-            lines.append(f"the run takes {in_bytes(self.memory_bytes)} of memory and {in_bytes(free)} are free: {self._remedy()}")
+        taken = self.memory_bytes + self.memory.loader_bytes
+        if free is not None and taken > free:
+            lines.append(f"the run takes {in_bytes(taken)} of memory and {in_bytes(free)} are free: {self._remedy()}")
         return lines
 
     def _remedy(self) -> str:
@@ -187,11 +204,15 @@ class Plan:
 
 
 def line_through(sizes: Sequence[Size]) -> tuple[float, float]:
-    """Intercept and slope (0 or more) of the line that fits the peaks best, in bytes; a level one through a single size."""
+    """Intercept and slope (0 or more) of the line through the peaks of the two largest sizes, in bytes; a level one through a single size.
+
+    Smaller sizes would make it too flat: where few images go through the networks, the optimizer's step may be the peak.
+    """
     if len(sizes) == 1:
         return float(sizes[0].peak_bytes), 0.0
-    slope, fixed = np.polyfit([size.images for size in sizes], [float(size.peak_bytes) for size in sizes], 1)
-    return (float(fixed), float(slope)) if slope > 0 else (float(max(size.peak_bytes for size in sizes)), 0.0)
+    one, two = sizes[-2:]
+    slope = (two.peak_bytes - one.peak_bytes) / (two.images - one.images)
+    return (two.peak_bytes - slope * two.images, slope) if slope > 0 else (float(max(size.peak_bytes for size in sizes)), 0.0)
 
 
 def step_seconds(sizes: Sequence[Size], *, at_once: int, batch: int) -> tuple[float, bool]:

@@ -90,7 +90,7 @@ def measure(task: Task) -> dict[str, Any]:
     """What the iterations of the task take. Raises UserError where the run could not begin either."""
     import torch
 
-    from triptych.core.memory import peak_memory, resident_memory
+    from triptych.core.memory import resident_memory
     from triptych.data.loader import Loader
     from triptych.engine.allocator import keep_freed_memory
     from triptych.engine.distributed import open_world
@@ -107,7 +107,7 @@ def measure(task: Task) -> dict[str, Any]:
     data = config.data.open()
     loop = _loop(dataclasses.replace(config, train=train), data, world)
     found: dict[str, Any] = {"seconds": [], "rounds": [], "device": world.device.type, "precision": train.precision, "start_bytes": start}
-    found |= {"free_bytes": free, "drawn": loop.drawn // task.batches[0]}
+    found |= {"free_bytes": free, "drawn": loop.drawn // task.batches[0], "begin_bytes": _peak(world)}
     for batch in task.batches:
         loop.train, loop.drawn = dataclasses.replace(loop.train, batch_size=batch), batch * loop.slices
         loader = Loader(data.train, batch_size=batch, seed=config.train.seed, workers=config.data.workers)
@@ -115,10 +115,28 @@ def measure(task: Task) -> dict[str, Any]:
             timed = _timed(loop, loop.iterations(loader.batches(0)), task.seconds)
         found["seconds"].append(timed[0])
         found["rounds"].append(timed[1])
-    found["peak_bytes"] = torch.cuda.max_memory_allocated(world.device) if on_gpu else peak_memory()
+    found["peak_bytes"] = _peak(world)
     if task.other:
         found |= _others(loop, data, config, world)
+        found["around_bytes"] = _peak(world)
     return found
+
+
+def _peak(world: World) -> int:
+    """The peak of memory since this was last asked: of the tensors on a GPU, of this process on a CPU, where it may be that of before."""
+    import torch
+
+    from triptych.core.memory import forget_peak, peak_memory
+    from triptych.engine.allocator import return_freed_memory
+
+    on_gpu = world.device.type == "cuda"
+    peak = torch.cuda.max_memory_allocated(world.device) if on_gpu else peak_memory()
+    return_freed_memory(world.device)  # what is kept for later would count again
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats(world.device)
+    else:
+        forget_peak()
+    return peak
 
 
 def _loop(config: RunConfig, data: Data, world: World) -> Loop:
@@ -215,13 +233,23 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
     gradients = sum(p.nbytes for updater in loop.updaters.values() for p in updater.parameters.values())
     validate = handed.validate
     model.eval()
+    scores = None
+    if train.evaluate_every is not None:
+        from triptych.runs.training_scores import TrainingScores
+
+        scores = TrainingScores(model, data.spec, config, loop.directory, world)
+    rate, loaders, loader_bytes = _loader_rate(data, config)
     grids = [_extrapolated(lambda watch, grid=grid: grid(_NOWHERE, watch)) for grid in handed.grids.values()]
     return {
         "flops": flops,
         "stored_bytes": loop.stored_bytes(),
         "power_bytes": sum(size for name, size in loop.stored_bytes().items() if name.startswith("ema-length-")),
         "gradient_bytes": gradients,
-        "loader": _loader_rate(data, config),
+        "loader": rate,
+        "loader_processes": loaders,
+        "loader_bytes": loader_bytes,
+        "evaluation_seconds": None if scores is None else _extrapolated(scores.look_at_samples),
+        "reference_seconds": None if scores is None else _extrapolated(scores.look_at_reference),
         "grid_seconds": sum(grids),
         "validation_seconds": None if validate is None else _extrapolated(lambda watch: validate(watch)),
     }
@@ -239,8 +267,9 @@ def _operations(loop: Loop, iterations: Iterator[int]) -> float:
     return total / loop.drawn
 
 
-def _loader_rate(data: Data, config: RunConfig) -> float:
-    """Images a second that the loader alone gives, with the run's own batch and workers."""
+def _loader_rate(data: Data, config: RunConfig) -> tuple[float, int, int]:
+    """Images a second that the loader alone gives, with the run's own batch and workers; how many processes it has, and their bytes."""
+    from triptych.core.memory import memory_of_children
     from triptych.data.loader import Loader
 
     size = config.train.batch_size
@@ -251,7 +280,7 @@ def _loader_rate(data: Data, config: RunConfig) -> float:
         while count == 0 or (count < _LOADER_BATCHES and time.monotonic() - began < _LOADER_SECONDS):
             next(batches)
             count += 1
-        return count * size / (time.monotonic() - began)
+        return count * size / (time.monotonic() - began), *memory_of_children()
 
 
 class _Enough(Exception):

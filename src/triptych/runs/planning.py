@@ -21,6 +21,7 @@ from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
+from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task
 from triptych.runs.stored import outline
@@ -121,6 +122,7 @@ def _planned(
     fixed, per_image = line_through(sizes)
     seen = (list_checkpoints(RunDirectory(directory).checkpoints) or [0])[-1]
     stored = sum(first["stored_bytes"].values())
+    copied = 0 if data.spec.latents is None else copy_bytes(data.spec.latents, RunDirectory(directory))
     return Plan(
         device=first["device"],
         precision=first["precision"],
@@ -142,6 +144,9 @@ def _planned(
             divisible=not model.couples_samples,
             group=model.group_size,
             whole=not isinstance(train.microbatch, int),
+            least=max(first["begin_bytes"], first["around_bytes"]),
+            loader_processes=first["loader_processes"],
+            loader_bytes=first["loader_bytes"],
         ),
         step_seconds=taken,
         extrapolated=extrapolated,
@@ -150,14 +155,17 @@ def _planned(
         total_images=train.total_images,
         grid_seconds=first["grid_seconds"],
         validation_seconds=first["validation_seconds"] or 0.0,
+        evaluation_seconds=first["evaluation_seconds"] or 0.0,
+        reference_seconds=first["reference_seconds"] or 0.0,
         counts={
             "grids": times_due(train.sample_every, seen, train.total_images),
             "validations": 0 if first["validation_seconds"] is None else times_due(train.validate_every, seen, train.total_images),
+            "evaluations": 0 if train.evaluate_every is None else times_due(train.evaluate_every, seen, train.total_images),
         },
         images_to_checkpoint=None if train.checkpoint_every is None else train.checkpoint_every - seen % train.checkpoint_every,
         checkpoint_minutes=train.checkpoint_minutes,
         checkpoint_bytes=stored,
-        kept_bytes=kept_bytes(config, stored, first["power_bytes"]),
+        kept_bytes=kept_bytes(config, stored, first["power_bytes"]) + copied,
         free_disk=free_disk(directory),
     )
 

@@ -24,7 +24,7 @@ from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.spread import MOST
 from triptych.recipes.config import RunConfig
 from triptych.runs.collapse import NEAR_EQUAL, SPREAD, collapse_figures, collapse_news
-from triptych.runs.embedding import GROUP, Look, looked_at
+from triptych.runs.embedding import GROUP, Look, looked_at, network
 from triptych.runs.given.data_images import model_reference
 from triptych.runs.given.pictures import Pictures, SplitPictures
 from triptych.runs.loading import Loading, Precision
@@ -126,6 +126,20 @@ class TrainingScores:
             notes.append(news)
         few = f" (few: below {FEW})" if len(self._made) < FEW else ""
         return Evaluated(values, f"{len(self._made)} samples{few}", tuple(notes))
+
+    def look_at_samples(self, progress: Watch) -> None:
+        """Makes the samples of an evaluation and looks at them, which is what takes long of `measure`; keeps nothing."""
+        self._made.looked_at(
+            [*(look.look(len(self._made)) for look in self._looks), *self._networks()], world=self._world, progress=progress
+        )
+
+    def look_at_reference(self, progress: Watch) -> None:
+        """Looks at the reference as `prepare` does where the cache knows nothing of it; keeps nothing."""
+        if self._reference is not None:
+            looked_at(self._reference.pictures, self._networks(), world=self._world, progress=progress)
+
+    def _networks(self) -> list[Look]:
+        return [] if self._embedder is None else [network(self._embedder, self._world.device)]
 
     def _task(self, progress: Watch) -> Task:
         wanted = Wanted(list(self._names))
