@@ -267,7 +267,7 @@ TESTS: dict[str, tuple[str, ...]] = {
 BY_HAND: tuple[tuple[str, ...], ...] = (
     # file, what is there, what comes in its place, and the tests where they are others than the file's
     ("core/memory.py", "int(most) - int(used) + int(counts", "int(most) - int(used) - int(counts"),
-    ("runs/plan_figures.py", "_USED * self.free_bytes - waiting - self.fixed", "_USED * self.free_bytes + waiting - self.fixed"),
+    ("runs/plan_figures.py", "(room - waiting - self.fixed)", "(room + waiting - self.fixed)"),
     ("runs/plan_figures.py", "of.seconds[0] + (batch / of.images - 1) * further", "of.seconds[0] + batch / of.images * further"),
     ("runs/plan_figures.py", "max(self.least, self.fixed + ", "max(0, self.fixed + "),
     ("runs/plan_figures.py", "one, two = sizes[-2:]", "one, two = sizes[0], sizes[-1]"),
