@@ -20,7 +20,7 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -69,6 +69,17 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
         return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
     except ConfigError as error:
         raise error.renamed(flag_name) from None
+
+
+def without_flags(arguments: Sequence[str], options: Config, names: Collection[str]) -> list[str]:
+    """The arguments without the flags of these names, which are among those of `options`, nor their values."""
+    flags = {flag.name: flag for flag in flags_of(options)}
+    loose, groups = _grouped(list(_plain_booleans(arguments, flags)), flags)
+    kept = list(loose)
+    for name, values in groups:
+        if _canonical(name, flags) not in names:
+            kept += [f"{name}={values[0]}"] if len(values) == 1 and values[0].startswith("-") else [name, *values]
+    return kept
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

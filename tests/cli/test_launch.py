@@ -1,0 +1,201 @@
+"""`triptych launch slurm`: the file of a job, what it does with what Slurm tells it, and what is refused before it is written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triptych.cli import launch
+from triptych.cli.main import main
+from triptych.cli.train import base_and_settings, configure
+from triptych.runs.slurm import STOPPED
+
+EXPECTED = """\
+#!/bin/bash
+# Written by: triptych launch slurm adm-digits --run run --nodes 4 --gpus 8 --time 1-12 --train.batch-size=64 --cpus 16 --partition gpu
+#SBATCH --job-name=run
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=16
+#SBATCH --time=1-12
+#SBATCH --partition=gpu
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@300
+#SBATCH --chdir=FOLDER
+#SBATCH --output=FOLDER/run/slurm-%j.out
+
+# Where the processes meet: the first machine, at a port of the job's own.
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+port=$((20000 + SLURM_JOB_ID % 10000))
+start=${SLURM_RESTART_COUNT:-0}
+log=run/log.txt
+before=$(stat -c %s "$log" 2>/dev/null || echo 0)
+
+srun --kill-on-bad-exit=1 PYTHON -m torch.distributed.run \\
+    --nnodes 4 --nproc-per-node 8 --max-restarts 3 \\
+    --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
+    --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout 300 \\
+    -m -- triptych train adm-digits --run run --train.batch-size 64 &
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(*words: str) -> str:
+    """The file of a job."""
+    assert main(["launch", "slurm", "adm-digits", "--run", "run", *words]) == 0
+    return Path("run.sbatch").read_text()
+
+
+def test_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = written(*["--nodes", "4", "--gpus", "8", "--time", "1-12", "--train.batch-size=64", "--cpus", "16", "--partition", "gpu"])
+    assert text.startswith(EXPECTED.replace("FOLDER", str(tmp_path)).replace("PYTHON", sys.executable))
+    assert subprocess.run(["bash", "-n", "run.sbatch"], check=False).returncode == 0
+    assert "submit it: sbatch run.sbatch" in capsys.readouterr().out
+    assert Path("run").is_dir()  # the job's output goes there
+    from torch.distributed.run import get_args_parser
+
+    command = re.search(r"torch\.distributed\.run (.*?) &\n", text.replace("\\\n", ""), re.DOTALL)
+    assert command is not None
+    taken = get_args_parser().parse_args(command[1].replace('"', "").split())
+    assert (taken.nnodes, taken.nproc_per_node, taken.shutdown_timeout, taken.training_script) == ("4", "8", 300, "triptych")
+    base, rest = base_and_settings(taken.training_script_args[1:], usage="")
+    options, config = configure(base, rest)
+    assert options.run == "run" and config.train.batch_size == 64
+
+
+def test_words_that_a_shell_would_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "it's 100%").mkdir()
+    monkeypatch.chdir(tmp_path / "it's 100%")
+    Path("a b.npz").touch()
+    words = ["--gpus", "0", "--processes", "2", "--data.path", "a b.npz", "--sbatch", "qos=long --comment='a \"b\"'"]
+    text = written(*words, "--submit", "False")
+    assert f'#SBATCH --output="{tmp_path}/it\'s 100%%/run/slurm-%j.out"' in text
+    assert f'#SBATCH --chdir="{tmp_path}/it\'s 100%"' in text
+    assert '#SBATCH --qos=long\n#SBATCH --comment="a \\"b\\""' in text
+    assert "train adm-digits --run run --data.path 'a b.npz' &" in text and "--gpus-per-node" not in text
+    assert subprocess.run(["bash", "-n", "run.sbatch"], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.batch-sise", "64"], 'unknown setting; did you mean "--train.batch-size"?'),
+        (["--train.batch-size", "no"], "--train.batch-size: got 'no', expected a whole number"),
+        (["--data.image-size", "0"], "--data.image-size: got 0, expected at least 1"),
+        (["--data.path", "nowhere"], "nowhere: does not exist (data.path)"),
+        (["--config", "nowhere.toml"], "there is no file 'nowhere.toml'"),
+        (["--nodes", "0"], "--nodes: got 0, expected at least 1"),
+        (["--gpus", "0"], "--processes: got None, expected a number, where there are no GPUs"),
+        (["--time", "4h"], "--time: got '4h', expected days-hours"),
+        (["--time", "10", "--notice", "600"], "--notice: got 600, expected 1 to 540 seconds, of a job of 10"),
+        (["--sbatch", "qos=long 7"], "--sbatch: got 'qos=long 7', expected options of sbatch in one text"),
+        (["--sbatch", "qos='x"], "whose quotation marks do not close"),
+        (["--run", "a\nb"], "expected text of one line"),
+        (["--nodes", "100", "--gpus", "8"], "expected at least one image for each of 800 processes (100 nodes)"),
+        (["--out", "no/such/folder/x"], "--out: cannot write"),
+    ],
+)
+def test_mistakes_are_one_line_before_anything_is_written(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "slurm", "adm-digits", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert not list(Path().rglob("*.sbatch"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["slrum", "adm-digits"], "unknown triptych launch 'slrum'; did you mean \"slurm\"?"),
+        (["slurm"], "no recipe given"),
+        (["slurm", "adm-digitz"], "adm-digits"),
+    ],
+)
+def test_what_is_launched_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("10", 600),
+        ("10:30", 630),
+        ("4:00:00", 14_400),
+        ("1-0", 86_400),
+        ("1-2:3", 93_780),
+        ("1-2:3:4", 93_784),
+        ("", 0),
+        ("1-", 0),
+        ("x", 0),
+    ],
+)
+def test_times_of_slurm(time: str, seconds: int) -> None:
+    assert launch._seconds(time) == seconds
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_job_is_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    assert main(["launch", "slurm", "adm-digits", "--run", "run", "--submit"]) == 2
+    assert "there is no sbatch on this machine; submit run.sbatch where there is one" in capsys.readouterr().err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    program(tmp_path / "bin", "sbatch", 'echo "$@" > given; echo "Submitted batch job 7"')
+    written("--submit")
+    assert Path("given").read_text() == "run.sbatch\n" and "Submitted batch job 7" in capsys.readouterr().out
+    program(tmp_path / "bin", "sbatch", 'echo "sbatch: error: invalid partition" >&2; echo "more" >&2; exit 1')
+    assert main(["launch", "slurm", "adm-digits", "--run", "run", "--submit"]) == 2
+    assert capsys.readouterr().err.endswith("sbatch did not take run.sbatch: sbatch: error: invalid partition more\n")
+
+
+SAVED = f"echo 'stopped by SIGTERM at 64 images {STOPPED}' >> run/log.txt"
+
+
+@pytest.mark.parametrize(
+    ("training", "state", "before", "code", "requeued"),
+    [
+        ("exit 0", "RUNNING", "", 0, False),
+        ("exit 1", "RUNNING", "", 1, False),
+        (f"{SAVED}; exit 1", "RUNNING", "", 0, True),
+        (f"{SAVED}; exit 1", "CANCELLED", "", 1, False),
+        (f"{SAVED}; exit 1", "COMPLETING", "", 1, False),
+        ("exit 1", "RUNNING", SAVED, 1, False),  # that was the start before
+        ("exit 1", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, True),  # before there was anything to save
+        ("exit 0", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, False),  # finished all the same
+        ("trap 'exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
+        (f"trap '{SAVED.replace(chr(39), '')}; exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
+    ],
+)
+def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: str, before: str, code: int, requeued: bool) -> None:
+    written()
+    if before:
+        subprocess.run(["bash", "-c", before], check=True)
+    bins = tmp_path / "bin"
+    program(bins, "srun", f'echo "$@" > srun; {training}')
+    program(bins, "scontrol", f'[[ $1 == requeue ]] && echo "$2" > requeued; echo "JobState={state}"')
+    settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]", "SLURM_RESTART_COUNT": "2"}
+    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, Path("requeued").exists()) == (code, requeued), done
+    assert "--rdzv-id 7-2" in Path("srun").read_text() and f":{20_007} " in Path("srun").read_text()
+
+
+def test_the_line_that_the_job_looks_for_is_that_of_the_log() -> None:
+    training = (Path(launch.__file__).parents[1] / "runs" / "training.py").read_text()
+    assert STOPPED in training
