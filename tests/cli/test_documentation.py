@@ -25,6 +25,7 @@ from triptych.cli import (
     guided_diffusion,
     import_,
     init,
+    launch,
     plan,
     report,
     sample,
@@ -129,6 +130,11 @@ def plan_takes(rest: list[str]) -> None:
     assert options.json == ("--json" in rest) and config.train.total_images
 
 
+def launch_takes(rest: list[str]) -> None:
+    options, directory, text = launch.prepared(rest[1:])
+    assert rest[0] == "slurm" and options.nodes and str(directory) in text
+
+
 def sample_takes(rest: list[str]) -> None:
     sampling = StyleGAN2Sampling() if "stylegan2" in rest[0] else load_recipe("adm-digits").model.sampling  # type: ignore[attr-defined]
     options, _ = sample.configure(rest[0], rest[1:], sampling=sampling)
@@ -224,6 +230,7 @@ TAKEN = {
     "train": train_takes,
     "init": init_takes,
     "plan": plan_takes,
+    "launch": launch_takes,
     "sample": sample_takes,
     "average": average_takes,
     "evaluate": evaluate_takes,
