@@ -30,8 +30,9 @@ demo: $(READY)
 	@echo "settings  $(DEMO_RUN)/config.json"
 	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
 
+# Tests start processes; with bytecode these need not compile the package anew.
 test: $(READY)
-	@OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
+	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
 
 test-more: $(READY)
 	@$(BIN)/python -m pytest -q -m "gpu or peer or real_data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif lacking:
         config.hook.pytest_deselected(items=list(lacking))
         items[:] = [item for item in items if item not in lacking]
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays, so that the search for garbage need not go through it again and again."""
+    gc.freeze()
+    gc.set_threshold(5000, 50, 50)
 
 
 NEEDS = ("gpu", "peer", "real_data")

@@ -67,10 +67,12 @@ print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} &
 
 
 def test_a_run_is_opened_without_the_compiler() -> None:
-    """Nor is it needed for a model whose weights are still to come, one of each class, or for loading them."""
+    """Nor is it needed for a model whose weights are still to come, one of each class, for loading them, or for a step of an optimizer."""
     code = """
 import sys, torch
 from tests.contract.small_data import full_spec
+from triptych.engine.config import OptimConfig
+from triptych.engine.optim import make_optimizer
 from triptych.recipes.catalogue import load_recipe
 from triptych.runs.stored import outline
 from triptych.runs.weights import load_weights
@@ -78,6 +80,14 @@ for name in sys.argv[1:]:
     recipe = load_recipe(name)
     model = outline(recipe, full_spec(recipe.data))
 load_weights(model, {name: torch.zeros(tensor.shape) for name, tensor in model.state_dict().items()})
+for name in ('adam', 'adamw', 'adamax', 'adamax-glow'):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = make_optimizer({'weight': weight}, OptimConfig(name=name), device=torch.device('cpu'))
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert weight.tolist() < [0, 0]
+    optimizer.load_state_dict(optimizer.state_dict())
 print('heavy:', sorted({'torch._dynamo', 'sympy', 'tyro', 'rich'} & set(sys.modules)))
 """
     names = ["glow-mnist", "spade-coco256", "pix2pixhd-cityscapes", "unit-mnist", "munit-mnist", "funit-omniglot", "coco-funit-omniglot"]

@@ -30,6 +30,10 @@ def kinds(counts: Callable[[str, str], bool] = lambda path, value: True) -> list
         name = max(settings, key=lambda name: len(settings[name] & left))  # the first of several
         found.append(name)
         left -= settings[name]
+    for name in list(found):  # those that came first may have nothing of their own now
+        others = set[tuple[str, str]]().union(*(settings[other] for other in found if other != name))
+        if settings[name] <= others:
+            found.remove(name)
     return sorted(found)
 
 
@@ -52,16 +56,19 @@ def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
     return [_with_ramps(value, change) for value in document] if isinstance(document, list) else document
 
 
-_STRENGTHS = {"r1_gamma", "r2_gamma", "half_life", "ramp_up", "learning_rate", "eps", "dropout", "p", "warmup_images"}
-_STRENGTHS |= {"decay_start", "dropout", "noise_mean", "noise_std"}
+_IMAGES = {"warmup_images", "decay_start", "decay_every", "ema_start", "snapshot_every", "half_life", "ramp_up", "start"}
+_FILES = {"flip", "pad", "resize", "class_folder", "path"}
+"""Settings of data that no model knows of; they have tests of their own."""
 
 
 def _without_strengths(document: Any) -> Any:
-    """The document of a configuration without the strengths of penalties, averages, steps and dropout, and without mirrored images."""
+    """The document of a configuration without its strengths, moments and files: of each number that is no count, whether it is zero."""
     if isinstance(document, dict):
-        parts = {name: value == 0 if name in _STRENGTHS else _without_strengths(value) for name, value in document.items()}
-        return {name: value for name, value in parts.items() if name != "flip"}
-    return [_without_strengths(value) for value in document] if isinstance(document, list) else document
+        return {name: not value if name in _IMAGES else _without_strengths(value) for name, value in document.items() if name not in _FILES}
+    if isinstance(document, list):
+        numbers = document and all(isinstance(value, int | float) for value in document)
+        return len(document) if numbers else [_without_strengths(value) for value in document]
+    return int(document == 0) if isinstance(document, float) else document
 
 
 def able(verb: str) -> list[str]:

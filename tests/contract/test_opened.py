@@ -1,4 +1,4 @@
-"""What is opened from a checkpoint is what was saved, for every recipe; nothing is drawn for it, and nothing stays without values."""
+"""What is opened from a checkpoint is what was saved, for every kind of recipe; nothing is drawn, and nothing stays without values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.contract.moved import moved_model
-from tests.contract.shrink import BATCH, RECIPES, shrunk
+from tests.contract.shrink import BATCH, KINDS, shrunk
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
@@ -19,7 +19,7 @@ from triptych.runs import open_run, train
 from triptych.runs.document import RunDocument
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", KINDS)
 def test_an_opened_model_is_the_one_that_was_saved(name, tmp_path, monkeypatch):
     config = shrunk(name)
     saved = moved_model(config).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]

@@ -131,6 +131,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(name, tmp_path, whole_run):
     whole = whole_run(name)
     shutil.copytree(whole.directory, tmp_path / "run")
     shutil.rmtree(checkpoint_path(tmp_path / "run/checkpoints", 4 * BATCH))
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == [f"{2 * BATCH:09d}"]
     parts = train(halting(name), tmp_path / "run", device="cpu")
     ends = [load_checkpoint(checkpoint_path(run.directory / "checkpoints", 4 * BATCH)) for run in (whole, parts)]
     assert ends[0].hashes == ends[1].hashes

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,11 +23,22 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
     group = list(parameters.values())
     common = {"lr": settings.learning_rate, "betas": settings.betas, "eps": settings.eps, "weight_decay": settings.weight_decay}
     if settings.name == "adamax":
-        return torch.optim.Adamax(group, **common, foreach=True)
+        return _uncompiled(torch.optim.Adamax)(group, **common, foreach=True)
     if settings.name == "adamax-glow":
-        return GlowAdamax(group, **common)
+        return _uncompiled(GlowAdamax)(group, **common)
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return kind(group, **common, fused=device.type in ("cpu", "cuda"))
+    return _uncompiled(kind)(group, **common, fused=device.type in ("cpu", "cuda"))
+
+
+@functools.cache
+def _uncompiled(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """The class of optimizers with its methods as they are: PyTorch wraps them for its compiler.
+
+    The first call of each would import that compiler, which takes seconds. No optimizer is compiled here.
+    """
+    names = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), methods | {"step": torch.no_grad()(methods["step"])})
 
 
 _PIECE_VALUES = 2**18  # with the gradient, the two moments and the weight 4 MiB
