@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,8 +29,13 @@ class Said(NamedTuple):
     stderr: str
 
 
-def run_together(count: int, function: Callable[..., int | None], *arguments: Any, timeout_seconds: float = 240) -> list[Said]:
-    """`function` in each of `count` processes of one world, of which it is told as by torchrun. Fails where one fails."""
+def run_together(
+    count: int, function: Callable[..., int | None], *arguments: Any, codes: list[int] | None = None, timeout_seconds: float = 240
+) -> list[Said]:
+    """`function` in each of `count` processes of one world, of which it is told as by torchrun. Fails where one fails.
+
+    `codes`: the exit codes that are expected, by rank; else 0.
+    """
     with tempfile.TemporaryDirectory() as folder:
         told = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "TORCHELASTIC_RUN_ID": "tests"}
         processes = [
@@ -45,8 +49,10 @@ def run_together(count: int, function: Callable[..., int | None], *arguments: An
             process.kill()
             process.join()
         said = [Said(*(Path(f"{folder}/{rank}.{stream}").read_text() for stream in ("out", "err"))) for rank in range(count)]
-    codes = [process.exitcode for process in processes]
-    assert codes == [0] * count, "\n".join([f"exit codes {codes} (-9: not done in time)", *(part.stderr[-3000:] for part in said)])
+    found = [process.exitcode for process in processes]
+    assert found == (codes or [0] * count), "\n".join(
+        [f"exit codes {found} (-9: not done in time)", *(part.stderr[-3000:] for part in said)]
+    )
     return said
 
 
@@ -85,9 +91,3 @@ def torchrun(processes: int, *arguments: str) -> list[str]:
 def environment() -> dict[str, str]:
     """The tests' own modules, and the source beside them."""
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
-
-
-def run_torchrun(processes: int, *arguments: str, timeout_seconds: float = 240) -> subprocess.CompletedProcess[str]:
-    """The finished torchrun."""
-    command = torchrun(processes, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, env=environment(), cwd=ROOT, check=False)

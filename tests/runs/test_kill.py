@@ -11,7 +11,7 @@ from tests.processes import forked
 from triptych.cli.main import main
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 
-TOTAL, BATCH = 240, 8
+TOTAL, BATCH = 160, 8
 FLAGS = f"""--train.total-images {TOTAL} --train.batch-size {BATCH} --train.checkpoint-every {BATCH} --train.sample-count 0
 --train.validate-images 0 --model.network.num-channels 32 --model.network.channel-mult 1 2 --model.network.attention-resolutions 4
 --data.image-size 8 --data.workers 0 --log.every {BATCH} --device cpu""".split()
@@ -41,7 +41,7 @@ def wait_until(happened, process: BaseProcess) -> None:
 def test_a_killed_run_ends_with_the_bytes_of_an_unbroken_one(tmp_path):
     assert ends_well(start(tmp_path / "unbroken"))
     killed, moments = tmp_path / "killed", random.Random(0)
-    for attempt in range(4):
+    for attempt in range(3):
         process = start(killed)
         begun = newest(killed)
         wait_until(lambda begun=begun: newest(killed) >= begun + 3 * BATCH, process)

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from tests.interop.networks import DIFFUSION, diffusion_weights
-from tests.processes import ROOT, environment, run_together, run_torchrun, torchrun
+from tests.processes import ROOT, environment, run_together, torchrun
+from tests.runs import failing_worker
 from triptych.cli.main import main
 from triptych.interop.flags import command_line
 from triptych.runs import open_run
@@ -57,18 +58,14 @@ def log_of(run: Path) -> str:
     return (run / "log.txt").read_text() if (run / "log.txt").exists() else ""
 
 
-@pytest.mark.slow
 def test_a_failed_process_ends_all_and_each_says_why_in_one_line(tmp_path):
     flags = [*FLAGS, "--data.workers", "0", "--train.total-images", str(10**8)]
-    done = run_torchrun(2, "--", "tests/runs/failing_worker.py", "train", "adm-digits", "--run", str(tmp_path / "run"), *flags)
-    assert done.returncode != 0
-    said = [line for line in done.stderr.splitlines() if line.startswith("triptych: error: ")]
-    assert "triptych: error: photos/7.png cannot be decoded" in said
-    (other,) = (line for line in said if "rank 1" in line)
-    assert re.search(r"rank 1 \(process \d+ on .*\) failed: photos/7.png cannot be decoded$", other)
-    assert "gloo" not in done.stderr
-    assert done.stderr.count("Traceback") == 1  # torchrun's own
-    assert sorted(re.findall(r"exitcode  : (-?\d+) ", done.stderr)) == ["1", "2"]
+    said = run_together(2, failing_worker.main, ["train", "adm-digits", "--run", str(tmp_path / "run"), *flags], codes=[1, 2])
+    lines = [[line for line in part.stderr.splitlines() if line.startswith("triptych: error: ")] for part in said]
+    ((first,), (second,)) = lines
+    assert re.search(r"rank 1 \(process \d+ on .*\) failed: photos/7.png cannot be decoded$", first)
+    assert second == "triptych: error: photos/7.png cannot be decoded"
+    assert not any(word in part.stderr for part in said for word in ("gloo", "Traceback"))
     assert re.search(r"failed at \d+ images: rank 1 .* failed: photos/7.png cannot be decoded\n", log_of(tmp_path / "run"))
 
 
@@ -104,14 +101,14 @@ def test_killed_and_stopped_processes(tmp_path):
 
 
 def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path):
-    flags = [*FLAGS, "--data.workers", "0", "--log.every", "1"]
+    """With torchrun as the README has it; of two processes the first alone speaks, when they sample too."""
+    flags = [*FLAGS, "--model.sampling.steps", "2", "--data.workers", "0", "--log.every", "1"]
 
     def command(total_images: int) -> list[str]:
         return ["train", "adm-digits", "--run", str(tmp_path / "run"), *flags, "--train.total-images", str(total_images)]
 
-    with subprocess.Popen(
-        torchrun(2, "-m", "--", "triptych", *command(10**8)), cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as process:
+    launcher = [str(Path(sys.executable).with_name("torchrun")), *torchrun(2, "-m", "--", "triptych", *command(10**8))[3:]]
+    with subprocess.Popen(launcher, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if " images/s " in line:
@@ -124,7 +121,13 @@ def test_sigterm_to_torchrun_saves_and_the_same_command_goes_on(tmp_path):
     assert images > 0
     said = run_together(2, main, command(images + 128))
     assert f"goes on at {images} images" in said[0].stderr
+    assert ["draw from it" in part.stdout for part in said] == [True, False]
     assert open_run(tmp_path / "run").checkpoints()[-1] == images + 128
+    out = tmp_path / "samples.npz"
+    drawn = run_together(2, main, ["sample", str(tmp_path / "run"), "--count", "5", "--device", "cpu", "--out", str(out)])
+    assert [part.stdout for part in drawn] == [f"5 images in {out}\n", ""]
+    with np.load(out) as arrays:
+        assert arrays["arr_0"].shape == (5, 8, 8, 1)
 
 
 def test_processes_import_the_weights_of_a_command_line_once(tmp_path):

@@ -31,7 +31,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
 
 
 @functools.cache
-def _uncompiled(kind: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """The class of optimizers with its methods as they are: PyTorch wraps them for its compiler.
 
     The first call of each would import that compiler, which takes seconds. No optimizer is compiled here.
