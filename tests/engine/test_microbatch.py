@@ -143,17 +143,37 @@ def test_the_largest_that_fits_is_found_in_few_trials():
 
 
 def test_coupled_samples_end_the_run_and_nothing_is_lost(tmp_path):
-    model = hungry(room=4, since=32, couples_samples=True)
+    model = hungry(room=4, since=32, couples_samples=True, culprit=0)
     with pytest.raises(ConfigError) as caught:
         run(make_loop(model, tmp_path / "run"))
     assert str(caught.value) == (
         "train.batch_size: got 8, but 8 images at once do not fit into memory (CUDA out of memory), and the samples of a batch affect each "
-        "other in Hungry, so that it cannot be divided; lower it (triptych plan measures what fits)"
+        "other in Hungry, so that it cannot be divided; 4 fit: lower it to that"
     )
     assert list_checkpoints(tmp_path / "run/checkpoints") == [32], "what was trained until then"
     stopped = make_loop(hungry(room=8), tmp_path / "stopped")
     stopped.run(stop_after(stopped, 32))
     assert bytes_of(tmp_path / "run", 32) == bytes_of(tmp_path / "stopped", 32)
+
+
+@pytest.mark.parametrize(("room", "group", "said"), [(7, 4, "4 fit"), (1, 1, "1 fit"), (3, 4, "triptych plan")])
+def test_the_largest_batch_that_fits_is_said(tmp_path, room, group, said):
+    model = hungry(room=room, couples_samples=True, group_size=group, culprit=0)
+    with pytest.raises(DoesNotFit, match=said):
+        run(make_loop(model, tmp_path / "run"))
+    assert model.sizes[0] == 8 and all(size % group == 0 and size < 8 for size in model.sizes[1:])
+
+
+def test_a_model_that_takes_no_few_samples_ends_as_before(tmp_path):
+    model = hungry(room=4, couples_samples=True)
+    loss = model.loss
+    model.loss = lambda phase, batch, rng: loss(phase, batch, rng) if len(batch) == 8 else _refuse()  # type: ignore[method-assign]
+    with pytest.raises(DoesNotFit, match=r"8 images at once do not fit .*triptych plan measures what fits"):
+        run(make_loop(model, tmp_path / "run"))
+
+
+def _refuse() -> LossTerms:
+    raise ValueError("Expected more than 1 value per channel when training")
 
 
 def test_stop_is_no_recovery(tmp_path):

@@ -1,4 +1,4 @@
-"""`train.microbatch auto`: the largest microbatch whose passes fit into memory, found by making them."""
+"""The largest microbatch whose passes fit into memory (`train.microbatch auto`), or the largest batch, found by making them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ def find_microbatch(
         raise microbatch.does_not_fit(attempts.said)
     for updater in turns.updaters.values():
         updater.require_gradients(True)
+
+
+def largest_batch(
+    turns: Turns, slices: Sequence[Batch], *, group: int, attempts: Attempts, at: TrainingProgress, world: World
+) -> int | None:
+    """The largest batch, smaller than that of `slices`, of which the passes of an iteration fit; None: none does, or it cannot be said.
+
+    For models whose samples affect each other, in a process that is alone. Changes nothing.
+    """
+    parameters = [parameter for updater in turns.updaters.values() for parameter in updater.parameters.values()]
+
+    def fits(size: int) -> bool:
+        return attempts.fits(parameters, lambda: _passes(turns, [batch[:size] for batch in slices], size, at))
+
+    sizes = range(group * ((len(slices[0]) - 1) // group), 0, -group)
+    try:
+        with limited_to_available(1) if world.device.type == "cpu" else nullcontext():
+            return largest_that_fits(sizes, fits) if sizes else None
+    except (RuntimeError, ValueError):  # so few images may be too few for the model
+        return None
 
 
 def _passes(turns: Turns, slices: Sequence[Batch], size: int, first: TrainingProgress) -> None:

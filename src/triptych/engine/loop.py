@@ -24,7 +24,7 @@ from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune,
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
-from triptych.engine.fitting import find_microbatch
+from triptych.engine.fitting import find_microbatch, largest_batch
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.microbatch import Attempts, DoesNotFit, Microbatch
@@ -174,10 +174,10 @@ class Loop:
             self._find_microbatch()
             self._catch_up()
             stopped = self._train(agreement)
-        except DoesNotFit:
+        except DoesNotFit as error:
             if self.images_seen and self._between and self.world.size == 1:  # else the others know nothing of it, or it is no state to keep
                 self.save()
-            raise
+            raise (self._with_what_fits() or error) from None
         except Stopped:
             if not self._stepped:
                 raise
@@ -251,6 +251,20 @@ class Loop:
             find_microbatch(self.turns, slices, microbatch=self.microbatch, attempts=self.attempts, first=first, world=self.world)
         self._say(f"train.microbatch auto: {self.microbatch.size} images at once fit into memory")
         self._tell_microbatch()
+
+    def _with_what_fits(self) -> DoesNotFit | None:
+        """The error of a batch that cannot be divided, with the largest that fits; None: the batch can be, or this is not known.
+
+        It is found by the passes of the next iteration, in a training of one process.
+        """
+        if not self.model.couples_samples or self.world.size > 1:
+            return None
+        said, at = self.attempts.said, TrainingProgress(self.images_seen, self.drawn, self.train.total_images)
+        self.world.doing("finding the largest batch that fits into memory")
+        batches = self.callables.draw(self.images_seen)
+        slices = [next(batches).to(self.world.device) for _ in range(self.slices)]
+        found = largest_batch(self.turns, slices, group=self.microbatch.group, attempts=self.attempts, at=at, world=self.world)
+        return None if found is None else self.microbatch.does_not_fit(said, batch=found)
 
     def _tell_microbatch(self) -> None:
         if self.callables.found_microbatch is not None:

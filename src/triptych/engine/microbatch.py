@@ -46,15 +46,14 @@ class Microbatch:
             raise self.does_not_fit(said)
         self.size = self.group * -(-(self.size // self.group) // 2)
 
-    def does_not_fit(self, said: str) -> DoesNotFit:
-        """The error for a step that cannot be divided as it would have to be."""
+    def does_not_fit(self, said: str, *, batch: int | None = None) -> DoesNotFit:
+        """The error for a step that cannot be divided as it would have to be. `batch`: the largest that fits, where that is known."""
         images = "1 image" if self.size == 1 else f"{self.size} images"
         what = f"{images} at once {'does' if self.size == 1 else 'do'} not fit into memory ({said})"
         if self._model.couples_samples:
             coupled = f"and the samples of a batch affect each other in {type(self._model).__name__}, so that it cannot be divided"
-            return DoesNotFit(
-                "train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; lower it (triptych plan measures what fits)"
-            )
+            remedy = "lower it (triptych plan measures what fits)" if batch is None else f"{batch} fit: lower it to that"
+            return DoesNotFit("train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; {remedy}")
         if self.size > self.group:
             return DoesNotFit("train.microbatch", f"{what}; lower it, or leave that to train.out_of_memory halve")
         less = "lower data.image_size or the widths of the model, or take less memory for them: train.precision bf16, or activations that"
