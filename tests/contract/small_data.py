@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from triptych.core.batch import DataSpec, InputSpec
+from triptych.core.batch import ClipLength, DataSpec, InputSpec
 from triptych.core.rng import key_of, words
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
@@ -60,6 +61,16 @@ def _paired(target: str, maps: tuple[str, ...], instances: str | None, condition
 
 
 @functools.cache
+def _clips(target: str, maps: tuple[str, ...]) -> Path:
+    """Clips of 5 frames."""
+    root = _root() / "-".join(("clips", target, *maps))
+    for index in range(12):
+        for name in (target, *maps):
+            _write(root / name / f"clip{index}", f"{name}{index}", 256 if name == target else CLASSES, count=5)
+    return root
+
+
+@functools.cache
 def _unpaired(a: str, b: str) -> Path:
     root = _root() / f"unpaired-{a}-{b}"
     for name in (a, b):
@@ -91,6 +102,10 @@ FIRST_LAYER = ("relu_1",)
 def small_data(data: DataConfig) -> DataConfig:
     """The data of a recipe in its own form, small: pairs, domains, classes for few examples; else the digits at 8x8."""
     plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
+    if isinstance(data, ClipDataConfig):
+        classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=9)  # in the middle of a batch
+        path = _clips(data.target, data.maps)
+        return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
     if isinstance(data, PairedDataConfig):
         path = _paired(data.target, data.maps, data.instances, data.conditions)
         return replace(data, **plain, path=str(path), width=None, num_classes=(CLASSES,) * len(data.maps), validation_fraction=0.25)
@@ -134,11 +149,14 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
         names = ["style"] if data.style_count == 1 else [f"style_{k}" for k in itertools.islice(itertools.count(1), data.style_count)]
         inputs = [InputSpec(name=name, kind="image", channels=channels) for name in names]
         inputs.append(InputSpec(name="style_labels", kind="labels", num_classes=classes))
+    frames, length = (data.length.most, data.length) if isinstance(data, ClipDataConfig) else (None, None)
     return DataSpec(
+        frames=frames,
+        clip_length=length,
         image_size=size,
         width=width,
         channels=channels,
         num_classes=classes,
         class_names=None if classes is None else tuple(map(str, range(classes))),
-        inputs=tuple(inputs),
+        inputs=tuple(replace(entry, frames=frames) for entry in inputs),
     )

@@ -40,8 +40,9 @@ class InputSpec(Config):
 
     name: str
     "Its name in `Batch.inputs`."
-    kind: Literal["image", "classes", "instances", "labels"]
-    "image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,)."
+    kind: Literal["image", "classes", "instances", "labels", "flow"]
+    """image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,).
+    flow: of each pixel how many pixels (x, y) further it was in the frame before, float32 (b, 2, h, w); NaN where that is not known."""
     channels: int | None = None
     "image: 1 (grey), 3 (RGB), or as many as a latent has."
     num_classes: int | None = None
@@ -60,6 +61,28 @@ class InputSpec(Config):
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
         framed = self.frames is None or (_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")
         self.require(framed, "frames", f"1 to {_MOST_FRAMES:,}, or nothing; nothing for labels")
+
+
+@config
+class ClipLength(Config):
+    """How many frames of a clip a training sees, as a function of the clips that it has seen."""
+
+    first: int = 4
+    "Frames of a clip at the beginning, and of held-out clips."
+    most: int = 16
+    "The most frames."
+    double_every: int | None = None
+    "The number doubles each time that so many clips were seen, up to `most`; None: it stays."
+
+    def validate(self) -> None:
+        self.require(_counts(self.first, _MOST_FRAMES), "first", f"1 to {_MOST_FRAMES:,}")
+        self.require(self.first <= self.most and _counts(self.most, _MOST_FRAMES), "most", f"at least `first`, at most {_MOST_FRAMES:,}")
+        self.require(self.double_every is None or self.double_every >= 1, "double_every", "at least 1, or nothing")
+
+    def at(self, clips_seen: int) -> int:
+        """The frames of the next clip."""
+        doublings = 0 if self.double_every is None else min(clips_seen // self.double_every, _MOST_FRAMES.bit_length())
+        return min(self.most, self.first * 2**doublings)
 
 
 @config
@@ -114,7 +137,7 @@ class LatentSpec(Config):
 class DataSpec(Config):
     """What a data source gives; a model's `build` reads it."""
 
-    unwritten: ClassVar = frozenset({"frames", "latents"})
+    unwritten: ClassVar = frozenset({"frames", "clip_length", "latents"})
 
     image_size: int
     "Height in pixels; the width too where there is no `width`."
@@ -129,7 +152,9 @@ class DataSpec(Config):
     inputs: tuple[InputSpec, ...] = ()
     "What else belongs to each sample."
     frames: int | None = None
-    "Frames of each sample, as the axis t behind b; None: samples are single images."
+    "Frames of each sample, as the axis t behind b; None: samples are single images. With a `clip_length` the most that one has."
+    clip_length: ClipLength | None = None
+    "How many frames the samples have in the course of a training; None: always as many."
     latents: LatentSpec | None = None
     "What the samples are latents of; None: they are images themselves."
 
@@ -140,6 +165,8 @@ class DataSpec(Config):
             self.require(getattr(self, name) is None or _counts(getattr(self, name), most), name, f"1 to {most:,}, or nothing")
         named = self.class_names is None or len(self.class_names) == self.num_classes
         self.require(named, "class_names", f"one for each of {self.num_classes or 'no'} classes, or nothing")
+        grows = self.clip_length is None or self.clip_length.most == self.frames
+        self.require(grows, "clip_length", "nothing, or one whose `most` is the number of frames")
         self.require(self.latents is None or len(self.latents.mean) == self.channels, "latents", f"means of {self.channels} channels")
 
     @property

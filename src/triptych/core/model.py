@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
@@ -335,6 +335,25 @@ class Translator(Protocol):
 
         `inputs`: the tensors of `sources` by name, as in a `Batch`; and `STYLE` where it takes styles: always where they are required,
         else random ones are drawn from `rng` without them. Without gradients; the model must be in evaluation mode.
+        """
+        ...
+
+
+@runtime_checkable
+class VideoTranslator(Protocol):
+    """A translator that makes the frames of clips one after the other. Its `translate` makes the last frame of whole clips (b, t, ...)."""
+
+    past_frames: int
+    "How many frames before it a frame depends on."
+
+    def next_frame(
+        self, inputs: Mapping[str, Tensor], past: Sequence[Mapping[str, Tensor]], made: Tensor | None, *, settings: Config
+    ) -> Tensor:
+        """The images (b, c, h, w) in [-1, 1] of the next frame.
+
+        `inputs`: those of the frame, as of `Translator.translate`; `past`: those of the frames before it, oldest first, at most
+        `past_frames`; `made`: their images (b, p, c, h, w), None where it is the first frame. Without gradients; the model must be in
+        evaluation mode.
         """
         ...
 

@@ -30,7 +30,7 @@ from triptych.data.transforms import draw, mirror, recolour
 
 _MAPS = 16
 """Pairs whose maps are read before training begins."""
-_REMEDY = "raise data.num_classes, or set data.dont_care to true"
+REMEDY = "raise data.num_classes, or set data.dont_care to true"
 
 
 @config
@@ -79,8 +79,8 @@ class PairedDataConfig(DataConfig):
         path = existing_path(self)
         train_root, held_root = roots(self, path)
         keys, files, numbers = matched(train_root, folder_settings(self))
-        specs = _specs(self, files, numbers)
-        members = [_member(spec, files, numbers, path, train_root) for spec in specs]
+        specs = specs_of(self, files, numbers)
+        members = [member_of(spec, files, numbers, path, train_root) for spec in specs]
         left_out = LeftOut.of(self)
         kept = left_out.kept_pairs([member.key for member in members], len(keys))
         if held_root is None:
@@ -88,7 +88,7 @@ class PairedDataConfig(DataConfig):
             held_members = members
         else:
             held_keys, held_files, held_numbers = matched(held_root, folder_settings(self))
-            held_members = [_member(spec, held_files, held_numbers, path, held_root) for spec in specs]
+            held_members = [member_of(spec, held_files, held_numbers, path, held_root) for spec in specs]
             rest = left_out.kept_pairs([member.key for member in held_members], len(held_keys))
             chosen, rest = kept, rest if self.validation_fraction > 0 else rest[:0]
         if not len(chosen):
@@ -104,7 +104,7 @@ class PairedDataConfig(DataConfig):
         return Data(without_bad(train), None if validation is None else without_bad(validation), spec, notes)
 
 
-def _member(spec: InputSpec, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray], path: Path, root: Path) -> Member:
+def member_of(spec: InputSpec, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray], path: Path, root: Path) -> Member:
     """The files of a type, of the pairs in a folder of the source at `path`."""
     return Member(spec, files[spec.name], numbers[spec.name], folder=(root / spec.name).relative_to(path).as_posix())
 
@@ -134,7 +134,7 @@ class PairedImages(ImageSet):
         for member in self._members:
             values = cut[member.spec.name]
             mirror(values if values.dtype == np.uint8 else values[..., None].view(np.uint8), draws.flip)
-            if draws.jitter is not None and _is_coloured(member.spec, self._members[0].spec):
+            if draws.jitter is not None and is_coloured(member.spec, self._members[0].spec):
                 recolour(values, draws.jitter, amount=self.config.jitter)
         images = cut.pop(self._members[0].spec.name)
         return Loaded(images, None, cut)
@@ -153,21 +153,21 @@ class PairedImages(ImageSet):
     def _load(self, items: np.ndarray, crop: np.ndarray | None, members: Sequence[Member]) -> dict[str, np.ndarray]:
         """The members by name: uint8 images (b, h, w, c) and int64 maps (b, h, w)."""
         shape = (len(items), *self._cut.height_and_width)
-        cut = {member.spec.name: _empty(member.spec, shape) for member in members}
+        cut = {member.spec.name: empty(member.spec, shape) for member in members}
         for k, item in enumerate(items):
             pair, drawn = int(self._items[item]), None if crop is None else crop[k]
-            sized = [read(member, pair, member.spec, self._cut.checked, drawn, remedy=_REMEDY) for member in members]
+            sized = [read(member, pair, member.spec, self._cut.checked, drawn, remedy=REMEDY) for member in members]
             for member, values in zip(members, of_one_size(members, pair, sized), strict=True):
                 cut[member.spec.name][k] = values
         return cut
 
 
-def _is_coloured(spec: InputSpec, target: InputSpec) -> bool:
+def is_coloured(spec: InputSpec, target: InputSpec) -> bool:
     """Whether jitter applies: to the images to be made and to others in colour, not to maps and edges."""
     return spec.kind == "image" and (spec == target or spec.channels == 3)
 
 
-def _empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
+def empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
 
 
@@ -239,7 +239,7 @@ def _require_all(by_stem: Mapping[str, dict[str, int]], files: Mapping[str, File
         raise DataError(f"{where}: {root / lacks} has no file {missing[0]}.* to go with it{more}; add it, or remove this one")
 
 
-def _specs(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray]) -> list[InputSpec]:
+def specs_of(config: PairedDataConfig, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray]) -> list[InputSpec]:
     """The images to be made, then the inputs."""
     specs = [InputSpec(name=config.target, kind="image", channels=config.channels or 3)]
     for name, count in zip(config.maps, config.num_classes, strict=True):

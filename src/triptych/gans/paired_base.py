@@ -78,9 +78,11 @@ class PairedGAN(TranslationGAN):
         labels: LabelMaps,
         sizes: GeneratorConfig,
         translation: Config,
+        partial: bool = False,
     ) -> None:
         perceptual = config.perceptual if config.perceptual_weight > 0 else None
-        super().__init__(config, spec, generator, discriminator, sizes=sizes, translation=translation, perceptual=perceptual)
+        given = {"sizes": sizes, "translation": translation, "perceptual": perceptual, "partial": partial}
+        super().__init__(config, spec, generator, discriminator, **given)
         self.labels, self.sources = labels, spec.inputs
 
     # What a model says --------------------------------------------------------------------------------------------------
@@ -107,6 +109,11 @@ class PairedGAN(TranslationGAN):
         """adversarial, feature_matching, perceptual and l1 as far as they have weight, and what the model adds."""
         label = self.labels(batch.inputs)
         fake, terms = self.generated(batch, label, rng)
+        return terms | self.judged(batch, label, fake, rng)
+
+    def judged(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
+        """The generator's terms of its images of label maps: adversarial, feature_matching, perceptual and l1 as far as they have weight."""
+        terms: dict[str, Tensor] = {}
         fooled, matched = self.config.adversarial_weight > 0, self.config.feature_matching_weight > 0
         if fooled or matched:
             verdict = self.verdict(self._contest(batch, label, fake, rng), compare=matched)

@@ -22,6 +22,7 @@ HEADINGS = {
     "flows": "flows",
     "stylegan2": "GANs, from noise",
     "paired": "GANs, on pairs of images",
+    "video": "GANs, on clips",
     "unpaired": "GANs, on two domains of images",
     "few_shot": "GANs, on few examples of many classes",
     "from_noise": "GANs, from noise",

@@ -28,7 +28,7 @@ def rows(example: Example, made: Sequence[np.ndarray], sources: Sequence[InputSp
     """
     shown = []
     for k, answers in enumerate(made):
-        cells = [pictured(example.inputs[spec.name][k], spec) for spec in sources]
+        cells = [pictured(_shown(example.inputs[spec.name][k], spec), spec) for spec in sources]
         if STYLE in example.inputs:
             cells.append(levels(example.inputs[STYLE][k, :1]))
         cells += list(answers)
@@ -36,6 +36,11 @@ def rows(example: Example, made: Sequence[np.ndarray], sources: Sequence[InputSp
             cells.append(levels(example.truth[k : k + 1]))
         shown.append(cells)
     return shown
+
+
+def _shown(values: Tensor, spec: InputSpec) -> Tensor:
+    """An image or map as it is, of a clip of them the last one."""
+    return values[-1] if values.ndim > (3 if spec.kind == "image" else 2) else values
 
 
 def write_rows(path: Path, shown: Sequence[Sequence[np.ndarray]]) -> None:

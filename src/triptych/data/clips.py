@@ -1,0 +1,291 @@
+"""Clips: frames that follow one another, with the maps that they are to be made from, and the true flow where there is one.
+
+The members of a frame lie as those of a pair do (see `pairs`). The frames of a clip are the files of one sub-folder, in the order of their
+names with numbers as numbers; in a folder without sub-folders those whose names are alike up to their last "_" (clip_0001.png). A training
+draws a clip for each position of its order: where it starts and how its frames are cut is the same for all its frames and maps.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from triptych.core.batch import ClipLength, DataSpec, InputSpec
+from triptych.core.config import config
+from triptych.core.errors import DataError, nearest
+from triptych.core.reading import read_regular
+from triptych.core.rng import key_of, words
+from triptych.data.cut import Cut
+from triptych.data.files import MOST_BYTES, listed
+from triptych.data.images import Data, ImageSet, Loaded
+from triptych.data.naming import held_out
+from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, matched, member_of, roots, specs_of
+from triptych.data.source import existing_path
+from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, probe, read
+from triptych.data.transforms import Size, draw, mirror, recolour
+
+_START = 3
+"""Words that a sample draws beside those of its cut: for its step, its clip and its start."""
+
+
+@config
+class ClipDataConfig(PairedDataConfig):
+    """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
+
+    kind_name: ClassVar = "clips"
+
+    length: ClipLength = ClipLength()
+    "Frames of a clip in the course of a training."
+    most_step: int = 1
+    "Training clips take every s-th frame, s drawn from 1 to this, as far as their clip is long enough."
+    flow: str | None = None
+    "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: there is none."
+
+    def validate(self) -> None:
+        self.require(self.most_step >= 1, "most_step", "at least 1")
+        self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
+        taken = (self.target, self.instances, *self.maps, *self.conditions)
+        own = self.flow is None or (self.flow not in (*taken, "", ".", "..") and "/" not in self.flow)
+        self.require(own, "flow", "the name of a folder of its own, without a slash, or nothing")
+        self.require(self.on_error == "stop", "on_error", "stop: a frame cannot be left out of its clip")
+        self.require(self.skip is None, "skip", "nothing: a frame cannot be left out of its clip")
+
+    def open(self) -> Data:
+        path = existing_path(self)
+        train_root, held_root = roots(self, path)
+        training = _Sources(self, path, train_root)
+        if held_root is None:
+            chosen, rest = held_out(training.names, fraction=self.validation_fraction)
+            held = training
+        else:
+            held = _Sources(self, path, held_root, specs=training.specs)
+            chosen = np.arange(len(training.names))
+            rest = np.arange(len(held.names) if self.validation_fraction > 0 else 0)
+        train = training.images(chosen)
+        longest = max(len(clip) for clip in train.clips)
+        if longest < self.length.most:
+            reason = f"{train_root / self.target}: the longest clip has {longest} frames, fewer than the {self.length.most} of"
+            raise DataError(f"{reason} data.length.most; lower that, or give longer clips")
+        validation = held.images(rest) if len(rest) else None
+        for images in (train, validation):
+            if images is not None:
+                images.probe()
+        most = self.length.most
+        spec = DataSpec(
+            image_size=self.image_size,
+            width=None if self.width == self.image_size else self.width,
+            channels=train.channels,
+            inputs=tuple(InputSpec.from_dict(spec.to_dict() | {"frames": most}) for spec in training.specs[1:]),
+            frames=most,
+            clip_length=self.length,
+        )
+        counted = f"{len(chosen)} clips of {sum(map(len, train.clips)):,} frames to train on"
+        return Data(train, validation, spec, (*training.notes, f"{path}: {counted}, {len(rest)} held out"))
+
+
+class _Sources:
+    """The clips below a folder, and the files of their frames."""
+
+    def __init__(self, config: ClipDataConfig, path: Path, root: Path, *, specs: Sequence[InputSpec] | None = None) -> None:
+        self.config, self.root = config, root
+        keys, files, numbers = matched(root, folder_settings(config))
+        if specs is None:
+            specs = specs_of(config, files, numbers)
+            if config.flow is not None:
+                specs.append(InputSpec(name=config.flow, kind="flow"))
+        self.specs = tuple(specs)
+        self.members = [member_of(spec, files, numbers, path, root) for spec in self.specs if spec.kind != "flow"]
+        self.notes = tuple(note for one in files.values() for note in one.notes)
+        clips = clips_of(keys)
+        short = next((name for name, frames in clips.items() if len(frames) < config.length.first), None)
+        if short is not None:
+            count = len(clips[short])
+            raise DataError(
+                f"{root / config.target / short}: a clip of {count} frame{'' if count == 1 else 's'}, fewer than the {config.length.first} "
+                "of data.length.first; add frames, lower that, or remove the clip"
+            )
+        self.names, self.clips = list(clips), [np.array(frames) for frames in clips.values()]
+        self.flow = None if config.flow is None else FlowFiles(root / config.flow, keys, clips=self.clips, folder=config.flow)
+
+    def images(self, chosen: np.ndarray) -> ClipImages:
+        """Some of the clips."""
+        return ClipImages(self.members, self.config, [self.clips[k] for k in chosen], flow=self.flow)
+
+
+def clips_of(keys: Sequence[str]) -> dict[str, list[int]]:
+    """The numbers of the frames of each clip, in order, by the clip's name; of frames by sub-folders and stem."""
+    clips: dict[str, list[int]] = {}
+    for k, key in enumerate(keys):
+        folder, _, stem = key.rpartition("/")
+        clips.setdefault(folder or stem.rpartition("_")[0], []).append(k)
+    return {name: sorted(clips[name], key=lambda k: in_order(keys[k])) for name in sorted(clips, key=in_order)}
+
+
+def in_order(name: str) -> tuple[list[tuple[str, int]], str]:
+    """What sorts names so that their numbers count as numbers: frame 9 before frame 10."""
+    return [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d{0,18})", name)], name
+
+
+class FlowFiles:
+    """The true flow of frames, in files of NumPy."""
+
+    def __init__(self, place: Path, keys: Sequence[str], *, clips: Sequence[np.ndarray], folder: str) -> None:
+        """Raises DataError where one is missing; the first frame of a clip has no frame before it, and needs none."""
+        self.name, self._place, self._keys = folder, place, keys
+        if not place.is_dir():
+            raise DataError(f"{place.parent}: holds no folder {folder} (data.flow){nearest(folder, listed(place.parent))}")
+        self._firsts = {int(clip[0]) for clip in clips}
+        missing = [key for k, key in enumerate(keys) if k not in self._firsts and not (place / f"{key}.npy").is_file()]
+        if missing:
+            more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
+            raise DataError(f"{place}: has no file {missing[0]}.npy{more}; add it, or leave data.flow out")
+
+    def read(self, k: int, cut: Cut, size: Size, crop: np.ndarray | None) -> np.ndarray:
+        """The flow of frame k, cut as its image of this width and height: float32 (2, h, w), in pixels of the cut one. Raises DataError."""
+        path = self._place / f"{self._keys[k]}.npy"
+        steps = cut.fit(size, crop)
+        if k in self._firsts:
+            return np.full((2, steps.height, steps.width), np.nan, dtype=np.float32)
+        try:
+            flow = np.load(io.BytesIO(read_regular(path, most=MOST_BYTES)), allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path}: cannot be read as an array of NumPy ({error}); write it by numpy.save") from error
+        if flow.shape != (size[1], size[0], 2) or flow.dtype.kind != "f":
+            wanted = f"floats of shape ({size[1]}, {size[0]}, 2), height and width of its frame"
+            raise DataError(f"{path}: {flow.dtype} of shape {flow.shape}, expected {wanted}")
+        factors = steps.resized[0] / size[0], steps.resized[1] / size[1]
+        return np.stack([cut.numbers(flow[..., axis].astype(np.float32) * np.float32(factors[axis]), crop) for axis in (0, 1)])
+
+
+class ClipImages(ImageSet):
+    """Clips, of which the items are windows: every frame of a clip is in one of its windows, but for what is left at its end.
+
+    In training an item says roughly where a sample starts; how long it is depends on its position.
+    """
+
+    config: ClipDataConfig
+
+    def __init__(self, members: Sequence[Member], config: ClipDataConfig, clips: list[np.ndarray], *, flow: FlowFiles | None) -> None:
+        first = config.length.first
+        windows = [(number, start) for number, clip in enumerate(clips) for start in range(0, len(clip) - first + 1, first)]
+        super().__init__(config, channels=members[0].spec.channels or 3, items=np.arange(len(windows)), labels=None)
+        self.clips = clips
+        self._windows, self._members, self._flow = np.array(windows), tuple(members), flow
+        self._lengths = np.array([len(clip) for clip in clips])
+        self._cut = Cut.of(config, width=config.width)
+
+    def key(self, item: int) -> str:
+        return self._members[0].describe(self._first(item))
+
+    def source_key(self, item: int) -> str:
+        return self._members[0].key(self._first(item))
+
+    def _first(self, item: int) -> int:
+        number, start = self._windows[item]
+        return int(self.clips[number][start])
+
+    def frames(self, item: int, position: int | None, *, seed: int) -> np.ndarray:
+        """The numbers of the frames of a sample (t,): the window of the item, or the clip that its position draws near it."""
+        (number, start), length = self._windows[item], self.config.length
+        if position is None:
+            return self.clips[number][start : start + length.first]
+        count = length.at(position)
+        drawn = words(np.array([position]), key=key_of(seed, "data", "clip"), count=_START)[0]
+        if len(self.clips[number]) < count:  # another one, and anywhere in it
+            long_enough = np.flatnonzero(self._lengths >= count)
+            number, start = long_enough[_below(drawn[1], len(long_enough))], None
+        clip = self.clips[number]
+        step = 1 + _below(drawn[0], min(self.config.most_step, (len(clip) - 1) // max(1, count - 1) or 1))
+        latest = len(clip) - 1 - (count - 1) * step
+        if start is None:
+            start = _below(drawn[2], latest + 1)
+        else:
+            start = min(int(start) + _below(drawn[2], length.first), latest)
+        return clip[start : start + (count - 1) * step + 1 : step]
+
+    def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
+        """Clips as long as the longest of them: what is missing at the end of a shorter one is its last frame, which training does not use."""
+        chosen = [self.frames(int(item), None if positions is None else int(positions[k]), seed=seed) for k, item in enumerate(items)]
+        count = max(map(len, chosen), default=self.config.length.first)
+        draws = draw(positions, self.config, seed=seed)
+        found = self._empty((len(items), count))
+        for k, frames in enumerate(chosen):
+            crop = None if draws.crop is None else draws.crop[k]
+            self._load(frames, crop, {name: values[k] for name, values in found.items()})
+            for values in found.values():
+                values[k, len(frames) :] = values[k, len(frames) - 1]
+        for k in np.flatnonzero(draws.flip):
+            for name, values in found.items():
+                self._mirror(values[k], name)
+        if draws.jitter is not None:
+            for spec in (member.spec for member in self._members):
+                if is_coloured(spec, self._members[0].spec):
+                    shape = found[spec.name].shape
+                    recolour(found[spec.name].reshape(-1, *shape[2:]), draws.jitter.repeat(count, 0), amount=self.config.jitter)
+        images = found.pop(self._members[0].spec.name)
+        return Loaded(images, None, found)
+
+    def probe(self) -> None:
+        """Reads the headers of some frames, and the first frames of a few clips. Raises DataError."""
+
+        def sizes(item: int) -> None:
+            frame = self._first(item)
+            of_one_size(self._members, frame, [measure(member, frame, self._cut.checked) for member in self._members])
+
+        probe(evenly_spaced(len(self), PROBED), sizes, on_error="stop")
+        for number in evenly_spaced(len(self.clips), PROBED):
+            self._check_sizes(self.clips[int(number)][[0, -1]])
+        for item in evenly_spaced(len(self), 4):
+            self.batch(np.array([item]))
+
+    def _check_sizes(self, frames: np.ndarray) -> None:
+        first, *others = [measure(self._members[0], int(frame), self._cut.checked)[0] for frame in frames]
+        for frame, size in zip(frames[1:], others, strict=True):
+            self._require_size(int(frame), size, int(frames[0]), first)
+
+    def _require_size(self, frame: int, size: Size, first: int, expected: Size) -> None:
+        if size != expected:
+            where, other = self._members[0].describe(frame), self._members[0].describe(first)
+            raise DataError(
+                f"{where}: {size[0]}x{size[1]} pixels, but {other} of the same clip has {expected[0]}x{expected[1]}; "
+                "make the frames of a clip one size, or two clips of them"
+            )
+
+    def _empty(self, shape: tuple[int, int]) -> dict[str, np.ndarray]:
+        whole = (*shape, *self._cut.height_and_width)
+        found = {member.spec.name: empty(member.spec, whole) for member in self._members}
+        if self._flow is not None:
+            found[self._flow.name] = np.empty((*shape, 2, *self._cut.height_and_width), dtype=np.float32)
+        return found
+
+    def _load(self, frames: np.ndarray, crop: np.ndarray | None, into: Mapping[str, np.ndarray]) -> None:
+        """Writes the frames of a clip, each cut alike."""
+        first: Size | None = None
+        for t, frame in enumerate(map(int, frames)):
+            sized = [read(member, frame, member.spec, self._cut.checked, crop, remedy=REMEDY) for member in self._members]
+            for member, values in zip(self._members, of_one_size(self._members, frame, sized), strict=True):
+                into[member.spec.name][t] = values
+            size = sized[0][0]
+            first = first or size
+            self._require_size(frame, size, int(frames[0]), first)
+            if self._flow is not None:
+                with named(self._members[0], frame):
+                    into[self._flow.name][t] = self._flow.read(frame, self._cut, size, crop)
+
+    def _mirror(self, values: np.ndarray, name: str) -> None:
+        """Mirrors the frames of a clip left to right, in place; what moves to the right then moves to the left."""
+        if self._flow is not None and name == self._flow.name:
+            values[:] = values[..., ::-1].copy()
+            values[:, 0] *= -1
+            return
+        pixels = values if values.dtype == np.uint8 else values[..., None].view(np.uint8)
+        mirror(pixels, np.ones(len(values), dtype=bool))
+
+
+def _below(word: int, high: int) -> int:
+    return (int(word) * high) >> 32

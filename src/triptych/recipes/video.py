@@ -1,0 +1,101 @@
+"""Recipes of vid2vid: clips made from clips of label maps.
+
+The published model is that of NVlabs/imaginaire. Its counts are in epochs of eight processes; here they are clips: 2,975 in an epoch of
+Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/ with
+a folder for each type, and in it one for each clip; model.perceptual.weights is a file of VGG-19's weights with the names of torchvision.
+"""
+
+from __future__ import annotations
+
+from triptych.core.batch import ClipLength
+from triptych.data.clips import ClipDataConfig
+from triptych.data.config import AS_STORED
+from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.init import InitConfig
+from triptych.gans.perceptual import PerceptualConfig
+from triptych.gans.vid2vid import Vid2VidConfig
+from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, Vid2VidGeneratorConfig, VideoDiscriminatorConfig
+from triptych.recipes.config import RunConfig
+
+_CITYSCAPES = 2_975
+"""Training clips."""
+_PROCESSES = 8
+
+
+def vid2vid_cityscapes() -> RunConfig:
+    """vid2vid on the clips of Cityscapes, 512x1024, 347.0M parameters, as imaginaire published it.
+
+    35 classes: data.path has the folders images and labels. Clips of 4 frames at first and of 16 in the end; the flow is learned from that
+    of Lucas and Kanade.
+    """
+    return RunConfig(
+        model=Vid2VidConfig(perceptual=PerceptualConfig(num_scales=3)),
+        data=ClipDataConfig(
+            maps=("labels",),
+            num_classes=(35,),
+            image_size=512,
+            width=1024,
+            crop="random",
+            scale=0.2,
+            length=ClipLength(first=4, most=16, double_every=20 * _CITYSCAPES),
+        ).updated(AS_STORED),
+        train=TrainConfig(
+            total_images=80 * _CITYSCAPES,
+            batch_size=2 * _PROCESSES,
+            compile="off",
+            ema_rates=(0.99,),
+            ema_warmup=False,
+            ema_start=125 * 2 * _PROCESSES,
+            checkpoint_every=5 * _CITYSCAPES,
+            sample_every=8_000,
+            sample_count=8,
+            validate_every=5 * _CITYSCAPES,
+            validate_images=64,
+        ),
+        optim=OptimConfig(name="adam", learning_rate=2e-4, betas=(0.5, 0.999), schedule="step", decay_every=60 * _CITYSCAPES),
+        log=LogConfig(every=1_600),
+    )
+
+
+def vid2vid_maps64() -> RunConfig:
+    """vid2vid on small clips with maps of 12 classes, 64x64, without a perceptual network: about half an hour on two CPU cores.
+
+    data.path holds train/ and val/, or neither, with images/ (frames) and labels/ (maps of the classes 0 to 11), each with a folder a clip.
+    """
+    return RunConfig(
+        model=Vid2VidConfig(
+            generator=Vid2VidGeneratorConfig(
+                num_filters=8,
+                max_num_filters=64,
+                num_layers=4,
+                num_downsamples=2,
+                combined=2,
+                embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
+                flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+            ),
+            discriminator=VideoDiscriminatorConfig(
+                patch=PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
+            ),
+            perceptual_weight=0.0,
+            l1_weight=10.0,
+            initial=InitConfig(gain=1.0),
+        ),
+        data=ClipDataConfig(
+            maps=("labels",), num_classes=(12,), image_size=64, length=ClipLength(first=4, most=8, double_every=2_000), enlarge=True
+        ),
+        train=TrainConfig(
+            total_images=4_000,
+            batch_size=4,
+            compile="off",
+            ema_rates=(0.99,),
+            ema_start=400,
+            checkpoint_every=1_000,
+            sample_every=500,
+            sample_count=8,
+            validate_every=1_000,
+            validate_images=32,
+        ),
+        optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=2_000),
+        log=LogConfig(every=100),
+    )
