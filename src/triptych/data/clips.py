@@ -44,7 +44,7 @@ class ClipDataConfig(PairedDataConfig):
     most_step: int = 1
     "Training clips take every s-th frame, s drawn from 1 to this, as far as their clip is long enough."
     flow: str | None = None
-    "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: there is none."
+    "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: none."
 
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")
@@ -209,7 +209,7 @@ class ClipImages(ImageSet):
         return clip[start : start + (count - 1) * step + 1 : step]
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
-        """Clips as long as the longest of them: what is missing at the end of a shorter one is its last frame, which training does not use."""
+        """Clips as long as the longest of them: a shorter one goes on with its last frame, which training does not use."""
         chosen = [self.frames(int(item), None if positions is None else int(positions[k]), seed=seed) for k, item in enumerate(items)]
         count = max(map(len, chosen), default=self.config.length.first)
         draws = draw(positions, self.config, seed=seed)

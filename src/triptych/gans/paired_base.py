@@ -112,7 +112,7 @@ class PairedGAN(TranslationGAN):
         return terms | self.judged(batch, label, fake, rng)
 
     def judged(self, batch: Batch, label: Tensor, fake: Tensor, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """The generator's terms of its images of label maps: adversarial, feature_matching, perceptual and l1 as far as they have weight."""
+        """The generator's terms of its images: adversarial, feature_matching, perceptual and l1, those that have weight."""
         terms: dict[str, Tensor] = {}
         fooled, matched = self.config.adversarial_weight > 0, self.config.feature_matching_weight > 0
         if fooled or matched:

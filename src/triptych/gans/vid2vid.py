@@ -62,7 +62,7 @@ class Vid2VidConfig(PairedGANConfig):
     flow_weight: float = 10.0
     "Weight of each of the three terms of the flow."
     teacher: Literal["auto", "data", "classical", "none"] = "auto"
-    "Flow to learn from: the data's true one, Lucas and Kanade's between real frames, or none; auto: the data's where it has one, else theirs."
+    "Flow to learn from: the data's own, Lucas and Kanade's between real frames, or none; auto: the data's where it has one, else theirs."
     temporal_weight: float = 1.0
     "Weight of the scores of the discriminators of several frames, for both networks."
     translation: Vid2VidTranslationConfig = Vid2VidTranslationConfig()

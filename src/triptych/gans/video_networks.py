@@ -210,7 +210,10 @@ class Frame(NamedTuple):
 
 
 class Vid2VidGenerator(nn.Module):
-    """One frame of label maps and past frames: keys label_embedding, up_*, conv_img, fc, down_*, res_*, flow_network_temp, img_prev_embedding."""
+    """One frame of label maps and past frames.
+
+    Keys label_embedding, up_*, conv_img, fc, down_*, res_*, flow_network_temp, img_prev_embedding.
+    """
 
     def __init__(
         self, config: Vid2VidGeneratorConfig, *, label_channels: int, image_channels: int = 3, image_size: tuple[int, int] = (512, 512)
@@ -240,7 +243,7 @@ class Vid2VidGenerator(nn.Module):
         self.img_prev_embedding = LabelEmbedder(config, in_channels=image_channels + 1, skips=True)
 
     def _block(self, ins: int, outs: int, level: int) -> ResBlock:
-        """A residual block that the label map modulates, and the warped image too where the size was halved less than `combined` times."""
+        """A residual block that the label map modulates, and the warped image too where the size was halved fewer than `combined` times."""
         config = self.config
         channels = config.map_width(min(level, config.embedding.num_downsamples))
         norm = SpatialNorm(
@@ -260,7 +263,7 @@ class Vid2VidGenerator(nn.Module):
         past_labels: Float[Tensor, "b p n h w"] | None = None,
         past_images: Float[Tensor, "b p c h w"] | None = None,
     ) -> Frame:
-        """The frame of a label map, after the p frames before it (oldest first, at most frames - 1); None, or no frames: it is the first."""
+        """The frame of a label map, after the p frames before it (oldest first, at most frames - 1); without such the first of a clip."""
         config, block = self.config, self.get_submodule
         past = 0 if past_images is None else past_images.shape[1]
         if past > config.frames - 1 or past != (0 if past_labels is None else past_labels.shape[1]):

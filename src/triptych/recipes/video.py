@@ -1,8 +1,9 @@
 """Recipes of vid2vid: clips made from clips of label maps.
 
 The published model is that of NVlabs/imaginaire. Its counts are in epochs of eight processes; here they are clips: 2,975 in an epoch of
-Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/ with
-a folder for each type, and in it one for each clip; model.perceptual.weights is a file of VGG-19's weights with the names of torchvision.
+Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/
+with a folder for each type, and in it one for each clip; model.perceptual.weights is a file of VGG-19's weights with the names of
+torchvision.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from triptych.recipes.config import RunConfig
 _CITYSCAPES = 2_975
 """Training clips."""
 _PROCESSES = 8
+_SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 
 
 def vid2vid_cityscapes() -> RunConfig:
@@ -74,9 +76,7 @@ def vid2vid_maps64() -> RunConfig:
                 embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
                 flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
             ),
-            discriminator=VideoDiscriminatorConfig(
-                patch=PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
-            ),
+            discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
             perceptual_weight=0.0,
             l1_weight=10.0,
             initial=InitConfig(gain=1.0),

@@ -20,7 +20,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.images import save_picture, to_uint8
-from triptych.core.model import Example, Sampler, Translator, Upsampler
+from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.images import Data
@@ -30,12 +30,13 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.given.sizes import OutputSize
-from triptych.runs.given.translation import HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
+from triptych.runs.given.translation import GivenInputs, HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
+from triptych.runs.video import Clips, frames_in_memory, make_missing_frames
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
@@ -69,7 +70,8 @@ def translate(
     the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
     turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
     `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a picture. An interrupted call goes on where
-    it was. `progress` is told how many of this process's inputs are done, and how many there are.
+    it was. A model of clips makes the frames of each of them in order, into a folder or (None) memory; of held-out clips the last frames.
+    `progress` is told how many of this process's inputs are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
     if grid < 0:
@@ -88,7 +90,12 @@ def translate(
     chosen = settings or translator.translation
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
-    if place is None or place.suffix:
+    if isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs) and (place is None or place.suffix):
+        if place is not None:
+            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; name one, without {place.suffix}")
+        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision)
+        made = frames_in_memory(opened.model, clips, device=opened.world.device, progress=progress)
+    elif place is None or place.suffix:
         made = _in_one_file(work, wanted, place, world=opened.world, progress=progress)
     else:
         made = _in_folder(work, wanted, opened.model, place, grid_rows=grid, world=opened.world, progress=progress)
@@ -241,7 +248,11 @@ def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, 
     folder = Folder(out, [wanted.files(item) for item in range(work.count)], grid_rows=grid_rows)
     with writing(out, world=world, kept="made"):
         world.on_main(lambda: folder.claim(work.identity))
-        make_missing(work, folder, world=world, progress=progress)
+        if isinstance(model, VideoTranslator) and isinstance(wanted.inputs, GivenInputs):
+            clips = Clips.of(wanted.inputs, settings=wanted.settings, precision=wanted.precision)
+            make_missing_frames(model, clips, folder, device=world.device, world=world, progress=progress)
+        else:
+            make_missing(work, folder, world=world, progress=progress)
         world.barrier()
         if world.is_main and grid_rows:
             first = range(min(grid_rows, work.count))

@@ -1,0 +1,112 @@
+"""Clips made by a trained run, frame by frame: each is made of its maps and of the frames before it, as they were written.
+
+The frames of a clip are made one after the other and go to a folder at once, so that the length of a clip costs no memory. The next frame
+sees the frames before it as they lie there, with 8 bits: an interrupted command goes on at the frame where it was, to the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.core.config import Config
+from triptych.core.errors import DataError
+from triptych.core.images import to_uint8
+from triptych.core.model import VideoTranslator
+from triptych.data.clips import clips_of
+from triptych.engine.distributed import World
+from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch
+from triptych.runs.given.translation import GivenInputs
+from triptych.runs.translation_folder import Folder
+
+
+@dataclass(frozen=True)
+class Clips:
+    """The clips to be made: the frames of each, by their numbers among the inputs, in order."""
+
+    inputs: GivenInputs
+    clips: Sequence[Sequence[int]]
+    settings: Config
+    precision: str
+
+    @classmethod
+    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str) -> Clips:
+        """Those of inputs by sub-folder, or by the beginnings of their names. Raises DataError for frames of a clip of several sizes."""
+        clips = list(clips_of(inputs.names).values())
+        for frames in clips:
+            first = inputs.size(frames[0])
+            for frame in frames[1:]:
+                size = inputs.size(frame)
+                if size != first:
+                    found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {first[1]}x{first[0]}"
+                    raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
+        return cls(inputs, clips, settings, precision)
+
+
+class _Maker:
+    """Makes the frames of a clip in order."""
+
+    def __init__(self, model: VideoTranslator, wanted: Clips, device: torch.device) -> None:
+        self._model, self._wanted, self._device = model, wanted, device
+        self._past: list[Mapping[str, Tensor]] = []
+        self._made: list[np.ndarray] = []
+
+    def seen(self, frame: int, made: np.ndarray) -> None:
+        """Takes a frame that was made before: uint8 (h, w, c)."""
+        self._remember(self._inputs(frame), made)
+
+    def next(self, frame: int) -> np.ndarray:
+        """Makes a frame: uint8 (h, w, c)."""
+        inputs, made = self._inputs(frame), None
+        if self._made:
+            levels = torch.from_numpy(np.stack(self._made)[None]).to(self._device).movedim(-1, -3)
+            made = (levels.to(torch.get_default_dtype()) + 0.5) / 127.5 - 1  # the middle of what becomes that level
+        with torch.no_grad(), autocast(self._wanted.precision, device=self._device):
+            image = self._model.next_frame(inputs, self._past, made, settings=self._wanted.settings)
+        pixels = to_uint8(image).numpy()[0]
+        self._remember(inputs, pixels)
+        return pixels
+
+    def _inputs(self, frame: int) -> Mapping[str, Tensor]:
+        wanted = self._wanted
+        return wanted.inputs.example(self._model, [frame], device=self._device, settings=wanted.settings, truth=False).inputs
+
+    def _remember(self, inputs: Mapping[str, Tensor], made: np.ndarray) -> None:
+        most = self._model.past_frames
+        self._past, self._made = [*self._past, inputs][-most:], [*self._made, made][-most:]
+
+
+def make_missing_frames(
+    model: VideoTranslator, wanted: Clips, folder: Folder, *, device: torch.device, world: World, progress: Watch
+) -> None:
+    """Makes the frames that a folder lacks, each process those of whole clips. `progress` is told of the frames of this process."""
+    missing = set(folder.missing(range(len(wanted.inputs)))[0])
+    clips = wanted.clips[world.rank :: world.size]
+    done, count = 0, sum(map(len, clips))
+    for frames in clips:
+        there = next((t for t, frame in enumerate(frames) if frame in missing), len(frames))
+        maker = _Maker(model, wanted, device)
+        for frame in frames[max(0, there - model.past_frames) : there] if there < len(frames) else ():
+            maker.seen(frame, folder[frame][0])
+        done += there
+        progress(done, count)
+        for frame in frames[there:]:
+            folder.save([frame], {"images": maker.next(frame)[None, None]})
+            done += 1
+            progress(done, count)
+
+
+def frames_in_memory(model: VideoTranslator, wanted: Clips, *, device: torch.device, progress: Watch) -> list[np.ndarray]:
+    """The frames, uint8 (1, h, w, c) each, in the order of the inputs; every process makes all of them."""
+    made: dict[int, np.ndarray] = {}
+    for frames in wanted.clips:
+        maker = _Maker(model, wanted, device)
+        for frame in frames:
+            made[frame] = maker.next(frame)[None]
+            progress(len(made), len(wanted.inputs))
+    return [made[frame] for frame in range(len(made))]

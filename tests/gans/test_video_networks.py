@@ -1,0 +1,211 @@
+"""The networks of vid2vid: names, shapes and counts of the published ones, and a frame against the same by hand."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.gans.published import on_meta
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.flow import warped
+from triptych.gans.video_networks import (
+    EmbeddingConfig,
+    FlowNetworkConfig,
+    FramePatch,
+    Vid2VidGenerator,
+    Vid2VidGeneratorConfig,
+    VideoDiscriminator,
+    VideoDiscriminatorConfig,
+)
+
+STREET = Vid2VidGeneratorConfig()
+DANCING = replace(STREET, label_input=False, flow=FlowNetworkConfig(num_downsamples=3, multiplier=20.0))
+SMALL = Vid2VidGeneratorConfig(
+    num_filters=16,
+    max_num_filters=128,
+    num_layers=4,
+    num_downsamples=2,
+    combined=2,
+    embedding=EmbeddingConfig(num_filters=16, num_downsamples=3),
+    flow=FlowNetworkConfig(num_filters=16, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+)
+PATCH = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance")
+CROP = replace(PATCH, num_discriminators=1, num_layers=3)
+
+
+def dancing_discriminators() -> nn.Module:
+    """That of frames, and those of the crops of faces and hands."""
+    whole = VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH), label_channels=27)
+    for part in ("face", "hand"):
+        whole.add_module(f"net_D_{part}", FramePatch(CROP, in_channels=3))
+    return whole
+
+
+PUBLISHED = {
+    "street G": (
+        lambda: Vid2VidGenerator(STREET, label_channels=35),
+        346_972_262,
+        572,
+        "83101e9392bbfa8b4019acfae0db933ba9dde61082ee6177dd78af2f721bbefe",
+    ),
+    "dancing G": (
+        lambda: Vid2VidGenerator(DANCING, label_channels=27),
+        226_947_942,
+        536,
+        "45bbfe34d0d4c33d315e0e2c026a27210a34219c2d8a17032442bb02d5101752",
+    ),
+    "small G": (
+        lambda: Vid2VidGenerator(SMALL, label_channels=12),
+        3_184_502,
+        336,
+        "74537510cb6c0bffd214d252cc937bf2a237b2fa417ea553dd0efcd6d01331dd",
+    ),
+    "street D": (
+        lambda: VideoDiscriminator(VideoDiscriminatorConfig(), label_channels=35),
+        5_597_826,
+        36,
+        "4cbd53a172433d565857264b2bc1492c959cb7aa24f1c5f63513b74b5a603075",
+    ),
+    "dancing D": (dancing_discriminators, 7_003_268, 124, "05539eea62419e21b304a4eb849b1a67b56a73699fc598d132f82bf6f00ea63a"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_names_and_shapes_are_the_published_ones_in_their_order(name: str) -> None:
+    build, parameters, tensors, digest = PUBLISHED[name]
+    network = on_meta(build)
+    lines = [f"{key} {list(tensor.shape)}" for key, tensor in network.state_dict().items()]
+    assert (sum(p.numel() for p in network.parameters()), len(lines)) == (parameters, tensors)
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == digest
+
+
+TINY = replace(STREET.shrunk(), weight_norm="none")
+
+
+def tiny(config: Vid2VidGeneratorConfig = TINY) -> Vid2VidGenerator:
+    torch.manual_seed(0)
+    network = Vid2VidGenerator(config, label_channels=3, image_size=(16, 24)).double()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return network
+
+
+def clip(frames: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    labels = F.one_hot(torch.randint(3, (2, frames, 16, 24), generator=generator), 3).movedim(-1, 2).double()
+    return labels, torch.rand(2, frames, 3, 16, 24, generator=generator, dtype=torch.float64) * 2 - 1
+
+
+class ByHand:
+    """A frame of the tiny generator written out by the names of its weights."""
+
+    def __init__(self, state: dict[str, Tensor]) -> None:
+        self.state = state
+
+    def conv(self, name: str, x: Tensor, *, stride: int = 1) -> Tensor:
+        weight = self.state[f"{name}.layers.conv.weight"]
+        return F.conv2d(x, weight, self.state[f"{name}.layers.conv.bias"], stride=stride, padding=weight.shape[2] // 2)
+
+    def norm(self, name: str, x: Tensor) -> Tensor:
+        return F.instance_norm(x, weight=self.state[f"{name}.layers.norm.weight"], bias=self.state[f"{name}.layers.norm.bias"])
+
+    def spade(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
+        out = F.instance_norm(x)
+        for n, seen in enumerate(maps):
+            small = F.interpolate(seen, size=x.shape[2:], mode="nearest")
+            gamma, beta = self.conv(f"{name}.layers.norm.mlps.{n}.0", small).chunk(2, dim=1)
+            out = out * (1 + gamma) + beta
+        return out
+
+    def block(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
+        y = x
+        for part in ("conv_block_0", "conv_block_1"):
+            y = self.conv(f"{name}.{part}", F.leaky_relu(self.spade(f"{name}.{part}", y, maps), 0.2))
+        if f"{name}.conv_block_s.layers.conv.bias" in self.state:
+            x = self.conv(f"{name}.conv_block_s", self.spade(f"{name}.conv_block_s", x, maps))
+        return x + y
+
+    def embedded(self, name: str, x: Tensor, *, skips: bool) -> list[Tensor]:
+        e = [F.leaky_relu(self.conv(f"{name}.conv_first", x), 0.2)]
+        for i in (0, 1):
+            e.append(F.leaky_relu(self.conv(f"{name}.down_{i}", e[-1], stride=2), 0.2))
+        y2 = e[2]
+        y1 = F.leaky_relu(self.conv(f"{name}.up_1", up(y2)), 0.2)
+        y0 = F.leaky_relu(self.conv(f"{name}.up_0", up(torch.cat((y1, e[1]), 1) if skips else y1)), 0.2)
+        return [y0, y1, y2]
+
+    def flow(self, labels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        name, sums = "flow_network_temp", []
+        for part, x in (("down_lbl", labels), ("down_img", images)):
+            for i in (0, 1):
+                x = F.leaky_relu(self.norm(f"{name}.{part}.{i}", self.conv(f"{name}.{part}.{i}", x, stride=i + 1)), 0.2)
+            sums.append(x)
+        x = sums[0] + sums[1]
+        first, second = f"{name}.res_flow.0.conv_block_0", f"{name}.res_flow.0.conv_block_1"
+        y = F.leaky_relu(self.norm(first, self.conv(first, x)), 0.2)
+        x = x + self.norm(second, self.conv(second, y))
+        x = F.leaky_relu(self.norm(f"{name}.up_flow.1", self.conv(f"{name}.up_flow.1", up(x))), 0.2)
+        return TINY.flow.multiplier * self.conv(f"{name}.conv_flow.0", x), torch.sigmoid(self.conv(f"{name}.conv_mask.0", x))
+
+    def frame(self, label: Tensor, past_labels: Tensor, past: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        now, flow, mask, moved = self.embedded("label_embedding", label, skips=False), None, None, None
+        if past.shape[1]:
+            before = self.embedded("label_embedding", past_labels[:, -1], skips=False)
+            x = self.block("down_0", self.conv("down_first", past[:, -1]), before[:1])
+            x = self.block("down_1", F.avg_pool2d(x, 3, stride=2, padding=1), before[1:2])
+            x = self.block("res_1", self.block("res_0", x, before[2:]), now[2:])
+        else:
+            x = self.conv("fc", F.interpolate(label, size=(4, 6), mode="nearest"))
+            x = up(self.block("up_2", x, now[2:]))
+        if past.shape[1] == 2:
+            flow, mask = self.flow(torch.cat((past_labels.flatten(1, 2), label), 1), past.flatten(1, 2))
+            moved = self.embedded("img_prev_embedding", torch.cat((warped(past[:, -1], flow), mask), 1), skips=True)
+        x = up(self.block("up_1", x, now[1:2]))
+        x = self.block("up_0", x, [now[0]] + ([moved[0]] if moved else []))
+        return torch.tanh(self.conv("conv_img", F.leaky_relu(x, 0.2))), flow, mask
+
+
+def up(x: Tensor) -> Tensor:
+    return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_a_frame_is_the_same_by_hand(frames: int) -> None:
+    network, (labels, images) = tiny(), clip(frames)
+    found = network(labels[:, -1], labels[:, :-1], images[:, :-1])
+    image, flow, mask = ByHand(network.state_dict()).frame(labels[:, -1], labels[:, :-1], images[:, :-1])
+    torch.testing.assert_close(found.image, image, rtol=0, atol=1e-10)
+    assert (found.flow is None) == (frames < 3)
+    if found.flow is not None:
+        torch.testing.assert_close(found.flow, flow, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.mask, mask, rtol=0, atol=1e-10)
+        torch.testing.assert_close(found.warped, warped(images[:, -2], flow), rtol=0, atol=1e-10)
+
+
+def test_a_constant_first_map_and_frames_that_are_too_many() -> None:
+    network, (labels, images) = tiny(replace(TINY, label_input=False)), clip(4)
+    first = network(labels[:, 0]).image
+    assert first.shape == (2, 3, 16, 24) and (first[0] - first[1]).abs().max() > 0.01
+    assert network(torch.cat((labels[:, 0], labels[:, 0]), dim=3)).image.shape == (2, 3, 16, 48)
+    with pytest.raises(ValueError, match="got 3 past images, expected at most 2"):
+        network(labels[:, -1], labels[:, :-1], images[:, :-1])
+    with pytest.raises(ValueError, match="as many label maps"):
+        network(labels[:, -1], None, images[:, :2])
+
+
+def test_discriminators_see_the_label_map_half_the_size_and_frames_in_their_order() -> None:
+    config = VideoDiscriminatorConfig(temporal_scales=2).shrunk()
+    network = VideoDiscriminator(config, label_channels=3).double()
+    labels, images = clip(3)
+    scores = network(images[:, 0], label=labels[:, 0])
+    half = F.interpolate(torch.cat((labels[:, 0], images[:, 0]), 1), size=(8, 12), mode="bilinear", align_corners=True)
+    torch.testing.assert_close(scores.outputs[1], network.net_D.discriminator_1(half)[0])
+    assert len(scores.outputs) == len(scores.features) == 2
+    several = network.temporal(images.flatten(1, 2), scale=1)
+    torch.testing.assert_close(several.outputs[0], network.net_DT1.discriminator_0(torch.cat(images.unbind(1), 1))[0])
