@@ -1,0 +1,264 @@
+"""vid2vid in training and in use: its turns, the terms of each frame, what is carried on, teachers, and what its configuration refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.gans.terms import check_gradients
+from triptych.core.batch import Batch, ClipLength, DataSpec, InputSpec
+from triptych.core.errors import ConfigError
+from triptych.core.model import Phase, TrainingProgress, Translator, VideoTranslator
+from triptych.core.rng import Rng
+from triptych.gans.flow import confidence, warped
+from triptych.gans.init import InitConfig
+from triptych.gans.losses import AdversarialConfig, discriminator_losses, feature_matching, generator_loss, l1
+from triptych.gans.lucas_kanade import lucas_kanade
+from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig, warping_error
+from triptych.gans.video_networks import VideoDiscriminatorConfig
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+SIDE, CLASSES, FRAMES = 32, 3, 4
+MAPS = InputSpec(name="labels", kind="classes", num_classes=CLASSES, frames=FRAMES)
+FLOW = InputSpec(name="flow", kind="flow", frames=FRAMES)
+SPEC = DataSpec(image_size=SIDE, channels=3, frames=FRAMES, clip_length=ClipLength(first=2, most=FRAMES, double_every=10), inputs=(MAPS,))
+WITH_FLOW = replace(SPEC, inputs=(MAPS, FLOW))
+CONFIG = Vid2VidConfig(
+    discriminator=VideoDiscriminatorConfig(temporal_scales=1, temporal_frames=2),
+    perceptual_weight=0.0,
+    l1_weight=3.0,
+    flow_weight=2.0,
+    temporal_weight=0.5,
+    initial=InitConfig(kind="orthogonal", gain=0.7),
+).shrunk()
+
+
+def built(config: Vid2VidConfig = CONFIG, spec: DataSpec = WITH_FLOW) -> Vid2Vid:
+    torch.manual_seed(0)
+    model = config.build(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.train()
+
+
+def pan(count: int = 2) -> Batch:
+    """Windows that move over a smooth picture and its map, each by whole pixels in each frame, with the flow of that."""
+    generator = torch.Generator().manual_seed(5)
+    world = F.interpolate(torch.rand(count, 3, 12, 12, generator=generator) * 2 - 1, size=(48, 48), mode="bicubic").clamp(-1, 1)
+    classes = F.interpolate(torch.randint(CLASSES, (count, 1, 12, 12), generator=generator).float(), size=(48, 48)).long()[:, 0]
+    moves = [(2, 1), (-1, 3)]
+    images, maps = [], []
+    for k in range(count):
+        across, down = moves[k % 2]
+        places = [(8 + across * t, 2 + down * t) for t in range(FRAMES)]
+        images.append(torch.stack([world[k, :, y : y + SIDE, x : x + SIDE] for x, y in places]))
+        maps.append(torch.stack([classes[k, y : y + SIDE, x : x + SIDE] for x, y in places]))
+    flow = torch.tensor([moves[k % 2] for k in range(count)]).double()[:, None, :, None, None].repeat(1, FRAMES, 1, SIDE, SIDE)
+    flow[:, :, :, :2] = torch.nan
+    return Batch(torch.stack(images).double(), None, torch.arange(count), {"labels": torch.stack(maps), "flow": flow})
+
+
+def at(model: Vid2Vid, phase: str, frame: int, clip: Batch) -> Any:
+    """The terms of a phase in a frame."""
+    (found,) = (one for one in model.phases if one.name == phase)
+    model.prepare(found, TrainingProgress(0, len(clip), 100, step=frame))
+    return model.loss(found, clip, Rng(3, (phase, frame), clip.index))
+
+
+def one_hot(clip: Batch, frame: int) -> Tensor:
+    return F.one_hot(clip.inputs["labels"][:, frame], CLASSES).movedim(-1, 1).double()
+
+
+# The turns of an iteration ------------------------------------------------------------------------------------------------
+
+
+def test_the_frames_of_a_clip_are_turns_and_their_number_grows() -> None:
+    model = built()
+    for seen, frames in ((0, 2), (9, 2), (10, 4), (1000, 4)):
+        turns = list(model.turns(TrainingProgress(seen, 1, 2000)))
+        assert [turn.phase.name for turn in turns] == ["discriminator", "generator"] * frames
+        assert {turn.slice for turn in turns} == {0}
+    assert len(list(built(spec=replace(WITH_FLOW, clip_length=None)).turns(TrainingProgress(0, 1, 9)))) == 2 * FRAMES
+
+
+def test_each_frame_goes_on_from_the_frames_that_were_made() -> None:
+    model, clip = built(), pan()
+    carried: Mapping[str, Tensor] = {}
+    images: list[Tensor] = []
+    for frame in range(FRAMES):
+        given = replace(clip, inputs={**clip.inputs, **carried})
+        assert not at(model, "discriminator", frame, given).carried
+        carried = at(model, "generator", frame, given).carried
+        past = [image.detach() for image in images][-2:]
+        labels = [one_hot(clip, t) for t in range(max(0, frame - 2), frame)]
+        made = (
+            model.generator(one_hot(clip, frame), torch.stack(labels, 1), torch.stack(past, 1))
+            if past
+            else model.generator(one_hot(clip, 0))
+        )
+        images.append(made.image)
+        torch.testing.assert_close(carried["made"][:, -1], made.image.detach(), rtol=0, atol=1e-12)
+        assert not carried["made"].requires_grad
+        assert carried["made"].shape[1] == min(2, frame + 1)
+    stale = replace(clip, inputs={**clip.inputs, **carried})
+    again = at(model, "generator", 0, stale).carried["made"]
+    torch.testing.assert_close(again, images[0][:, None].detach(), rtol=0, atol=1e-12)  # a first frame has no past
+
+
+@pytest.mark.parametrize("frame", [0, 1, 3])
+def test_the_terms_of_a_frame_are_those_by_hand(frame: int) -> None:
+    model, clip = built(), pan()
+    carried: Mapping[str, Tensor] = {}
+    for t in range(frame):
+        carried = at(model, "generator", t, replace(clip, inputs={**clip.inputs, **carried})).carried
+    given = replace(clip, inputs={**clip.inputs, **carried})
+    real, label, settings = clip.images[:, frame], one_hot(clip, frame), AdversarialConfig()
+    if frame:
+        past = carried["made"][:, -2:]
+        labels = torch.stack([one_hot(clip, t) for t in range(frame - past.shape[1], frame)], 1)
+        made = model.generator(label, labels, past)
+    else:
+        made = model.generator(label)
+    contests = {"": (torch.cat((label, real), 1), torch.cat((label, made.image), 1), model.discriminator.net_D)}
+    if frame:
+        both = torch.cat((clip.images[:, frame - 1], real), 1), torch.cat((carried["made"][:, -1], made.image), 1)
+        contests["_temporal_0"] = (*both, model.discriminator.net_DT0)
+    expected: dict[str, Tensor] = {}
+    for name, (true, fake, network) in contests.items():
+        verdict, known = network(fake), network(true)
+        expected[f"adversarial{name}"] = generator_loss(verdict.outputs, settings=settings)
+        expected[f"feature_matching{name}"] = feature_matching(verdict.features, known.features)
+    expected["l1"] = (made.image - real).abs().flatten(1).mean(1)
+    if frame >= 2:
+        teacher = clip.inputs["flow"][:, frame]
+        known = teacher.isfinite().all(1, keepdim=True)
+        teacher = torch.where(known, teacher, 0)
+        believed = confidence(real, clip.images[:, frame - 1], teacher) * known
+        assert 0.5 < believed.mean() < 0.95
+        expected["flow_l1"] = ((made.flow - teacher) * believed).abs().flatten(1).mean(1)
+        moved = warped(carried["made"][:, -1], made.flow)
+        expected["flow_warp"] = (moved - real).abs().flatten(1).mean(1)
+        q = (1 - (moved - real).abs().sum(1, keepdim=True)).clamp(min=0)
+        expected["mask"] = (made.mask * q + (1 - made.mask) * (1 - q)).flatten(1).mean(1)
+    found = at(model, "generator", frame, given)
+    assert found.logged.keys() == expected.keys()
+    weights = {"adversarial": 1, "feature_matching": 10, "l1": 3, "flow_l1": 2, "flow_warp": 2, "mask": 2}
+    weights |= {"adversarial_temporal_0": 0.5, "feature_matching_temporal_0": 10}
+    for name, term in expected.items():
+        torch.testing.assert_close(found.logged[name], term.detach(), rtol=0, atol=1e-9)
+    whole = torch.stack([weights[name] * term for name, term in expected.items()]).sum(0)
+    check_gradients(model.generator, {"loss": found.loss}, {"loss": whole})
+    judged = at(model, "discriminator", frame, given)
+    losses = {}
+    for name, (true, fake, network) in contests.items():
+        both = discriminator_losses(network(true).outputs, network(fake.detach()).outputs, settings=settings)
+        losses |= {f"real{name}": both[0], f"fake{name}": both[1]}
+    assert judged.logged.keys() == losses.keys()
+    whole = torch.stack([(0.5 if "temporal" in name else 1) * loss for name, loss in losses.items()]).sum(0)
+    torch.testing.assert_close(judged.loss, whole, rtol=0, atol=1e-9)
+    check_gradients(model.discriminator, {"loss": judged.loss}, {"loss": whole})
+
+
+# Teachers -----------------------------------------------------------------------------------------------------------------
+
+
+def test_teachers() -> None:
+    clip = pan()
+    names = {"flow_warp", "mask"}
+    for config, spec, teacher in (
+        (CONFIG, WITH_FLOW, "data"),
+        (CONFIG, SPEC, "classical"),
+        (replace(CONFIG, teacher="classical"), WITH_FLOW, "classical"),
+        (replace(CONFIG, teacher="none"), WITH_FLOW, "none"),
+    ):
+        model = built(config, spec)
+        assert model.teacher == teacher
+        given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]})
+        terms = at(model, "generator", 2, given).logged
+        assert {name for name in terms if name in (*names, "flow_l1")} == names | ({"flow_l1"} if teacher != "none" else set())
+        if teacher == "classical":
+            flow = lucas_kanade(clip.images[:, 2], clip.images[:, 1])
+            believed = confidence(clip.images[:, 2], clip.images[:, 1], flow)
+            labels = torch.stack([one_hot(clip, 0), one_hot(clip, 1)], 1)
+            found = model.generator(one_hot(clip, 2), labels, clip.images[:, :2]).flow
+            torch.testing.assert_close(terms["flow_l1"], l1(found * believed, flow * believed).detach(), rtol=0, atol=1e-9)
+    assert "flow_warp" not in at(built(replace(CONFIG, flow_weight=0.0)), "generator", 2, given).logged
+
+
+# Held-out clips and translations ------------------------------------------------------------------------------------------
+
+
+def test_held_out_clips_are_made_from_their_first_frame_on() -> None:
+    model, clip = built().eval(), pan()
+    rng = Rng(0, ("validation",), clip.index)
+    (phase,) = (one for one in model.phases if one.name == "generator")
+    with torch.no_grad():
+        found = model.loss(phase, clip, rng)
+    assert set(found.logged) == {"l1", "warping_error"} and torch.equal(found.loss, found.logged["l1"])
+    made: list[Tensor] = []
+    with torch.no_grad():
+        for t in range(FRAMES):
+            past = slice(max(0, t - 2), t)
+            labels = [one_hot(clip, k) for k in range(FRAMES)][past]
+            made.append(model.generator(one_hot(clip, t), *([torch.stack(labels, 1), torch.stack(made[past], 1)] if t else [])).image)
+    errors = torch.stack([l1(image, clip.images[:, t]) for t, image in enumerate(made)]).mean(0)
+    torch.testing.assert_close(found.logged["l1"], errors, rtol=0, atol=1e-10)
+    example = model.example(clip, settings=model.translation)
+    assert set(example.inputs) == {"labels"} and torch.equal(example.truth, clip.images[:, -1])
+    last = model.translate(example.inputs, rng, settings=model.translation)
+    torch.testing.assert_close(last, made[-1], rtol=0, atol=1e-10)
+    single = model.translate({"labels": clip.inputs["labels"][:, 0]}, rng, settings=model.translation)
+    torch.testing.assert_close(single, made[0], rtol=0, atol=1e-10)
+    assert isinstance(model, Translator) and isinstance(model, VideoTranslator) and model.past_frames == 2
+    with pytest.raises(ConfigError, match="got 10x12 pixels, expected sides that are multiples of 4"):
+        model.next_frame({"labels": clip.inputs["labels"][:, 0, :12, :10]}, [], None, settings=model.translation)
+
+
+def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement() -> None:
+    clip = pan()
+    flow = clip.inputs["flow"][:, 1]
+    known = flow.isfinite().all(1, keepdim=True)
+    flow = torch.where(known, flow, 0)
+    believed = confidence(clip.images[:, 1], clip.images[:, 0], flow) * known
+    inside = believed.clone()
+    inside[..., -3:], inside[..., -4:, :], inside[..., :1] = 0, 0, 0
+    assert warping_error(clip.images[:, 1], clip.images[:, 0], flow, inside).max() < 1e-12
+    one = warping_error(clip.images[:, 1], clip.images[:, 0], torch.zeros_like(flow), inside)
+    by_hand = ((clip.images[:, 1] - clip.images[:, 0]).abs().mean(1) * inside[:, 0]).flatten(1).sum(1) / inside.flatten(1).sum(1)
+    torch.testing.assert_close(one, by_hand, rtol=0, atol=1e-12)
+    assert one.min() > 0.02
+    assert warping_error(clip.images[:, 1], clip.images[:, 0], flow, torch.zeros_like(inside)).tolist() == [0, 0]
+
+
+# Configurations -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda: CONFIG.build(replace(SPEC, frames=None, clip_length=None)),
+            "the data has no clips; this model needs data of the kind clips",
+        ),
+        (lambda: replace(CONFIG, teacher="data").build(SPEC), "teacher: got data, but the data has no flow; give its folder as data.flow"),
+        (lambda: CONFIG.build(replace(SPEC, image_size=30)), "expected sides of multiples of 4"),
+        (lambda: CONFIG.build(replace(SPEC, inputs=(FLOW,))), "nothing, pixel by pixel, that the images could be made from"),
+        (lambda: replace(CONFIG, discriminator_steps=2), "discriminator_steps: got 2, expected 1: both take a step in each frame"),
+        (lambda: replace(CONFIG, augment=("color",)), "augment: got .*, expected nothing with discriminator.temporal_scales"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        change()
+
+
+def test_some_frames_do_not_reach_all_parts() -> None:
+    assert all(isinstance(phase, Phase) and phase.partial for phase in built().phases)
