@@ -62,11 +62,11 @@ def _paired(target: str, maps: tuple[str, ...], instances: str | None, condition
 
 @functools.cache
 def _clips(target: str, maps: tuple[str, ...]) -> Path:
-    """Clips of 5 frames."""
+    """Clips of 6 frames."""
     root = _root() / "-".join(("clips", target, *maps))
     for index in range(12):
         for name in (target, *maps):
-            _write(root / name / f"clip{index}", f"{name}{index}", 256 if name == target else CLASSES, count=5)
+            _write(root / name / f"clip{index}", f"{name}{index}", 256 if name == target else CLASSES, count=6)
     return root
 
 
