@@ -68,8 +68,9 @@ def check_weights(one: Run, two: Run) -> None:
         weights, other = one.tensors(weights=which), two.tensors(weights=which)
         assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {torch.float64}
         for key, tensor in weights.items():
-            # Measured: 6e-13 of the movement. Biases that norms take out again have a gradient of rounding alone, and move by up to 5e-11.
-            assert (other[key] - tensor).double().norm() <= 1e-9 * (tensor - fresh[key]).double().norm() + 1e-9, (which, key)
+            # Measured: 6e-13 of the movement. Biases that norms take out again have a gradient of rounding alone: they move by up to 5e-11,
+            # by 5e-9 where the initial weights are a fiftieth (vid2vid-cityscapes).
+            assert (other[key] - tensor).double().norm() <= 1e-9 * (tensor - fresh[key]).double().norm() + 2e-8, (which, key)
 
 
 @pytest.mark.parametrize("name", MAKERS)

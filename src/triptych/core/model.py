@@ -340,7 +340,7 @@ class Translator(Protocol):
 
 
 @runtime_checkable
-class VideoTranslator(Protocol):
+class VideoTranslator(Translator, Protocol):
     """A translator that makes the frames of clips one after the other. Its `translate` makes the last frame of whole clips (b, t, ...)."""
 
     past_frames: int

@@ -167,7 +167,8 @@ def is_coloured(spec: InputSpec, target: InputSpec) -> bool:
     return spec.kind == "image" and (spec == target or spec.channels == 3)
 
 
-def empty(spec: InputSpec, shape: tuple[int, int, int]) -> np.ndarray:
+def empty(spec: InputSpec, shape: tuple[int, ...]) -> np.ndarray:
+    """Room for images (*shape, c) of uint8, or for maps of this shape."""
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
 
 

@@ -85,7 +85,7 @@ def make_missing_frames(
     model: VideoTranslator, wanted: Clips, folder: Folder, *, device: torch.device, world: World, progress: Watch
 ) -> None:
     """Makes the frames that a folder lacks, each process those of whole clips. `progress` is told of the frames of this process."""
-    missing = set(folder.missing(range(len(wanted.inputs)))[0])
+    missing = {item for group in folder.missing(range(len(wanted.inputs))) for item in group}
     clips = wanted.clips[world.rank :: world.size]
     done, count = 0, sum(map(len, clips))
     for frames in clips:
