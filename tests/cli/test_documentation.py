@@ -131,8 +131,8 @@ def plan_takes(rest: list[str]) -> None:
 
 
 def launch_takes(rest: list[str]) -> None:
-    options, directory, text = launch.prepared(rest[1:])
-    assert rest[0] == "slurm" and options.nodes and str(directory) in text
+    job = launch.prepared(rest)
+    assert job.options.nodes and str(job.options.run) in job.text
 
 
 def sample_takes(rest: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from triptych.cli import launch
+from triptych.cli.launch_slurm import seconds_of
 from triptych.cli.main import main
 from triptych.cli.train import base_and_settings, configure
 from triptych.runs.slurm import STOPPED
@@ -140,7 +141,7 @@ def test_what_is_launched_is_named(words: list[str], said: str, capsys: pytest.C
     ],
 )
 def test_times_of_slurm(time: str, seconds: int) -> None:
-    assert launch._seconds(time) == seconds
+    assert seconds_of(time) == seconds
 
 
 def program(folder: Path, name: str, text: str) -> None:

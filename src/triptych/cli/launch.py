@@ -1,14 +1,16 @@
-"""`triptych launch slurm`: a training as a job of a cluster."""
+"""`triptych launch`: a training as a job of a cluster. The platforms are in modules of their own."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from triptych.cli.arguments import flag_value, require_images
 from triptych.cli.output import show, show_page
@@ -17,26 +19,25 @@ from triptych.core.config import config
 from triptych.core.errors import ConfigError, UserError, nearest, one_line, printable
 from triptych.core.files import explain, write_text
 
-_LINE = "triptych launch slurm RECIPE [settings as for train] [--nodes N] [--gpus N] [--time 4:00:00] [--submit]"
+if TYPE_CHECKING:
+    from triptych.recipes.config import RunConfig
+
 USAGE = """usage: triptych launch slurm RECIPE [settings as for train] [--nodes N] [--gpus N] [--time 4:00:00] [--submit]
-       triptych launch slurm RUN [settings]
-       triptych launch slurm --config FILE [settings]
+       triptych launch kubernetes RECIPE --image IMAGE --claim CLAIM --run /shared/runs/NAME [settings as for train] [--submit]
 
-Writes the file of a job for sbatch, and with --submit submits it: torchrun on all nodes, a signal before the time is up, after which the
-training saves, stops and is queued again, and goes on by itself. Settings are checked here, before the job waits for hours.
+Writes the job of a training, a file for sbatch or the manifest of a PyTorchJob, and with --submit submits it: torchrun on all machines,
+and time to save before they are taken away, after which the training goes on by itself. Settings are checked here, before the job waits.
+A run in the place of the recipe goes on, and slurm takes a file of settings by --config, as train does.
 
-  triptych launch slurm RECIPE --help    list every setting
+  triptych launch PLATFORM RECIPE --help    list every setting
 
 example: triptych launch slurm adm-imagenet64 --run /shared/runs/in64 --data.path /shared/imagenet --nodes 4 --gpus 8 --time 24:00:00"""
-_PLATFORMS = ("slurm",)
-_OPTION = re.compile(r"--[a-z][a-z-]*(=.+)?")
-_TIME = re.compile(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?)|(?:(\d+)(?::(\d+))?(?::(\d+))?)")
-_LEAST_AFTER_NOTICE = 60  # seconds; Slurm looks at the time of jobs so seldom
+_PLATFORMS = ("slurm", "kubernetes")
 
 
 @config
-class SlurmOptions(TrainOptions):
-    """What is asked of the cluster, and the run."""
+class LaunchOptions(TrainOptions):
+    """What is asked of any cluster, and the run."""
 
     nodes: int = 1
     "Machines."
@@ -44,22 +45,12 @@ class SlurmOptions(TrainOptions):
     "GPUs of each machine, with a process for each; 0: none."
     processes: int | None = None
     "Processes of each machine; None: one for each GPU."
-    cpus: int | None = None
-    "CPU cores of each machine, for processes and loaders; None: as the cluster gives, which is often one."
-    time: str = "24:00:00"
-    "Time until the job is stopped, and queued again: days-hours, hours:minutes:seconds, or minutes."
     notice: int = 300
-    "Seconds before that end at which the training is told, to save and stop."
+    "Seconds that the training has, where it is told of its end, to save and stop."
     restarts: int = 3
     "How often all processes are started anew within a job when one of them is killed."
-    partition: str | None = None
-    "The partition; None: the cluster's default."
-    account: str | None = None
-    "The account; None: the user's default."
-    sbatch: str | None = None
-    "Further options of sbatch in one text, without their dashes: 'qos=long mem=200G exclusive'."
     out: str | None = None
-    "File of the job; None: the run's directory with .sbatch behind it."
+    "File of the job; None: by the name of the run."
     submit: bool = False
     "Submit the job."
 
@@ -68,24 +59,9 @@ class SlurmOptions(TrainOptions):
         self.require(self.gpus >= 0, "gpus", "0 or more")
         self.require(self.processes is None or self.processes >= 1, "processes", "at least 1, or nothing")
         self.require(self.gpus > 0 or self.processes is not None, "processes", "a number, where there are no GPUs")
-        self.require(self.cpus is None or self.cpus >= 1, "cpus", "at least 1, or nothing")
+        self.require(self.notice >= 1, "notice", "at least 1")
         self.require(self.restarts >= 0, "restarts", "0 or more")
-        form = "days-hours[:minutes[:seconds]], hours:minutes:seconds, minutes:seconds or minutes"
-        self.require(_TIME.fullmatch(self.time) is not None, "time", form)
-        most = _seconds(self.time) - _LEAST_AFTER_NOTICE
-        self.require(1 <= self.notice <= max(most, 0), "notice", f"1 to {max(most, 0):,} seconds, of a job of {self.time}")
-        self.require(all(map(_OPTION.fullmatch, self.more)), "sbatch", "options of sbatch in one text, such as 'qos=long mem=200G'")
-        for name in ("partition", "account", "run", "sbatch"):
-            value = getattr(self, name)
-            self.require(value is None or value == printable(value), name, "text of one line")
-
-    @property
-    def more(self) -> list[str]:
-        """Further options of sbatch."""
-        try:
-            return [f"--{word.removeprefix('--')}" for word in shlex.split(self.sbatch or "")]
-        except ValueError:
-            raise ConfigError("sbatch", f"got {self.sbatch!r}, whose quotation marks do not close") from None
+        self.require(self.run is None or self.run == printable(self.run), "run", "text of one line")
 
     @property
     def of_each_node(self) -> int:
@@ -93,88 +69,96 @@ class SlurmOptions(TrainOptions):
         return self.processes or self.gpus
 
 
+Options = TypeVar("Options", bound=LaunchOptions)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file of a job."""
+
+    options: LaunchOptions
+    place: Path
+    text: str
+    output: str
+    "Where the job's output will be, in words."
+    submit: Sequence[str]
+    "The command that submits it, without the file."
+    folder: Path | None = None
+    "That has to be there before the job begins."
+
+
 def main(arguments: Sequence[str]) -> int:
     """Writes the file of the job, submits it where that is asked for, and says what is there."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or "-h" in arguments[:2] or "--help" in arguments[:2]:
         show_page(USAGE, error=not arguments)
         return 0 if arguments else 2
-    platform, words = arguments[0], arguments[1:]
-    if platform not in _PLATFORMS:
-        raise ConfigError("", f"unknown triptych launch {platform!r}{nearest(platform, _PLATFORMS)}; usage: {_LINE}")
-    if not words:
-        raise ConfigError("", f"no recipe given; usage: {_LINE} (triptych recipes lists them)")
-    if words[0] in ("-h", "--help"):
-        show_page(USAGE)
-        return 0
-    options, directory, text = prepared(words)
-    place = Path(options.out) if options.out else directory.with_name(f"{directory.name}.sbatch")
+    job = prepared(arguments)
     try:
-        directory.mkdir(parents=True, exist_ok=True)  # the job's output goes there
-        write_text(place, text)
+        if job.folder is not None:
+            job.folder.mkdir(parents=True, exist_ok=True)
+        write_text(job.place, job.text)
     except OSError as error:
-        raise ConfigError("--out" if options.out else "--run", f"cannot write {error.filename or place}: {explain(error)}") from None
-    show(f"job: {place} ({options.nodes} x {options.of_each_node} processes, {options.time}); its output: {directory}/slurm-JOB.out")
-    show(submitted(place) if options.submit else f"submit it: sbatch {shlex.quote(str(place))}")
+        setting = "--out" if job.options.out else "--run"
+        raise ConfigError(setting, f"cannot write {error.filename or job.place}: {explain(error)}") from None
+    show(f"job: {job.place} ({job.options.nodes} x {job.options.of_each_node} processes); its output: {job.output}")
+    words = [*job.submit, str(job.place)]
+    show(submitted(words) if job.options.submit else f"submit it: {shlex.join(words)}")
     return 0
 
 
-def prepared(words: Sequence[str]) -> tuple[SlurmOptions, Path, str]:
-    """The options, the run's directory, and the file of the job. Raises what `triptych train` raises for settings."""
-    from triptych.cli.settings import flags_of, without_flags
-    from triptych.runs.slurm import Job, job_file
+def prepared(arguments: Sequence[str]) -> Written:
+    """The file of the job that the arguments are about. Raises what `triptych train` raises for settings."""
+    platform, words = arguments[0], arguments[1:]
+    if platform not in _PLATFORMS:
+        raise ConfigError("", f"unknown triptych launch {platform!r}{nearest(platform, _PLATFORMS)} (triptych launch --help)")
+    if not words:
+        raise ConfigError("", f"no recipe given; usage: triptych launch {platform} RECIPE [settings] (triptych recipes lists them)")
+    return importlib.import_module(f"triptych.cli.launch_{platform}").prepared(words)
 
-    require_images(flag_value("--data.path", words), note=" (data.path)")
-    base, settings = base_and_settings(words, usage=_LINE)
-    options, run_config = configure(base, settings, options=SlurmOptions(), verb="launch slurm")
-    require_images(run_config.data.path, note=" (data.path)")
-    directory = place_of(base, options)
+
+def training(words: Sequence[str], options: Options, *, platform: str, here: bool) -> tuple[Options, Path, list[str]]:
+    """The options, the run's directory, and the command of triptych, without what is asked of the cluster.
+
+    `here`: whether paths are those of this machine, where they can be looked at. Raises what `triptych train` raises for settings.
+    """
+    from triptych.cli.settings import flags_of, without_flags
+
+    if here:
+        require_images(flag_value("--data.path", words), note=" (data.path)")
+    base, settings = base_and_settings(words, usage=f"triptych launch {platform} RECIPE [settings as for train]")
+    given, run_config = configure(base, settings, options=options, verb=f"launch {platform}")
+    if here:
+        require_images(run_config.data.path, note=" (data.path)")
+    _check_batch(given, run_config)
+    own = {flag.name for flag in flags_of(options)} - {flag.name for flag in flags_of(TrainOptions())}
+    named = list(words[: len(words) - len(settings)])
+    return given, place_of(base, given), ["train", *named, *without_flags(settings, options, own)]
+
+
+def written_by(platform: str, words: Sequence[str]) -> str:
+    """The command line, for a comment in the file."""
+    return printable(shlex.join(["triptych", "launch", platform, *words]))
+
+
+def plain_name(directory: Path) -> str:
+    """The name of a run in letters, digits and dashes."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", directory.name)
+
+
+def _check_batch(options: LaunchOptions, run_config: RunConfig) -> None:
     processes = options.nodes * options.of_each_node
     batch = run_config.rescaled(processes).train.batch_size
     if batch < processes:
         reason = f"got {batch}, expected at least one image for each of {processes} processes ({options.nodes} nodes)"
         raise ConfigError("--train.batch-size", reason)
-    own = {flag.name for flag in flags_of(SlurmOptions(processes=1))} - {flag.name for flag in flags_of(TrainOptions())}
-    named = list(words[: len(words) - len(settings)])
-    job = Job(
-        name=re.sub(r"[^\w.-]", "-", directory.name),
-        directory=directory,
-        folder=Path.cwd(),
-        nodes=options.nodes,
-        gpus=options.gpus,
-        processes=options.of_each_node,
-        time=options.time,
-        notice=options.notice,
-        restarts=options.restarts,
-        cpus=options.cpus,
-        partition=options.partition,
-        account=options.account,
-        more=options.more,
-    )
-    command = ["train", *named, *without_flags(settings, SlurmOptions(processes=1), own)]
-    text = job_file(job, command, python=sys.executable, written_by=printable(shlex.join(["triptych", "launch", "slurm", *words])))
-    return options, directory, text
 
 
-def submitted(place: Path) -> str:
-    """What sbatch says of the job. Raises UserError where it does not take it."""
-    program = shutil.which("sbatch")
+def submitted(words: Sequence[str]) -> str:
+    """What the cluster's command says of the job. Raises UserError where it does not take it."""
+    program = shutil.which(words[0])
     if program is None:
-        raise ConfigError("--submit", f"there is no sbatch on this machine; submit {place} where there is one")
-    done = subprocess.run([program, str(place)], capture_output=True, text=True, check=False)
+        raise ConfigError("--submit", f"there is no {words[0]} on this machine; submit {words[-1]} where there is one")
+    done = subprocess.run([program, *words[1:]], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(f"sbatch did not take {place}: {one_line(Exception(done.stderr or done.stdout))}")
+        raise UserError(f"{words[0]} did not take {words[-1]}: {one_line(Exception(done.stderr or done.stdout))}")
     return done.stdout.strip()
-
-
-def _seconds(time: str) -> int:
-    """The seconds of a time as Slurm writes it; 0 for what is none."""
-    match = _TIME.fullmatch(time)
-    if match is None:
-        return 0
-    days, hours, minutes, seconds, *plain = match.groups()
-    if days is not None:
-        return int(days) * 86_400 + int(hours) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
-    first, second, third = plain
-    if third is not None:
-        return int(first) * 3600 + int(second) * 60 + int(third)
-    return int(first) * 60 + int(second or 0)

@@ -41,7 +41,7 @@ class Verb:
 VERBS = {
     "train": Verb("triptych.cli.train", "RECIPE [--run DIR] [settings]", "train a recipe; the same command again goes on with the run"),
     "plan": Verb("triptych.cli.plan", "RECIPE [settings as for train] [--json]", "measure what a run will take, before it begins"),
-    "launch": Verb("triptych.cli.launch", "slurm RECIPE [settings as for train]", "write, and submit, the job of a training for a cluster"),
+    "launch": Verb("triptych.cli.launch", "slurm|kubernetes RECIPE [settings]", "write, and submit, the job of a training for a cluster"),
     "init": Verb("triptych.cli.init", "IMAGES [--hours 6] [--family FAMILY]", "choose a recipe and settings for images and hours"),
     "sample": Verb("triptych.cli.sample", "RUN [--count N] [--out FILE]", "draw images from a trained run"),
     "average": Verb("triptych.cli.average", "RUN --length LENGTH [--at IMAGES]", "weights of an average of any length, out of snapshots"),

@@ -1,0 +1,73 @@
+"""A training as a job of Kubernetes: a PyTorchJob (kubeflow.org/v1), which Kubeflow's training operator runs.
+
+The operator starts torchrun in a pod for each machine and tells it by its environment where the processes meet. A pod that has to go gets
+SIGTERM: the training saves and stops. A container that ends with an error is started anew, and goes on from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+_AFTER_SHUTDOWN = 30  # seconds that torchrun has for ending when its processes have saved
+_RETRIES = 1000  # starts of containers in all; the operator gives up after few otherwise
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """What is asked of the cluster."""
+
+    name: str
+    image: str
+    claim: str
+    "The PersistentVolumeClaim of the disk that all pods share."
+    mount: str
+    "Where the pods have it."
+    nodes: int
+    gpus: int
+    "Of each pod; 0: none."
+    processes: int
+    "Of each pod."
+    notice: int
+    "Seconds that a training has for saving and stopping."
+    restarts: int
+    cpus: int | None = None
+    memory: str | None = None
+    namespace: str | None = None
+
+
+def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str:
+    """The manifest, in YAML. `command`: that of triptych, its verb first; `written_by`: the command line, for a comment."""
+    limits = {"nvidia.com/gpu": job.gpus or None, "cpu": job.cpus, "memory": job.memory}
+    signals = ["--signals-to-handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1", "--shutdown-timeout", str(job.notice)]
+    container = {
+        "name": "pytorch",  # the operator looks for this name
+        "image": job.image,
+        "command": ["torchrun", *signals, "-m", "--", "triptych", *command],
+        "resources": {"limits": {name: value for name, value in limits.items() if value is not None}},
+        "volumeMounts": [{"name": "shared", "mountPath": job.mount}, {"name": "memory", "mountPath": "/dev/shm"}],
+    }
+    pod = {
+        "terminationGracePeriodSeconds": job.notice + _AFTER_SHUTDOWN,
+        "containers": [container],
+        "volumes": [
+            {"name": "shared", "persistentVolumeClaim": {"claimName": job.claim}},
+            {"name": "memory", "emptyDir": {"medium": "Memory"}},  # NCCL needs more of it than the 64 MB that pods have
+        ],
+    }
+    meeting = {"rdzvBackend": "c10d", "rdzvId": job.name, "minReplicas": job.nodes, "maxReplicas": job.nodes, "maxRestarts": job.restarts}
+    manifest: dict[str, Any] = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": job.name, **({} if job.namespace is None else {"namespace": job.namespace})},
+        "spec": {
+            "nprocPerNode": str(job.processes),
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": _RETRIES},
+            "elasticPolicy": meeting,
+            "pytorchReplicaSpecs": {"Worker": {"replicas": job.nodes, "restartPolicy": "OnFailure", "template": {"spec": pod}}},
+        },
+    }
+    return f"# Written by: {written_by}\n{yaml.safe_dump(manifest, sort_keys=False, width=120)}"

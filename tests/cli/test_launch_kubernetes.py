@@ -1,0 +1,92 @@
+"""`triptych launch kubernetes`: the manifest is what the training operator takes, and what it cannot be is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from torch.distributed.run import get_args_parser
+
+from triptych.cli.main import main
+from triptych.cli.train import base_and_settings, configure
+
+WORDS = ["--run", "/shared/runs/In_64", "--image", "registry/triptych:1", "--claim", "disk"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def manifest(*words: str) -> dict:
+    assert main(["launch", "kubernetes", "adm-digits", *WORDS, *words]) == 0
+    (file,) = Path().glob("*.yaml")
+    return yaml.safe_load(file.read_text())
+
+
+def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = ["--nodes", "4", "--gpus", "8", "--cpus", "64", "--memory", "200Gi", "--notice", "120", "--namespace", "team"]
+    found = manifest(*cluster, "--data.path", "/shared/x", "--train.batch-size", "64")
+    assert "submit it: kubectl create -f in-64.yaml" in capsys.readouterr().out
+    (container,) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"].pop("containers")
+    assert found == {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": "in-64", "namespace": "team"},
+        "spec": {
+            "nprocPerNode": "8",  # the schema has a text here
+            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": 1000},
+            "elasticPolicy": {"rdzvBackend": "c10d", "rdzvId": "in-64", "minReplicas": 4, "maxReplicas": 4, "maxRestarts": 3},
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "replicas": 4,
+                    "restartPolicy": "OnFailure",
+                    "template": {
+                        "spec": {
+                            "terminationGracePeriodSeconds": 150,
+                            "volumes": [
+                                {"name": "shared", "persistentVolumeClaim": {"claimName": "disk"}},
+                                {"name": "memory", "emptyDir": {"medium": "Memory"}},
+                            ],
+                        }
+                    },
+                }
+            },
+        },
+    }
+    assert (container["name"], container["image"]) == ("pytorch", "registry/triptych:1")
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 8, "cpu": 64, "memory": "200Gi"}}
+    assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}, {"name": "memory", "mountPath": "/dev/shm"}]
+    taken = get_args_parser().parse_args(container["command"][1:])
+    assert container["command"][0] == "torchrun" and taken.module and taken.shutdown_timeout == 120
+    options, config = configure(*base_and_settings(taken.training_script_args[1:], usage=""))
+    assert (options.run, config.data.path, config.train.batch_size) == ("/shared/runs/In_64", "/shared/x", 64)
+
+
+def test_without_gpus() -> None:
+    found = manifest("--gpus", "0", "--processes", "2")
+    (container,) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    assert found["spec"]["nprocPerNode"] == "2" and container["resources"] == {"limits": {}}
+    assert "namespace" not in found["metadata"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--train.batch-sise", "64"], "unknown setting"),
+        (["--run", "runs/x"], "--run: got 'runs/x', expected a path inside /shared (--mount)"),
+        (["--mount", "shared"], "--mount: got 'shared', expected a path from / on"),
+        (["--name", "In64"], "--name: got 'In64', expected at most 50 small letters"),
+        (["--run", "/shared/64"], "--name: missing, and '64' cannot be the name of a job"),
+        (["--memory", "much"], "--memory: got 'much', expected a number of bytes"),
+        (["--image", "None"], "--image: missing"),
+        (["--claim", "None"], "--claim: missing"),
+        (["--config", "x.toml"], "--config: got 'x.toml', which is not in the pods"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["launch", "kubernetes", "adm-digits", *WORDS, *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+    assert not list(Path().glob("*.yaml"))
