@@ -136,9 +136,39 @@ def test_the_run_fills_the_hours(seen, hours, machine):
     choice = chosen(seen, hours)
     settings = choice.config.train
     grids = -(-settings.total_images // settings.sample_every)  # type: ignore[operator]
-    took = settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0) + 15.0
+    took = 5.0 + settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0)
+    saves = -(-settings.total_images // settings.checkpoint_every)  # type: ignore[operator]
+    took += saves * PLAN.checkpoint_bytes / 1e8
+    if settings.evaluate_every is not None:
+        took += PLAN.reference_seconds + -(-settings.total_images // settings.evaluate_every) * PLAN.evaluation_seconds
     assert 0.9 * hours * 3600 < took < 1.05 * hours * 3600
     assert settings.total_images % settings.batch_size == 0
+
+
+def test_what_takes_long_beside_the_steps_is_done_less_often():
+    """In 1,000 seconds a tenth goes to each: checkpoints of 20 s five times, evaluations of 50 s once after 40 s of the reference."""
+    found = dataclasses.replace(PLAN, checkpoint_bytes=2 * 10**9)
+    assert choosing.checkpoints(found, 1_000) == (5, 100.0)
+    assert choosing.checkpoints(PLAN, 1_000) == (10, pytest.approx(0.1))
+    assert choosing.checkpoints(found, 10) == (1, 20.0)
+    assert choosing.evaluated(PLAN, 1_000) == (1, 90.0)
+    assert choosing.evaluated(PLAN, 100_000) == (4, 240.0)
+    assert choosing.evaluated(PLAN, 500) == (0, 0.0)
+
+
+def test_a_long_run_of_a_gan_is_evaluated_and_a_short_one_is_not(machine):
+    machine(20.0)
+    long, short = chosen(FEW, hours=6.0), chosen(FEW, hours=0.5)
+    train = long.config.train
+    assert train.evaluate_every is not None and -(-train.total_images // train.evaluate_every) == 4
+    assert (train.evaluate_features, train.evaluate_count, train.best_by) == ("random", 500, "frechet")
+    assert "4 on the way, of 500 samples" in dict(long.reasons)["evaluations"]
+    assert short.config.train.evaluate_every is None and short.config.train.best_by == "validation"
+
+
+def test_the_large_recipe_for_pairs_is_for_gpus(machine):
+    assert [one.recipe for one in choosing._candidates(STREETS, "gan", on_cpu=True)] == ["spade-camvid"] * 2
+    assert choosing._candidates(STREETS, "gan", on_cpu=False)[0].recipe == "spade-coco256"
 
 
 def samples_of_the_recipe(choice: Choice) -> int:

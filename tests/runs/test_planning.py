@@ -43,6 +43,7 @@ PLAN = Plan(
     loader_rate=50.0,
     images_seen=0,
     total_images=5_000,
+    begin_seconds=5.0,
     grid_seconds=100.0,
     validation_seconds=10.0,
     evaluation_seconds=50.0,
@@ -62,18 +63,18 @@ def sized(*peaks: tuple[int, int], seconds: tuple[float, ...] = (1.0,)) -> list[
 
 def test_times_and_rate_by_hand():
     assert PLAN.rate == 5.0
-    assert PLAN.seconds_left == 500 * 2.0 + 3 * 100 + 2 * 10
+    assert PLAN.seconds_left == 5 + 500 * 2.0 + 3 * 100 + 2 * 10
     assert PLAN.seconds_to_checkpoint == 200.0  # of 1,000 images; sooner than half an hour
     assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
     assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
-    assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 2.0  # a whole step
+    assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 5 + 2.0  # a whole step
     evaluated = dataclasses.replace(PLAN, counts=PLAN.counts | {"evaluations": 4})
     assert evaluated.seconds_left == PLAN.seconds_left + 4 * 50 + 40  # one look at the reference
 
 
 def test_a_loader_that_is_slower_sets_the_rate_and_is_warned_of():
     slow = dataclasses.replace(PLAN, loader_rate=2.5)
-    assert slow.rate == 2.5 and slow.seconds_left == 2_000 + 320
+    assert slow.rate == 2.5 and slow.seconds_left == 5 + 2_000 + 320
     assert [line for line in slow.warnings() if "loader" in line] and not PLAN.warnings()
 
 
@@ -300,7 +301,7 @@ def test_a_microbatch_that_is_to_be_found_is_planned_as_the_whole_batch(microbat
     def answer(task: Task) -> dict:
         asked.append(task)
         other = {"flops": 1.0, "stored_bytes": {}, "power_bytes": 0, "gradient_bytes": 0, "loader": 1.0, "grid_seconds": 0.0}
-        other |= {"begin_bytes": 0, "around_bytes": 0, "loader_processes": 0, "loader_bytes": 0}
+        other |= {"begin_bytes": 0, "begin_seconds": 1.0, "around_bytes": 0, "loader_processes": 0, "loader_bytes": 0}
         other |= dict.fromkeys(("evaluation_seconds", "reference_seconds"))
         found = {"seconds": [1.0 for _ in task.batches], "peak_bytes": task.batches[-1], "start_bytes": 0, "free_bytes": None}
         return found | other | {"device": "cpu", "precision": "float32", "validation_seconds": None}

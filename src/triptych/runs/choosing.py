@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from triptych.core.errors import ConfigError, RunError
+from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
@@ -21,10 +22,12 @@ Family = Literal["flow", "gan", "diffusion"]
 FAMILIES: tuple[Family, ...] = ("flow", "gan", "diffusion")
 FEW, SOME = 1_000, 10_000
 """Images below which a model learns them by heart, and below which augmentation helps."""
-_START_SECONDS = 15.0  # of a training, until its first step: imports, opening the images, building the model
+_WRITTEN = 1e8
+"""Bytes of a checkpoint that are hashed and written in a second, on a slow disk: to measure it, one would have to be written."""
+_MOST_CHECKPOINTS, _MOST_EVALUATIONS = 10, 4
 _LEAST_STEPS, _LEAST_BATCH = 1_000, 8
 _AROUND = 0.1
-"""The share of the hours that grids and validations may take, each."""
+"""The share of the hours that grids, validations, checkpoints and evaluations may take, each."""
 _MOST_GRIDS = 10
 _SCREENED = 3.0  # seconds of iterations, where all that is asked is whether a recipe is too slow
 _MEASURED = 10.0  # seconds of iterations, of the recipe that is chosen
@@ -46,6 +49,8 @@ class Candidate:
     "Height and width; None: that of the images."
     least_images: int
     what: str
+    on_cpu: bool = True
+    "Whether it may be tried on a CPU: a very large one would only take its memory and minutes."
 
 
 _DIFFUSION = (
@@ -73,6 +78,7 @@ SMALL: dict[Family, tuple[Candidate, ...]] = {
 }
 """Of grey images with sides of 32 at most."""
 PAIRS = (
+    Candidate("spade-coco256", 256, 5_000_000, "SPADE as published, 415M parameters, without a perceptual network", on_cpu=False),
     Candidate("spade-camvid", 128, 100_000, "SPADE with small networks"),
     Candidate("spade-camvid", 64, 0, "SPADE with small networks"),
 )
@@ -107,14 +113,15 @@ def choose(
     on_cpu = open_world(device).device.type == "cpu"
     reasons = [("data", seen.described())]
     chosen_family = _family(seen, family, reasons)
-    candidates = _candidates(seen, chosen_family)
+    candidates = _candidates(seen, chosen_family, on_cpu=on_cpu)
     candidate, settings, rate = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
     settings = merged(settings, _batch(_config(candidate.recipe, settings), rate * hours * 3600, reasons))
+    settings = merged(settings, _evaluations(_config(candidate.recipe, settings), hours * 3600, on_cpu=on_cpu))
     say(f"measuring {candidate.recipe} as it was chosen")
     found = plan(_config(candidate.recipe, settings), directory="runs", device=device, seconds=_MEASURED, say=say)
     settings = merged(settings, _fitting(_config(candidate.recipe, settings), found, reasons))
     first = _config(candidate.recipe, settings)
-    settings = merged(settings, _length(first, found, hours * 3600, on_cpu=on_cpu, reasons=reasons))
+    settings = merged(settings, _length(first, found, hours * 3600, reasons=reasons))
     warnings = few(seen, candidate.recipe)
     return Choice(candidate.recipe, settings, tuple(reasons), found, warnings)
 
@@ -147,9 +154,9 @@ def _family(seen: Look, wanted: Family | None, reasons: list[tuple[str, str]]) -
     return "diffusion"
 
 
-def _candidates(seen: Look, family: Family) -> Sequence[Candidate]:
+def _candidates(seen: Look, family: Family, *, on_cpu: bool) -> Sequence[Candidate]:
     if seen.pairs is not None:
-        return PAIRS if seen.pairs.maps else TWO_PHOTOS
+        return [one for one in (PAIRS if seen.pairs.maps else TWO_PHOTOS) if one.on_cpu or not on_cpu]
     small = seen.channels == 1 and seen.sides[2] <= 32
     table = (SMALL if small else PHOTOS)[family]
     # What is larger than the images would only be enlarged; the last one is always there.
@@ -219,7 +226,11 @@ def data_settings(seen: Look, candidate: Candidate) -> Settings:
         return settings
     pairs = seen.pairs
     data |= {"width": _width(seen, size), "target": pairs.target, "maps": list(pairs.maps), "num_classes": list(pairs.num_classes)}
-    return {"data": data | {"dont_care": pairs.dont_care, "conditions": list(pairs.conditions)}}
+    data |= {"dont_care": pairs.dont_care, "instances": None, "conditions": list(pairs.conditions)}
+    published = (
+        candidate.recipe == "spade-coco256"
+    )  # whose weights of VGG19 are not everyone's, so that a plain difference takes their place
+    return {"data": data} | ({"model": {"perceptual_weight": 0.0, "l1_weight": 5.0}} if published else {})
 
 
 def _width(seen: Look, height: int) -> int:
@@ -322,16 +333,18 @@ def _fitting(config: RunConfig, found: Plan, reasons: list[tuple[str, str]]) -> 
     return {"train": {"batch_size": largest}}
 
 
-def _length(config: RunConfig, found: Plan, seconds: float, *, on_cpu: bool, reasons: list[tuple[str, str]]) -> Settings:
+def _length(config: RunConfig, found: Plan, seconds: float, *, reasons: list[tuple[str, str]]) -> Settings:
     """How many images the hours see, how often something is drawn and measured, and which average goes with that many steps."""
     train = config.train
     counts, took = around(config, found, seconds)
-    left = max(0.0, seconds - _START_SECONDS - took)
+    saves, saving = checkpoints(found, seconds)
+    evaluations, evaluating = (0, 0.0) if train.evaluate_every is None else evaluated(found, seconds)
+    left = max(0.0, seconds - found.begin_seconds - took - saving - evaluating)
     step = found.images_per_step // found.batch * train.batch_size
     steps = max(1, math.floor(left * found.rate / step))
     total = steps * step
     every = max(1, math.ceil(steps / counts["grids"])) * step
-    changes: Settings = {"total_images": total, "checkpoint_every": max(1, math.ceil(steps / 10)) * step, "sample_every": every}
+    changes: Settings = {"total_images": total, "checkpoint_every": max(1, math.ceil(steps / saves)) * step, "sample_every": every}
     changes |= {"validate_every": every, "sample_count": counts["samples"], "validate_images": counts["validated"]}
     epochs = total / found.training_images
     reasons.append(("length", f"{total:,} images seen ({epochs:,.3g} epochs, {steps:,} steps): {found.rate:.3g} images/s for the time"))
@@ -339,7 +352,7 @@ def _length(config: RunConfig, found: Plan, seconds: float, *, on_cpu: bool, rea
     reasons.append(("grids", f"{drawn}: about {took:,.0f} seconds of the time with the validations"))
     changes |= _average(config, steps, reasons)
     if train.evaluate_every is not None:
-        changes |= _evaluations(seconds, total, on_cpu=on_cpu, step=step, reasons=reasons)
+        changes |= _evaluated(train, evaluations, evaluating, math.ceil(steps / max(1, evaluations)) * step, reasons)
     settings: Settings = {"train": changes, "log": {"every": max(1, steps // 100) * step}}
     if config.optim.schedule == "linear":
         settings["optim"] = {"decay_start": total // 2}
@@ -376,16 +389,37 @@ def _average(config: RunConfig, steps: int, reasons: list[tuple[str, str]]) -> S
     return {"ema_rates": [rate]} | ({} if start == train.ema_start else {"ema_start": start})
 
 
-def _evaluations(seconds: float, total: int, *, on_cpu: bool, step: int, reasons: list[tuple[str, str]]) -> Settings:
+def checkpoints(found: Plan, seconds: float) -> tuple[int, float]:
+    """How many checkpoints take a small share of the time, and the seconds of all."""
+    each = max(found.checkpoint_bytes / _WRITTEN, 1e-9)
+    count = max(1, min(_MOST_CHECKPOINTS, int(_AROUND * seconds / each)))
+    return count, count * each
+
+
+def evaluated(found: Plan, seconds: float) -> tuple[int, float]:
+    """How many evaluations take a small share of the time, 0 where none does, and the seconds of all, with the look at the reference."""
+    count = int((_AROUND * seconds - found.reference_seconds) / max(found.evaluation_seconds, 1e-9))
+    count = max(0, min(_MOST_EVALUATIONS, count))
+    return count, count * found.evaluation_seconds + (found.reference_seconds if count else 0.0)
+
+
+def _evaluations(config: RunConfig, seconds: float, *, on_cpu: bool) -> Settings:
+    """What is measured in evaluations, of a recipe that has some; none in a short run."""
+    if config.train.evaluate_every is None:
+        return {}
     if seconds < _SHORT:
-        reasons.append(("evaluations", "none on the way: the run is short; triptych evaluate measures it afterwards"))
+        return {"train": {"evaluate_every": None, "best_by": "validation"}}
+    return {"train": {"evaluate_features": "random", "evaluate_count": 500, "evaluate_reference": 2_000}} if on_cpu else {}
+
+
+def _evaluated(train: TrainConfig, count: int, took: float, every: int, reasons: list[tuple[str, str]]) -> Settings:
+    if not count:
+        reasons.append(("evaluations", "none on the way: one would take too much of the time; triptych evaluate measures it afterwards"))
         return {"evaluate_every": None, "best_by": "validation"}
-    every = math.ceil(total / step / 4) * step
-    if not on_cpu:
-        reasons.append(("evaluations", "four on the way, whose Frechet distance chooses the best checkpoint"))
-        return {"evaluate_every": every}
-    reasons.append(("evaluations", "four on the way, of 500 samples by a network of random weights: they choose the best checkpoint"))
-    return {"evaluate_every": every, "evaluate_features": "random", "evaluate_count": 500, "evaluate_reference": 2_000}
+    by = "a network of random weights" if train.evaluate_features == "random" else "a network that has learned"
+    what = f"{count} on the way, of {train.evaluate_count:,} samples by {by}: about {took:,.0f} seconds of the time"
+    reasons.append(("evaluations", f"{what}; their Frechet distance chooses the best checkpoint"))
+    return {"evaluate_every": every}
 
 
 def as_toml(choice: Choice, *, run: str, head: str) -> str:

@@ -99,6 +99,8 @@ class Plan:
     images_seen: int
     "Where the run would go on."
     total_images: int
+    begin_seconds: float
+    "Until the first step: imports, opening the images, building the model, and what it takes from the first images."
     grid_seconds: float
     validation_seconds: float
     evaluation_seconds: float
@@ -121,9 +123,9 @@ class Plan:
 
     @property
     def seconds_left(self) -> float:
-        """To the end of the run: steps, grids, validations and evaluations."""
+        """To the end of the run: its beginning, steps, grids, validations and evaluations."""
         steps = math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step)
-        return steps * self.images_per_step / self.rate + self.seconds_around
+        return self.begin_seconds + steps * self.images_per_step / self.rate + self.seconds_around
 
     @property
     def seconds_around(self) -> float:

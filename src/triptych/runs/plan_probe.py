@@ -88,6 +88,7 @@ def main() -> int:
 
 def measure(task: Task) -> dict[str, Any]:
     """What the iterations of the task take. Raises UserError where the run could not begin either."""
+    began = time.monotonic()
     import torch
 
     from triptych.core.memory import resident_memory
@@ -108,6 +109,7 @@ def measure(task: Task) -> dict[str, Any]:
     loop = _loop(dataclasses.replace(config, train=train), data, world)
     found: dict[str, Any] = {"seconds": [], "rounds": [], "device": world.device.type, "precision": train.precision, "start_bytes": start}
     found |= {"free_bytes": free, "drawn": loop.drawn // task.batches[0], "begin_bytes": _peak(world)}
+    found["begin_seconds"] = time.monotonic() - began
     for batch in task.batches:
         loop.train, loop.drawn = dataclasses.replace(loop.train, batch_size=batch), batch * loop.slices
         loader = Loader(data.train, batch_size=batch, seed=config.train.seed, workers=config.data.workers)

@@ -153,6 +153,7 @@ def _planned(
         loader_rate=first["loader"],
         images_seen=seen,
         total_images=train.total_images,
+        begin_seconds=first["begin_seconds"],
         grid_seconds=first["grid_seconds"],
         validation_seconds=first["validation_seconds"] or 0.0,
         evaluation_seconds=first["evaluation_seconds"] or 0.0,
