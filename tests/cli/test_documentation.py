@@ -174,7 +174,7 @@ def translate_takes(rest: list[str]) -> None:
 
 def import_takes(rest: list[str]) -> None:
     options = import_.configure(rest)
-    if options.program not in ("imaginaire", "nvidia", "diffusers", "sit"):
+    if options.program not in ("imaginaire", "nvidia", "diffusers", "sit", "dit"):
         parse_flags(options.flags or "", FLAGS if options.program == "glow" else all_flags(options.program))  # type: ignore[arg-type]
 
 

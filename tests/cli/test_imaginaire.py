@@ -141,7 +141,7 @@ def test_weights_of_a_run_to_begin_with() -> None:
         ("import glow c.yaml --run r --processes 2", "--processes: goes with imaginaire, not with glow: leave it out"),
         (
             "import imaginair c.yaml --run r",
-            "unknown program 'imaginair', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit",
+            "unknown program 'imaginair', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers, sit or dit",
         ),
     ],
 )

@@ -20,14 +20,14 @@ USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
 whose FILE is a .pt; glow, whose FILE is a checkpoint of TensorFlow (its prefix, one of its files or its folder) or an .npz of variables;
 nvidia, whose FILE is a .pkl of StyleGAN2, R3GAN or EDM, of which nothing is run; diffusers, whose FILE is the folder of an AutoencoderKL;
-sit, whose FILE is a .pt of SiT;
+sit or dit, whose FILE is a .pt of SiT or DiT;
 or imaginaire, whose YAML file says it all (without a checkpoint the run has its settings alone, and is to be trained).
 A file that they published is known by its name, or by the shapes of its tensors; any other one takes the flags it was trained with:
 
   --run DIR        directory of the new run
   --flags "..."    the original's flags in its own words: "--image_size 64 --num_channels 128 ..."; of glow's the shapes tell all but
-                   --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier); of sit's all
-                   but --path-type (else Linear), --prediction (else velocity), and for the heads of another width --model
+                   --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier); of sit's and dit's
+                   all but sit's --path-type (else Linear) and --prediction (else velocity), and --model for the heads of another width
   --ema FILE       the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
   --ema-rate RATE  glow: the rate of the moving averages in the checkpoint (else that of its flags on eight processes)
   --data DIR       imaginaire: the folder of the data, in place of the YAML file's roots

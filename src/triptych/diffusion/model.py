@@ -26,13 +26,14 @@ from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffus
 from triptych.diffusion.guidance import extrapolated, in_terms_of, up_to
 from triptych.diffusion.guided import Guide, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
+from triptych.diffusion.networks import Network, NetworkConfig, network_for
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, process_steps
 from triptych.diffusion.paths import PATHS, PathName
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
-from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
+from triptych.diffusion.unet import NO_LABEL, UNetConfig
 
 Conditions = tuple[Tensor | None, ...]
 """What the network gets after x and t: the labels (b,), or None, and before them what else the model goes by."""
@@ -105,8 +106,8 @@ class DiffusionConfig(ModelConfig):
 
     changeable: ClassVar = frozenset(("sampling",))
 
-    network: UNetConfig = dataclasses.field(default_factory=UNetConfig)
-    "The U-Net."
+    network: NetworkConfig = dataclasses.field(default_factory=UNetConfig)
+    "The U-Net, or a transformer over patches (kind dit)."
     diffusion: GaussianConfig = dataclasses.field(default_factory=GaussianConfig)
     "The diffusion and the loss."
     timestep_sampler: TimestepSamplerName = "uniform"
@@ -135,33 +136,25 @@ class DiffusionConfig(ModelConfig):
 
 
 class DiffusionModel(Model):
-    """The model of a DiffusionConfig; `network` is its U-Net, `diffusion` its process."""
+    """The model of a DiffusionConfig; `network` is its U-Net or transformer, `diffusion` its process."""
 
     phases = (Phase("denoise", ("network",)),)
     averaged = ("network",)
     validated = ("denoise",)
     likelihood = FlowODEConfig()
-    unet: ClassVar[type[UNet]] = UNet
-    "The class of the network, called with x, t, the conditions and an rng."
 
     def __init__(self, config: DiffusionConfig, spec: DataSpec) -> None:
         super().__init__()
         self.config, self.sampling = config, config.sampling
-        self.image_shape, self.bounded = (spec.channels, spec.image_size, spec.image_size), spec.bounded
+        self.image_shape, self.bounded = (spec.channels, *spec.height_and_width), spec.bounded
         self.num_classes = spec.num_labels(class_conditional=config.class_conditional)
         self.diffusion = GaussianDiffusion(config.diffusion)
-        out_channels = spec.channels * (2 if config.diffusion.learns_variance else 1)
-        try:
-            self.network = self.unet(
-                config.network,
-                image_size=spec.image_size,
-                in_channels=spec.channels,
-                out_channels=out_channels,
-                num_classes=self.num_classes,
-            )
-        except ConfigError as error:
-            raise error.inside("network") from None
+        self.network = self.network_for(spec, out_channels=spec.channels * (2 if config.diffusion.learns_variance else 1))
         self.timesteps = make_timestep_sampler(config.timestep_sampler, config.diffusion.steps)
+
+    def network_for(self, spec: DataSpec, *, out_channels: int) -> Network:
+        """The network, called with x, t, the conditions and an rng. Raises ConfigError where it cannot take images of `spec`."""
+        return network_for(spec, self.config.network, num_classes=self.num_classes, out_channels=out_channels)
 
     @property
     def noise(self) -> GaussianConfig:

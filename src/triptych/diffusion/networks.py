@@ -12,18 +12,22 @@ Network = UNet | DiT
 """Called with x (b, c, h, w), t (b,), the labels (b,) of a network that has classes, and an rng."""
 
 
-def network_for(spec: DataSpec, config: NetworkConfig, *, num_classes: int | None, spans: bool = False) -> Network:
-    """The network of a configuration for images of `spec`, whose outputs are like the images.
+def network_for(
+    spec: DataSpec, config: NetworkConfig, *, num_classes: int | None, spans: bool = False, out_channels: int | None = None
+) -> Network:
+    """The network of a configuration for images of `spec`.
 
-    `spans`: it is told another time too. Raises ConfigError, about the setting "network", where it cannot take them.
+    `spans`: it is told another time too. `out_channels`: of what it says; None: as many as the images have. Raises ConfigError, about the
+    setting "network", where it cannot take them.
     """
+    channels, outputs = spec.channels, spec.channels if out_channels is None else out_channels
     try:
         if isinstance(config, DiTConfig):
-            size, channels = spec.height_and_width, spec.channels
-            return DiT(config, image_size=size, in_channels=channels, out_channels=channels, num_classes=num_classes, spans=spans)
+            size = spec.height_and_width
+            return DiT(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
         if spec.width not in (None, spec.image_size):
             raise ConfigError("", f"a U-Net takes squares, not images of {spec.image_size} x {spec.width} pixels; give a DiT")
-        channels = spec.channels
-        return UNet(config, image_size=spec.image_size, in_channels=channels, out_channels=channels, num_classes=num_classes, spans=spans)
+        size = spec.image_size
+        return UNet(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=num_classes, spans=spans)
     except ConfigError as error:
         raise error.inside("network") from None

@@ -8,7 +8,7 @@ DDIM are there as in every model of the family.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import ClassVar, Self
 
 import torch
@@ -31,6 +31,8 @@ class SuperResolutionConfig(DiffusionConfig):
 
     kind_name: ClassVar = "super-resolution"
 
+    network: UNetConfig = field(default_factory=UNetConfig)
+    "The U-Net."
     small_size: int
     "Height and width of the small images, in pixels; the large ones have data.image_size."
 
@@ -72,11 +74,18 @@ class SuperResolution(DiffusionModel):
     """The model of a SuperResolutionConfig: an Upsampler."""
 
     config: SuperResolutionConfig
-    unet = SuperResolutionUNet
 
     def __init__(self, config: SuperResolutionConfig, spec: DataSpec) -> None:
         super().__init__(config, spec)
         self.input_size = config.small_size
+
+    def network_for(self, spec: DataSpec, *, out_channels: int) -> SuperResolutionUNet:
+        """A U-Net that is told the small image too."""
+        network, size, classes = self.config.network, spec.image_size, self.num_classes
+        try:
+            return SuperResolutionUNet(network, image_size=size, in_channels=spec.channels, out_channels=out_channels, num_classes=classes)
+        except ConfigError as error:
+            raise error.inside("network") from None
 
     def conditions(self, batch: Batch) -> Conditions:
         """The small images, by the mean over areas of the large ones, and the labels where the model is conditional."""

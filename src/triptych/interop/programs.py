@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from triptych.core.model import Model, ModelConfig
     from triptych.recipes.config import RunConfig
 
-Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire", "nvidia", "diffusers", "sit"]
+Program = Literal["guided-diffusion", "improved-diffusion", "glow", "imaginaire", "nvidia", "diffusers", "sit", "dit"]
 """Whose weights are imported."""
 PROGRAMS: tuple[Program, ...] = get_args(Program)
 Target = Literal["guided-diffusion", "diffusers", "nvidia", "sit"]

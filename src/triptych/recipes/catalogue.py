@@ -27,6 +27,7 @@ HEADINGS = {
     "few_shot": "GANs, on few examples of many classes",
     "from_noise": "GANs, from noise",
     "diffusion": "diffusion",
+    "dit": "diffusion, DiT",
     "flow_matching": "diffusion, flow matching",
     "edm": "diffusion, EDM",
     "edm2": "diffusion, EDM2",

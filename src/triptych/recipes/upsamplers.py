@@ -19,7 +19,7 @@ def upsample_digits() -> RunConfig:
     """Super-resolution of the built-in digits, class-conditional, from 8x8 to 16x16: minutes on two CPU cores."""
     recipe = adm_digits()
     base = recipe.model
-    assert isinstance(base, ADMConfig)
+    assert isinstance(base, ADMConfig) and isinstance(base.network, UNetConfig)
     return replace(
         recipe,
         model=SuperResolutionConfig(

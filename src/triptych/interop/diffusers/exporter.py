@@ -78,6 +78,8 @@ def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel
     """The model in diffusers' layout, with `drop_variance` without a learned variance; a ConfigError names all that diffusers lacks."""
     if not isinstance(model, ADM):
         raise ConfigError("", f"diffusers cannot express this model: its UNet2DModel has no counterpart of {type(model).__name__}")
+    if not isinstance(model.network, UNet):
+        raise ConfigError("", "diffusers cannot express this model: its transformers embed the time by other frequencies")
     diffusion = model.config.diffusion
     if drop_variance and not diffusion.learns_variance:
         raise ConfigError("drop_variance", "this model learns no variance: it has no output channels to drop")
@@ -107,20 +109,26 @@ def write_diffusers(layout: DiffusersModel, folder: Path) -> None:
 
 
 def _refused(model: ADM, *, drop_variance: bool) -> Iterator[str]:
-    network = model.config.network
+    unet = _unet(model)
+    network = unet.config
     if not network.conv_resample and not network.resblock_updown:
         yield "model.network.conv_resample: false"
-    if model.network.levels.widths[0] != network.num_channels:
+    if unet.levels.widths[0] != network.num_channels:
         yield (
             f"model.network.channel_mult: its first number is not 1 (the timestep is embedded in {network.num_channels} numbers, "
-            f"the first level has {model.network.levels.widths[0]} channels)"
+            f"the first level has {unet.levels.widths[0]} channels)"
         )
-    if _head_channels(model.network) == 0:
+    if _head_channels(unet) == 0:
         yield "model.network.num_heads: heads of several widths (it has one attention_head_dim; num_head_channels gives that)"
     if model.config.diffusion.variance == "learned" and not drop_variance:
         yield "model.diffusion.variance: learned (its schedulers want the variance, not its logarithm; it can be dropped: drop_variance)"
     if model.config.diffusion.mean not in _PREDICTIONS:
         yield f"model.diffusion.mean: {model.config.diffusion.mean} (its schedulers know {', '.join(_PREDICTIONS)})"
+
+
+def _unet(model: ADM) -> UNet:
+    assert isinstance(model.network, UNet), "a transformer is refused"
+    return model.network
 
 
 def _head_channels(network: UNet) -> int | None:
@@ -133,7 +141,8 @@ def _head_channels(network: UNet) -> int | None:
 
 
 def _unet_config(model: ADM, *, outputs: int) -> dict[str, Any]:
-    network, levels = model.config.network, model.network.levels
+    unet = _unet(model)
+    network, levels = unet.config, unet.levels
     resampling = "resnet" if network.resblock_updown else "conv"
     plain = {True: ("ResnetDownsampleBlock2D", "ResnetUpsampleBlock2D"), False: ("DownBlock2D", "UpBlock2D")}[network.resblock_updown]
     down = ["AttnDownBlock2D" if there else plain[0] for there in levels.attention]
@@ -157,7 +166,7 @@ def _unet_config(model: ADM, *, outputs: int) -> dict[str, Any]:
         "upsample_type": resampling,
         "dropout": network.dropout,
         "act_fn": "silu",
-        "attention_head_dim": _head_channels(model.network),
+        "attention_head_dim": _head_channels(unet),
         "norm_num_groups": NUM_GROUPS,
         "attn_norm_num_groups": NUM_GROUPS,
         "norm_eps": 1e-5,

@@ -11,6 +11,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import ModelConfig
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
+from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.gaussian import GaussianConfig, NoiseConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.super_resolution import SuperResolutionConfig
@@ -179,6 +180,7 @@ def _classifier_flags(config: ClassifierConfig, spec: DataSpec) -> dict[str, Val
 
 def _model_flags(config: ADMConfig | SuperResolutionConfig, spec: DataSpec) -> dict[str, Value]:
     network, diffusion = config.network, config.diffusion
+    assert isinstance(network, UNetConfig), "a transformer is refused"
     flags = {
         **{flag: getattr(network, setting) for setting, flag in _NETWORK.items()},
         **{flag: getattr(diffusion, setting) for setting, flag in _PROCESS.items()},
@@ -216,6 +218,9 @@ def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
         yield f"model: a {type(config).__name__.removesuffix('Config')}"
         return
     network, kind = config.network, _kind(config)
+    if isinstance(network, DiTConfig):
+        yield "model.network: a transformer"
+        return
     mult = _own_levels(network, spec, kind)
     if any(part != int(part) for part in mult):
         yield f"model.network.channel_mult: {flag_text(mult)} (its flag takes whole numbers)"

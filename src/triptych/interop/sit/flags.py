@@ -14,11 +14,6 @@ FLAGS: dict[str, OriginalFlag] = {
         OriginalFlag("prediction", "velocity", "transport"),
     )
 }
-SIZES: dict[str, tuple[int, int, int]] = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
-"""Width, depth and heads of the published sizes."""
-PATCHES = (2, 4, 8)
 PATHS = {"Linear": "linear", "GVP": "gvp", "VP": "vp"}
 """Ours by theirs."""
 PREDICTIONS = ("velocity", "score", "noise")
-LATENT_FACTOR = 8
-"""Pixels of an image for one of its latent, along a side."""

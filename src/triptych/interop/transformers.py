@@ -1,0 +1,160 @@
+"""Files of DiT and of SiT, whose transformers have the same names and shapes as ours but for `pos_embed`, a formula, which is compared.
+
+Shapes say all but the number of heads, which follows from a published width or from the name of the model. A file is a bare state dict, as
+published, or a checkpoint of a training with weights, average and settings.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, cast
+
+from torch import Tensor
+
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.core.model import Model, ModelConfig
+from triptych.core.outline import without_weights
+from triptych.core.weight_files import check_fit, checked_weights, read_content
+from triptych.data.config import AS_STORED, DataConfig
+from triptych.diffusion.dit import DiT, DiTConfig, position_table
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.ema import averaged_state
+from triptych.interop.flags import OriginalFlag, Value, checked_flags, parse_flags
+from triptych.interop.programs import ImportRequest, refuse
+from triptych.interop.shapes import Shapes
+from triptych.recipes.config import RunConfig
+
+SIZES: dict[str, tuple[int, int, int]] = {"S": (384, 12, 6), "B": (768, 12, 12), "L": (1024, 24, 16), "XL": (1152, 28, 16)}
+"""Width, depth and heads of the published sizes."""
+PATCHES = (2, 4, 8)
+LATENT_FACTOR = 8
+"""Pixels of an image for one of its latent, along a side."""
+POSITIONS = "pos_embed"
+LABEL_DROPOUT = 0.1
+"""Of the originals' training."""
+_RATE = 0.9999  # of their average
+_TABLE_ERROR = 1e-5  # of sines and cosines in float32; measured: 1e-7
+
+
+def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, program: str) -> tuple[DiTConfig, DataSpec]:
+    """The network that the shapes and the flags describe together; its outputs are spare where there are twice as many as inputs.
+
+    Raises ConfigError for flags that the shapes contradict, CheckpointError for weights of another network.
+    """
+    shapes = Shapes(weights)
+    width, channels, patch, _ = shapes.shape("x_embedder.proj.weight", axes=4)
+    depth = shapes.count("blocks.", ".attn.qkv.weight")
+    tokens = shapes.shape(POSITIONS, axes=3)[1]
+    rows = round(tokens**0.5)
+    outputs = shapes.shape("final_layer.linear.weight", axes=2)[0] // patch**2
+    if rows**2 != tokens or outputs not in (channels, 2 * channels):
+        raise CheckpointError(f"the file is of another network: {tokens} positions, {outputs} output channels for {channels} of the input")
+    classes = shapes.shape("y_embedder.embedding_table.weight", axes=2)[0] - 1
+    size = rows * patch
+    for name, has in (("image-size", size * LATENT_FACTOR), ("num-classes", classes)):
+        if given.get(name, has) != has:
+            raise ConfigError(f"--{name}", f"the file has {has}, got {given[name]}")
+    heads = _heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
+    network = DiTConfig(patch=patch, width=width, depth=depth, heads=heads, spare_outputs=outputs == 2 * channels)
+    return network, DataSpec(image_size=size, channels=channels, num_classes=classes)
+
+
+def _heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int:
+    """By the published size of this width, or by the name of the model that was given."""
+    names = {f"{program}-{size}/{side}": (*numbers, side) for size, numbers in SIZES.items() for side in PATCHES}
+    if name is not None:
+        if name not in names:
+            raise ConfigError("--model", f"got {name!r}, expected one of {', '.join(names)}")
+        wide, deep, heads, side = names[str(name)]
+        if (wide, deep, side) != (width, depth, patch):
+            raise ConfigError("--model", f"the file has width {width}, depth {depth} and patches of {patch}, got {name}")
+        return heads
+    found = [heads for wide, _, heads in SIZES.values() if wide == width]
+    if not found:
+        widths = ", ".join(str(wide) for wide, _, _ in SIZES.values())
+        raise CheckpointError(f"its width is {width}, and nothing in the file says how many heads that has (known are {widths})")
+    return found[0]
+
+
+def filled(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -> Model:
+    """The model with a file's weights, in evaluation mode; a CheckpointError names the first tensor that is wrong."""
+    with without_weights():
+        model = config.build(spec)
+    model.to_empty(device="cpu")
+    network = cast(DiT, model.get_submodule("network"))
+    expected, table = dict(network.state_dict()), positions(network)
+    check_fit(expected | {POSITIONS: table}, weights)
+    if (weights[POSITIONS].float() - table).abs().max() > _TABLE_ERROR:
+        raise CheckpointError(f"{POSITIONS} is not the table of sines and cosines of its size, so this is another network")
+    network.load_state_dict({name: weights[name] for name in expected})
+    return model.eval()
+
+
+def positions(network: DiT) -> Tensor:
+    """The table of positions of the network's images, as files have it: float32 (1, patches, width)."""
+    height, width = network.image_size
+    side = network.config.patch
+    return position_table(height // side, width // side, network.config.width).float()
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def read(
+    request: ImportRequest, flags: Mapping[str, OriginalFlag], *, program: str
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Value]]:
+    """The state dicts of a file ("model", and "ema" of a training), and the flags that it has and that were given.
+
+    Raises ConfigError for settings that have no use here, CheckpointError for other files.
+    """
+    refuse(request, ("ema", "ema_rate", "checkpoint", "data", "processes"), f"{program}'s files have their average with them")
+    states, theirs = _parts(read_content(request.file, inert=(Namespace,)), flags)
+    return states, {**theirs, **_given(request, flags, program=program)}
+
+
+def _parts(content: Any, flags: Mapping[str, OriginalFlag]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Value]]:
+    """The state dicts of a file, and the flags of the training that it is from."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("model"), Mapping):
+        return {"model": checked_weights(content)}, {}
+    states = {name: checked_weights(content[name], name=name) for name in ("model", "ema") if isinstance(content.get(name), Mapping)}
+    theirs = vars(content["args"]) if isinstance(content.get("args"), Namespace) else {}
+    known = {name: theirs[name.replace("-", "_")] for name in flags if name.replace("-", "_") in theirs}
+    return states, checked_flags(known, flags)
+
+
+def _given(request: ImportRequest, flags: Mapping[str, OriginalFlag], *, program: str) -> dict[str, Value]:
+    if isinstance(request.flags, Mapping):
+        return checked_flags({name.replace("_", "-"): value for name, value in request.flags.items()}, flags)
+    try:
+        return parse_flags(request.flags or "", flags)
+    except ConfigError as error:
+        raise ConfigError(
+            error.setting, f"{error.reason} ({program}'s flags here are {', '.join(f'--{name}' for name in flags)})"
+        ) from None
+
+
+def files_of(config: ModelConfig, spec: DataSpec, states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """The checkpoint of a run with these state dicts. Raises CheckpointError as `filled` does."""
+    files = {"model": dict(filled(config, spec, states["model"]).state_dict())}
+    if "ema" in states:
+        files[f"ema-{_RATE}"] = averaged_state(filled(config, spec, states["ema"]))
+    return {name: {key: tensor.detach() for key, tensor in tensors.items()} for name, tensors in files.items()}
+
+
+def run_of(config: ModelConfig, spec: DataSpec) -> RunConfig:
+    """A model and the originals' training."""
+    return RunConfig(
+        model=config,
+        data=DataConfig(image_size=spec.image_size).updated(AS_STORED),
+        train=TrainConfig(total_images=1_800_000_000, batch_size=256, ema_rates=(_RATE,), ema_warmup=False),
+        optim=OptimConfig(learning_rate=1e-4),
+    )
+
+
+def recognised(request: ImportRequest, spec: DataSpec, *, program: str, average: bool, licence: str) -> None:
+    """Says what a file is, and under which licence the published ones are."""
+    what = "a checkpoint of a training" if average else "weights alone"
+    request.report(f"{request.file} is {what} of {program}: latents of {spec.channels} x {spec.image_size} x {spec.image_size}")
+    request.report(f"licence of the published weights: {licence}")
