@@ -73,7 +73,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         ("guided-diffusion", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
         (
             "guided-difusion a.pt --run r",
-            "unknown program 'guided-difusion', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers, sit or dit",
+            "unknown program 'guided-difusion', expected guided-diffusion, improved-diffusion, "
+            "glow, imaginaire, nvidia, diffusers, sit or dit",
         ),
         ("guided-diffusion a.pt b.pt --run r", "unexpected 'b.pt'; usage: triptych import PROGRAM FILE --run DIR"),
         ("guided-diffusion a.pt", "--run: missing: the directory of the new run"),
