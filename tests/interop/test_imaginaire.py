@@ -348,7 +348,7 @@ def test_settings_that_do_not_fit_are_named(settings: dict[str, Any], message: s
     ("config", "message"),
     [
         ({}, "gen.type: missing, expected imaginaire.generators.NAME"),
-        ({"gen": {"type": "imaginaire.generators.vid2vid"}}, "gen.type: got 'imaginaire.generators.vid2vid', expected one that ends in"),
+        ({"gen": {"type": "imaginaire.generators.gancraft"}}, "gen.type: got 'imaginaire.generators.gancraft', expected one that ends in"),
         ({"gen": {"type": 3}}, "gen.type: got 3"),
         ({"gen": 3}, "gen: got 3, expected a table"),
         ([], "expected a table with the sections gen and dis"),

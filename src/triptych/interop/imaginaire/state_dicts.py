@@ -1,4 +1,4 @@
-"""Weights of imaginaire's image models: SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT.
+"""Weights of imaginaire's image models (SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT) and of vid2vid.
 
     model = from_state_dict(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
     model.generator(label=label, images=images)["fake_images"]
@@ -11,7 +11,7 @@ weights, the output's factor or nonlinearity, the scales of a shared discriminat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +23,20 @@ from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
+from triptych.gans.video_networks import Vid2VidGenerator, VideoDiscriminator
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
+from triptych.interop.imaginaire.video import is_vid2vid, vid2vid_discriminator, vid2vid_generator
 
 
 class ImaginaireModel(nn.Module):
     """The networks of a model under the original's names of inputs and outputs. To train or to translate, import a checkpoint."""
 
-    def __init__(self, kind: ModelType, generator: OriginalNetwork | None, discriminator: OriginalNetwork | None) -> None:
+    def __init__(
+        self, kind: ModelType | Literal["vid2vid"], generator: OriginalNetwork | None, discriminator: OriginalNetwork | None
+    ) -> None:
         super().__init__()
-        self.kind: ModelType = kind
+        self.kind: ModelType | Literal["vid2vid"] = kind
         self.generator, self.discriminator = generator, discriminator
 
 
@@ -53,16 +57,21 @@ def from_state_dict(
     calls its networks; False: the label maps have edges there already, as the original's networks take them.
     Raises ConfigError for settings that are wrong, CheckpointError that names the first tensor that does not fit.
     """
-    kinds, first, second = model_types(config), None, None
+    video, first, second = is_vid2vid(config), None, None
+    kinds = {} if video else model_types(config)
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
-        network = generator_of(kinds["gen"], Weights(state), Settings(config.get("gen") or {}, "gen"))
-        first = CALLS[kinds["gen"]][0](_filled(network, state), edges=edges and kinds["gen"] == "pix2pixHD")
+        weights, gen = Weights(state), Settings(config.get("gen") or {}, "gen")
+        network = vid2vid_generator(weights, gen) if video else generator_of(kinds["gen"], weights, gen)
+        calls = Vid2VidCalls if video else CALLS[kinds["gen"]][0]
+        first = calls(_filled(network, state), edges=kinds.get("gen") == "pix2pixHD" and edges)
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
-        network = discriminator_of(kinds["dis"], Weights(state), Settings(config.get("dis") or {}, "dis"))
-        second = CALLS[kinds["dis"]][1](_filled(network, state), edges=edges and kinds["dis"] == "pix2pixHD")
-    return ImaginaireModel(kinds["gen"], first, second).eval()
+        weights, dis = Weights(state), Settings(config.get("dis") or {}, "dis")
+        network = vid2vid_discriminator(weights, dis) if video else discriminator_of(kinds["dis"], weights, dis)
+        calls = PairedScores if video else CALLS[kinds["dis"]][1]
+        second = calls(_filled(network, state), edges=kinds.get("dis") == "pix2pixHD" and edges)
+    return ImaginaireModel(kinds.get("gen", "vid2vid"), first, second).eval()
 
 
 def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
@@ -144,6 +153,17 @@ class Pix2PixHDCalls(OriginalNetwork):
         return {"fake_images": network(label=edged, features=features), "feature_maps": features}
 
 
+class Vid2VidCalls(OriginalNetwork):
+    """fake_images of label; from the third frame on also fake_flow_maps, fake_occlusion_masks and warped_images."""
+
+    def forward(self, *, label: Tensor, prev_labels: Tensor | None = None, prev_images: Tensor | None = None) -> Outputs:
+        """Of maps (b, c, h, w), after the frames before them (b, t, c, h, w), oldest first; without such the first frames."""
+        network: Vid2VidGenerator = self.network
+        frame = network(label, prev_labels, prev_images)
+        found = {"fake_flow_maps": frame.flow, "fake_occlusion_masks": frame.mask, "warped_images": frame.warped}
+        return {"fake_images": frame.image} | {name: value for name, value in found.items() if value is not None}
+
+
 class UNITCalls(OriginalNetwork):
     """images_ab, images_ba, content_a, content_b; the images' own reconstructions and the way back."""
 
@@ -202,7 +222,7 @@ class PairedScores(OriginalNetwork):
 
     def forward(self, *, label: Tensor, images: Tensor | None = None, fake_images: Tensor | None = None) -> Outputs:
         """Of images (b, c, h, w). `label`: as the generator takes it."""
-        network: SPADEDiscriminator | Pix2PixHDDiscriminator = self.network
+        network: SPADEDiscriminator | Pix2PixHDDiscriminator | VideoDiscriminator = self.network
         label, out = self.seen(label), {}
         for name, judged in (("real", images), ("fake", fake_images)):
             if judged is not None:
