@@ -858,6 +858,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/remote.py", "if final or attempt == ATTEMPTS - 1:", "if True:"),
     ("core/remote.py", "block[max(offset - k * BLOCK, 0) :", "block[0 :"),
     ("core/remote.py", '"generation", "ETag", "etag", ', '"generation", '),
+    ("core/remote.py", "threads.shutdown(cancel_futures=True)", "threads.shutdown()"),
     ("core/block_cache.py", " or _digest(content) != whole[-_DIGEST:]", ""),
     ("core/block_cache.py", "in sorted(parts):", "in sorted(parts, reverse=True):"),
     ("core/block_cache.py", "if self._unseen > self._most / _LOOKS:", "if False:"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import os
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,10 +23,11 @@ from tests.contract.shrink import shrunk
 from tests.data.elsewhere import Server, serving
 from tests.data.pictures import picture, write_folder, write_zip
 from triptych.core import remote
-from triptych.core.address import Address
+from triptych.core.address import Address, without_secrets
 from triptych.core.batch import DataSpec
 from triptych.core.block_cache import BlockCache
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.reading import user_path
 from triptych.core.remote import RemoteFile
 from triptych.data.config import DataConfig
 from triptych.data.fingerprint import fingerprint
@@ -183,6 +186,35 @@ def test_a_folder_of_tars_in_another_file_system(folder: Path, tmp_path: Path) -
         assert sorted(there.objects) == [f"memory://bucket/shards/part-{k:03d}.tar" for k in range(3)]
     finally:
         system.rm("/bucket", recursive=True)
+
+
+def test_names_with_words_of_secrets_are_names(folder: Path, tmp_path: Path, server: Server) -> None:
+    content = laid_out("stored zip", folder, tmp_path / "data").read_bytes()
+    server.files["/monkey/token-data.zip"] = content
+    data = settings(f"{server.url}/monkey/token-data.zip").open()
+    assert list(data.objects) == [f"{server.url}/monkey/token-data.zip"]
+    assert data.train.key(0).startswith(f"{server.url}/monkey/token-data.zip/cat/")
+
+
+def test_what_libraries_say_loses_its_secrets() -> None:
+    said = "cannot get https://me:hunter2@host/x.zip?X-Amz-Signature=hunter2 with secret_key='hunter2', Token: hunter2"
+    assert "hunter2" not in without_secrets(said) and without_secrets("s3://bucket/x.zip is gone") == "s3://bucket/x.zip is gone"
+    with pytest.raises(DataError, match="an address, where a path on this machine is expected") as caught:
+        user_path("https://me:hunter2@host/x.zip")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_first_error_of_many_calls_keeps_the_others_from_beginning() -> None:
+    begun: list[int] = []
+
+    def call(k: int) -> None:
+        begun.append(k)
+        time.sleep(0.01)
+        raise DataError(str(k))
+
+    with pytest.raises(DataError, match="^0$"):
+        remote.at_once([functools.partial(call, k) for k in range(500)])
+    assert len(begun) < 250
 
 
 def test_loader_processes_have_connections_of_their_own(folder: Path, tmp_path: Path, server: Server) -> None:

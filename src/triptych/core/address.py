@@ -16,7 +16,10 @@ def is_address(text: str | Path | None) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text, such as the message of a library, without what in it may be a user's name, a password, a key or a signature."""
+    """A text, such as the message of a library, without what in it may be a user's name, a password, a key or a signature.
+
+    It may lose more than these: what is called by such a text is not to be called so.
+    """
     return _SECRET.sub(lambda match: f"{match[1]}..." if match[1] else "://" if match[0].startswith("://") else "", text)
 
 
@@ -32,7 +35,7 @@ def flaw_of(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a file or folder; a path as far as messages and names go."""
+    """The address of a file or folder, without a `flaw_of`; a path as far as messages and names go."""
 
     text: str
 
@@ -55,7 +58,7 @@ class Address:
         return Address(f"{self.text.rstrip('/')}/{name}")
 
     def __str__(self) -> str:
-        return without_secrets(self.text)
+        return self.text
 
 
 Place = Path | Address

@@ -13,7 +13,7 @@ import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from triptych.core.address import Address, is_address
+from triptych.core.address import is_address, without_secrets
 from triptych.core.errors import DataError
 
 MOST_CLASSES = 2**20
@@ -23,7 +23,7 @@ MOST_CLASSES = 2**20
 def user_path(text: str | Path) -> Path:
     """The path that a user wrote, with ~ replaced. Raises DataError where it cannot be one."""
     if is_address(text):
-        raise DataError(f"{Address(str(text))}: an address, where a path on this machine is expected; copy what lies there here")
+        raise DataError(f"{without_secrets(str(text))}: an address, where a path on this machine is expected; copy what lies there here")
     if "\0" in str(text):
         raise DataError(f"{text}: no path has a zero byte in it")
     try:

@@ -75,7 +75,7 @@ def identity_of(address: Address) -> Identity:
     if not isinstance(size, int):
         raise RemoteError(f"{address}: the server does not say how large it is, so that it cannot be read in parts; copy it here")
     name = next((name for name in _VERSIONS if str(found.get(name) or "null") != "null"), None)
-    return Identity(size, "" if name is None else f"{name} {without_secrets(str(found[name]))}")
+    return Identity(size, "" if name is None else f"{name} {' '.join(str(found[name]).split())}")
 
 
 def listed(folder: Address) -> list[Address]:
@@ -216,11 +216,14 @@ class _Reader(io.RawIOBase):
 
 
 def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """What the calls return, made in threads; the first error is raised, when all have ended."""
+    """What the calls return, made in threads. The first error is raised when those that have begun have ended; the others do not begin."""
     if len(calls) < 2:
         return [call() for call in calls]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(calls))) as threads:
+    threads = ThreadPoolExecutor(min(_AT_ONCE, len(calls)))
+    try:
         return list(threads.map(lambda call: call(), calls))
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def _runs(blocks: Sequence[int]) -> Iterator[range]:
