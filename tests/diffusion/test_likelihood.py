@@ -44,7 +44,7 @@ def gaussian_log_density(process: GaussianDiffusion, images: Tensor) -> Tensor:
     return (torch.distributions.Normal(0, 1).log_prob(noise) + math.log(scale)).sum((1, 2, 3))
 
 
-def pictures(count: int = 4, channels: int = 1, size: int = 4) -> Tensor:
+def pictures(count: int = 4, channels: int = 1, size: int = 2) -> Tensor:
     drawn = torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     return MEAN + DEVIATION * drawn
 
@@ -59,12 +59,12 @@ def rng(count: int, *stream: str | int) -> Rng:
 def test_gaussian_data(mean: Any, schedule: Any) -> None:
     process, images = GaussianDiffusion(GaussianConfig(mean=mean, schedule=schedule)), pictures()
     density = log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, images, steps=50, trace=exact_trace)
-    torch.testing.assert_close(density, gaussian_log_density(process, images), atol=1e-3, rtol=0)
+    torch.testing.assert_close(density, gaussian_log_density(process, images), atol=2.5e-4, rtol=0)
     exact = torch.distributions.Normal(MEAN, DEVIATION).log_prob(images).sum((1, 2, 3))
-    torch.testing.assert_close(density, exact, atol=0.02, rtol=0)  # the last noise level still knows a little of the image
+    torch.testing.assert_close(density, exact, atol=5e-3, rtol=0)  # the last noise level still knows a little of the image
     single = log_density(x0_predictor(process, gaussian_denoiser(process)), process.levels, images.float(), steps=50, trace=exact_trace)
     assert single.dtype == torch.float64
-    torch.testing.assert_close(single, density, atol=1e-3, rtol=0)
+    torch.testing.assert_close(single, density, atol=2.5e-4, rtol=0)
 
 
 def mixture_denoiser(process: GaussianDiffusion, centres: Tensor, deviation: float) -> Denoiser:
@@ -82,21 +82,21 @@ def mixture_denoiser(process: GaussianDiffusion, centres: Tensor, deviation: flo
 
 def test_the_fixed_grid_is_of_fourth_order() -> None:
     process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
-    images = torch.cartesian_prod(*[torch.linspace(-1, 1, 9, dtype=torch.float64)] * 2)[:, None, None, :]
+    images = torch.cartesian_prod(*[torch.linspace(-1, 1, 5, dtype=torch.float64)] * 2)[:, None, None, :]
     denoise = mixture_denoiser(process, CENTRES, 0.3)  # not linear: the middle evaluations of a step differ
     predict = x0_predictor(process, denoise)
-    values = [log_density(predict, process.levels, images, steps=steps, trace=exact_trace) for steps in (40, 80, 160, 640)]
+    values = [log_density(predict, process.levels, images, steps=steps, trace=exact_trace) for steps in (20, 40, 80, 320)]
     errors = [float((value - values[-1]).abs().max()) for value in values[:-1]]
     orders = [math.log2(a / b) for a, b in pairwise(errors)]
-    assert all(3.7 < order < 4.5 for order in orders), (errors, orders)
+    assert all(3.7 < order < 4.6 for order in orders), (errors, orders)
 
 
 def test_a_density_of_two_dimensions_integrates_to_one() -> None:
     process = GaussianDiffusion(GaussianConfig(schedule="cosine"))
-    axis = torch.linspace(-2, 2, 81, dtype=torch.float64)
+    axis = torch.linspace(-2, 2, 61, dtype=torch.float64)
     images = torch.cartesian_prod(axis, axis)[:, None, None, :]
     predict = x0_predictor(process, mixture_denoiser(process, CENTRES, 0.2))
-    density = log_density(predict, process.levels, images, steps=60, trace=exact_trace).exp()
+    density = log_density(predict, process.levels, images, steps=40, trace=exact_trace).exp()
     cell = float(axis[1] - axis[0]) ** 2
     assert float(density.sum()) * cell == pytest.approx(1, abs=2e-3)
     assert float((density[:, None] * images[:, 0, 0]).sum(0)[0]) * cell == pytest.approx(0.1 / 3, abs=5e-3)  # not just any density
@@ -188,12 +188,12 @@ def batch(count: int = 5) -> Batch:
 
 
 def test_log_prob_is_the_density_of_a_bin() -> None:
-    made, given, settings = model(), batch(), FlowODEConfig(steps=5)
+    made, given, settings = model(), batch(), FlowODEConfig(steps=3)
     assert isinstance(made, Likelihood) and isinstance(made, VariationalBound)
     drawn = rng(5).uniform("dequantization", 1, 4, 4)
     noisy = given.images + (2 * drawn - 1) / 255
     trace = estimated_trace(rng(5), probes=1)
-    density = log_density(made.predictor(given.labels), made.diffusion.levels, noisy, steps=5, trace=trace)
+    density = log_density(made.predictor(given.labels), made.diffusion.levels, noisy, steps=3, trace=trace)
     value = made.log_prob(given, rng(5), settings=settings)
     torch.testing.assert_close(value, density - 16 * math.log(255 / 2), atol=1e-4, rtol=0)
     assert BIN == 2 / 255 and not value.requires_grad
@@ -209,17 +209,17 @@ def test_an_8_bit_gaussian() -> None:
     value = log_prob(x0_predictor(process, gaussian_denoiser(process)), process.levels, many, rng(64), settings=settings).mean()
     component = torch.distributions.Normal(MEAN, DEVIATION)
     exact = (component.cdf(image + 1 / 255) - component.cdf(image - 1 / 255)).log().sum()
-    assert float(value) == pytest.approx(float(exact), abs=0.02)
+    assert float(value) == pytest.approx(float(exact), abs=5e-3)
 
 
 def test_the_estimate_of_a_network_is_around_its_exact_value() -> None:
     made, given = model(), batch(1)
-    exact = made.log_prob(given, rng(1), settings=FlowODEConfig(steps=4, probes=None))
-    count = 400
+    exact = made.log_prob(given, rng(1), settings=FlowODEConfig(steps=2, probes=None))
+    count = 150
     process, denoise = made.diffusion, made.denoiser((given.labels.repeat(count),))  # type: ignore[union-attr]
     noisy = given.images + (rng(1).uniform("dequantization", 1, 4, 4) - 0.5) * BIN
     many = noisy.repeat(count, 1, 1, 1)
-    densities = log_density(x0_predictor(process, denoise), process.levels, many, steps=4, trace=estimated_trace(rng(count), probes=1))
+    densities = log_density(x0_predictor(process, denoise), process.levels, many, steps=2, trace=estimated_trace(rng(count), probes=1))
     estimates = densities + 16 * math.log(BIN)
     error = float(estimates.std()) / math.sqrt(count)
     assert error > 0.005
@@ -237,10 +237,10 @@ def test_an_image_does_not_depend_on_its_batch() -> None:
 
 def test_the_label_and_the_settings_matter() -> None:
     made, given = model(), batch()
-    value = made.log_prob(given, rng(5), settings=FlowODEConfig(steps=4))
+    value = made.log_prob(given, rng(5), settings=FlowODEConfig(steps=2))
     other = Batch(given.images, (given.labels + 1) % 3, given.index)  # type: ignore[operator]
-    assert not torch.allclose(made.log_prob(other, rng(5), settings=FlowODEConfig(steps=4)), value)
-    assert not torch.equal(made.log_prob(given, rng(5), settings=FlowODEConfig(steps=4, probes=2)), value)
+    assert not torch.allclose(made.log_prob(other, rng(5), settings=FlowODEConfig(steps=2)), value)
+    assert not torch.equal(made.log_prob(given, rng(5), settings=FlowODEConfig(steps=2, probes=2)), value)
     assert made.likelihood == FlowODEConfig()
 
 

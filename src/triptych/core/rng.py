@@ -27,6 +27,7 @@ _WEYL_0, _WEYL_1 = 0x9E3779B9, 0xBB67AE85
 _ROUNDS = 10
 _TO_UNIT = 2.0**-24  # 24 bits fill a float32's significand, so that 1.0 cannot come out
 _KEEP_LEVELS = 2**16
+_FEW_WORDS = 2**14
 _CACHED_WORDS = 2**16  # 256 KiB, twice
 
 
@@ -91,10 +92,13 @@ class Rng:
 
     def words(self, name: str, count: int) -> Tensor:
         """Uniform integers in 0..2^32-1: int64 of shape (b, count)."""
+        key = key_of(self.seed, *self.stream, name)
+        if self.index.device.type == "cpu" and len(self) * count <= _FEW_WORDS and not torch.compiler.is_compiling():
+            return torch.from_numpy(words(self.index.numpy(), key=key, count=count))  # the same words, in half the time
         blocks = -(-count // 4)
         index = self.index[:, None].expand(-1, blocks)
         block = torch.arange(blocks, device=self.index.device).expand(len(self), -1)
-        drawn = philox(block, torch.zeros_like(block), index & _MASK, index >> 32, key=key_of(self.seed, *self.stream, name))
+        drawn = philox(block, torch.zeros_like(block), index & _MASK, index >> 32, key=key)
         return torch.stack(drawn, dim=-1).view(len(self), -1)[:, :count]
 
     def uniform(self, name: str, *shape: int) -> Tensor:
