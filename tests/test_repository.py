@@ -86,6 +86,10 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+read_together = pytest.mark.xdist_group("sources")  # one process parses them
+
+
+@read_together
 @pytest.mark.parametrize(
     ("module", "place"),
     [
@@ -106,12 +110,14 @@ def test_third_party_tools_stay_in_their_place(module: str, place: str) -> None:
             assert path.relative_to(ROOT / "src/triptych").as_posix().startswith(place), path
 
 
+@read_together
 def test_only_the_command_line_prints() -> None:
     for path in SOURCES:
         called = {node.func.id for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
         assert "print" not in called or "cli" in path.parts, path
 
 
+@read_together
 def test_modules_name_what_they_are() -> None:
     for path in SOURCES:
         if path.stat().st_size:

@@ -118,5 +118,15 @@ def _without_photos(model: Any) -> ModelConfig:
 
 
 KINDS = kinds()
-MODELS = kinds(lambda path, value: path.startswith(".model.") and not value[0].isdigit())
-"""For what takes long: the settings of the model that are no numbers occur with each value."""
+_OF_A_SAMPLE = (".model.sampling.", ".model.translation.", ".model.encoding.", ".model.diffusion.", ".model.noise.", ".model.augmentation.")
+_OF_A_SAMPLE += (".model.network.", ".model.times.")
+"""How a sample is drawn, encoded and weighed, and a network for which a batch is so many samples: no other process can matter to them."""
+
+
+def _matters_to_processes(path: str, value: str) -> bool:
+    counts = path.startswith(".model.") and not value[0].isdigit()
+    return counts and (path.endswith(".kind") or not f"{path}.".startswith(_OF_A_SAMPLE))
+
+
+MODELS = kinds(_matters_to_processes)
+"""For several processes: the settings of the model that are no numbers, nor of one sample alone, occur with each value."""

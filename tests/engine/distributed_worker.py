@@ -89,9 +89,9 @@ def keep_waiting(folder: Path) -> None:
     world.limit(1 / 60)
     assert group.options._timeout == timedelta(seconds=1)
     with world.patience("writing a checkpoint"):
-        time.sleep(2.5 * world.rank)
+        time.sleep(1.6 * world.rank)
     world.doing("loading images")
-    time.sleep(2.5 * world.rank)
+    time.sleep(1.6 * world.rank)
     world.doing("taking a step")
     try:
         with failing_together():

@@ -4,6 +4,8 @@ import errno
 import json
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.processes import forked
 from triptych.core.errors import CheckpointError
 from triptych.engine import checkpoint as module
 from triptych.engine.checkpoint import (
@@ -312,23 +315,22 @@ def test_a_write_that_fails_leaves_the_older_ones(tmp_path: Path, monkeypatch: p
 
 def test_the_file_size_limit_of_the_system_is_one_line(tmp_path: Path) -> None:
     """A real refusal by the system inside safetensors' own writer, in a process of its own."""
-    script = """
-import resource, signal, sys, torch
-from pathlib import Path
-from triptych.core.errors import CheckpointError
-from triptych.engine.checkpoint import save_checkpoint
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-try:
+    process = forked(save_within_a_limit, tmp_path / "run", files=str(tmp_path / "said"))
+    process.join(120)
+    said = (tmp_path / "said.out").read_text()
+    assert process.exitcode == 0, (tmp_path / "said.err").read_text()
+    assert "cannot write checkpoint" in said and "File too large" in said and said.count("\n") == 1
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def save_within_a_limit(folder: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     info = {"log2_loss_scale": {}, "best": None}
-    save_checkpoint(Path(sys.argv[1]), images_seen=10, files={"model": {"w": torch.zeros(100_000)}}, info=info)
-except CheckpointError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "cannot write checkpoint" in done.stdout and "File too large" in done.stdout and done.stdout.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    try:
+        save_checkpoint(folder, images_seen=10, files={"model": {"w": torch.zeros(100_000)}}, info=info)
+    except CheckpointError as error:
+        print(error)
 
 
 def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ import io
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
-from triptych.engine.progress import HALFLIFE_SECONDS, Progress, spelled_seconds
+from tests.processes import forked
+from triptych.engine.progress import HALFLIFE_SECONDS, Progress, memory_bytes, spelled_seconds
 
 
 class Clock:
@@ -80,18 +83,20 @@ assert not [name for name in sys.modules if name.partition(".")[0] == "rich"]
     assert done.stderr.startswith("5/10 images")
 
 
-def test_memory_is_that_of_this_process() -> None:
+def test_memory_is_that_of_this_process(tmp_path: Path) -> None:
     # In a process of its own: here, freed memory that malloc has kept would be taken without any growth.
-    program = """
-import torch
-from triptych.engine.progress import memory_bytes
-before = memory_bytes()
-reserved = torch.empty(256 * 2**20)  # 1 GiB that is never touched
-held = torch.ones(64 * 2**20)  # 256 MiB
-print(memory_bytes() - before)
-"""
-    grown = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
-    assert 200 * 2**20 < grown < 320 * 2**20
+    process = forked(take_memory, files=str(tmp_path / "said"))
+    process.join(120)
+    assert process.exitcode == 0, (tmp_path / "said.err").read_text()
+    assert 200 * 2**20 < int((tmp_path / "said.out").read_text()) < 320 * 2**20
+
+
+def take_memory() -> None:
+    before = memory_bytes()
+    reserved = torch.empty(256 * 2**20)  # 1 GiB that is never touched
+    held = torch.ones(64 * 2**20)  # 256 MiB
+    print(memory_bytes() - before)
+    del reserved, held
 
 
 @pytest.mark.parametrize(

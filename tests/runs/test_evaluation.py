@@ -159,10 +159,13 @@ def test_splits(trained: Run, tmp_path: Path) -> None:
     training, everything = (measured(trained, split=split, count=3, out=tmp_path / "a.json") for split in ("train", "all"))
     assert training.document["data"]["available"] == 1707 and everything.document["data"]["available"] == 1797
     assert everything.arrays["image"].tolist() == [0, 599, 1198]
-    quick: dict[str, Any] = {"settings": BitsPerDimConfig(steps=1), "batch_size": 600}
-    whole, start = (measured(trained, split=split, count=None, **quick).arrays["bits_per_dim"] for split in ("all", "train"))
-    assert len(whole) == 1797
-    np.testing.assert_allclose(whole[:1707], start, rtol=1e-4)
+    for k in range(12):
+        Image.fromarray(np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8)).save(tmp_path / f"{k}.png")
+    data = {"path": str(tmp_path), "channels": 1, "labels": "none", "validation_fraction": 0.25}
+    few = train(config(data=data, model={"class_conditional": False}), tmp_path / "few", device="cpu")
+    whole, start = (measured(few, split=split, count=None).arrays["bits_per_dim"] for split in ("all", "train"))
+    assert len(whole) == 12 > len(start) == len(few.config.data.open().train)
+    np.testing.assert_allclose(whole[: len(start)], start, rtol=1e-4)
     without = config(data={"validation_fraction": 0.0})
     run = train(without, tmp_path / "run", device="cpu")
     with pytest.warns(UserWarning, match="the data has no held-out images: those of the training are used"):

@@ -228,15 +228,15 @@ def test_the_weights_of_another_model_are_named(model: str, other: str) -> None:
 
 @pytest.mark.parametrize("model", PUBLISHED)
 def test_every_cut_checkpoint_is_refused(model: str) -> None:
-    """Without any one tensor, or with one of another number of axes."""
+    """Without a tensor, or with one of another number of axes."""
     whole = checkpoint(*trained(model))
     for part in ("net_G", "net_D"):
         names = [name for name in whole[part] if "num_updates" not in name]
-        for name in names[:: max(1, len(names) // 2)]:
-            for state in ({k: v for k, v in whole[part].items() if k != name}, whole[part] | {name: whole[part][name][None]}):
-                with pytest.raises((CheckpointError, ConfigError)) as raised:
-                    imported(model, whole | {part: state})
-                assert "\n" not in str(raised.value) and len(str(raised.value)) < 300
+        first, last = names[0], names[-1]
+        for state in ({k: v for k, v in whole[part].items() if k != last}, whole[part] | {first: whole[part][first][None]}):
+            with pytest.raises((CheckpointError, ConfigError)) as raised:
+                imported(model, whole | {part: state})
+            assert "\n" not in str(raised.value) and len(str(raised.value)) < 300
 
 
 def test_an_average_of_zeros_is_refused() -> None:
