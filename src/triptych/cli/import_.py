@@ -14,7 +14,7 @@ from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.programs import PROGRAMS, expected_program
 
-USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE]
+USAGE = """usage: triptych import PROGRAM FILE --run DIR [--flags "..."] [--ema FILE] [--ema-rate RATE] [--autoencoder RUN]
        triptych import imaginaire CONFIG.yaml [CHECKPOINT.pt] --run DIR [--data DIR] [--processes N]
 
 Makes a run of another program's weights, which sample, evaluate and train then take. PROGRAM is guided-diffusion or improved-diffusion,
@@ -28,6 +28,8 @@ A file that they published is known by its name, or by the shapes of its tensors
   --flags "..."    the original's flags in its own words: "--image_size 64 --num_channels 128 ..."; of glow's the shapes tell all but
                    --image_size (else 32), --n_bits_x (else 8) and --weight_y (else 0.01, where there is a classifier); of sit's and dit's
                    all but sit's --path-type (else Linear) and --prediction (else velocity), and --model for the heads of another width
+  --autoencoder RUN  of a model of latents (nvidia's EDM2 of 4 channels, sit, dit): the run of the autoencoder that decodes them, of which
+                   the new run keeps a copy; else samples are latents
   --ema FILE       the moving average, ema_RATE_STEPS.pt, where FILE is model*.pt, so that the run has both
   --ema-rate RATE  glow: the rate of the moving averages in the checkpoint (else that of its flags on eight processes)
   --data DIR       imaginaire: the folder of the data, in place of the YAML file's roots
@@ -38,7 +40,7 @@ example: triptych import guided-diffusion 256x256_diffusion.pt --run runs/adm256
          triptych import imaginaire base128_bs4.yaml spade.pt --run runs/spade
          triptych import nvidia ffhq.pkl --run runs/faces
          triptych import diffusers ./sd-vae --run runs/sd-vae"""
-_NAMES = ("run", "flags", "ema", "ema-rate", "data", "processes")
+_NAMES = ("run", "flags", "ema", "ema-rate", "data", "processes", "autoencoder")
 
 
 @config
@@ -54,6 +56,7 @@ class ImportOptions(Config):
     ema_rate: float | None = None
     data: str | None = None
     processes: int = 1
+    autoencoder: str | None = None
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -68,9 +71,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         run = runs.import_run(run_dir=options.pop("run"), **options, report=print)
     except ConfigError as error:
-        is_option = error.setting in ("ema", "ema_rate", "flags", "data", "processes")  # options of this command
+        is_option = error.setting in ("ema", "ema_rate", "flags", "data", "processes", "autoencoder")  # options of this command
         raise ConfigError(f"--{error.setting.replace('_', '-')}" if is_option else error.setting, error.reason) from None
-    height, width = run.spec.height_and_width
+    height, width = run.spec.pictured.height_and_width
     kind = type(run.config.model).__name__.removesuffix("Config")
     classes = "no classes" if run.spec.num_classes is None else f"{run.spec.num_classes} classes"
     show(f"{run.directory}: {kind}, {height}x{width}, {classes}")

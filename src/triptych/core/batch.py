@@ -89,6 +89,8 @@ class ClipLength(Config):
 class LatentSpec(Config):
     """What latents are of: images, and the autoencoder that encoded them and decodes what is made like them."""
 
+    unwritten: ClassVar = frozenset({"darkest"})
+
     autoencoder: str
     "Folder of its run."
     checkpoint: int
@@ -109,6 +111,8 @@ class LatentSpec(Config):
     "Deviation of each channel."
     scaled_to: float = 0.5
     "The deviation that the samples have: latents are less `mean`, by `std`, times this."
+    darkest: float = -1.0
+    "What the autoencoder was shown for black, white being 1: -1, or 0 for the latents that published EDM2 learned."
 
     def validate(self) -> None:
         for name, most in (("image_size", _LARGEST_SIDE), ("channels", 3)):
@@ -117,6 +121,7 @@ class LatentSpec(Config):
         self.require(len(self.mean) == len(self.std) and all(math.isfinite(value) for value in self.mean), "mean", "one for each std")
         self.require(all(0 < value < math.inf for value in self.std), "std", "positive numbers")
         self.require(0 < self.scaled_to < math.inf, "scaled_to", "a positive number")
+        self.require(-1 <= self.darkest < 1, "darkest", "from -1 to below 1")
 
     def normalised(self, latents: Tensor) -> Tensor:
         """Latents of the autoencoder (b, z, h, w) as samples."""
@@ -127,6 +132,14 @@ class LatentSpec(Config):
         """Samples (b, z, h, w) as latents of the autoencoder."""
         mean, std = self._moments(samples)
         return samples * (std / self.scaled_to) + mean
+
+    def seen(self, images: Tensor) -> Tensor:
+        """Images in [-1, 1] as the autoencoder was shown them."""
+        return images if self.darkest == -1 else self.darkest + (images + 1) * ((1 - self.darkest) / 2)
+
+    def pictures(self, decoded: Tensor) -> Tensor:
+        """What the autoencoder decodes as images in [-1, 1]."""
+        return decoded if self.darkest == -1 else ((decoded - self.darkest) * (2 / (1 - self.darkest)) - 1).clamp(-1, 1)
 
     def _moments(self, like: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = (torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None] for values in (self.mean, self.std))

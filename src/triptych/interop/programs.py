@@ -45,6 +45,16 @@ class ImportRequest:
 
 
 @dataclass(frozen=True)
+class LatentScale:
+    """How the latents of an autoencoder became the samples of another program; see `LatentSpec`."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scaled_to: float
+    darkest: float = -1.0
+
+
+@dataclass(frozen=True)
 class ImportedRun:
     """What an importer makes of the files."""
 
@@ -62,6 +72,8 @@ class ImportedRun:
     "Name of the published file that it is."
     licence: str | None = None
     "Of the weights, where their authors state one with the program's."
+    latents: LatentScale | None = None
+    "Of a model of latents, whose autoencoder is not in the file."
 
 
 def imported(request: ImportRequest) -> ImportedRun:

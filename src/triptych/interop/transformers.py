@@ -22,7 +22,7 @@ from triptych.diffusion.dit import DiT, DiTConfig, position_table
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.ema import averaged_state
 from triptych.interop.flags import OriginalFlag, Value, checked_flags, parse_flags
-from triptych.interop.programs import ImportRequest, refuse
+from triptych.interop.programs import ImportRequest, LatentScale, refuse
 from triptych.interop.shapes import Shapes
 from triptych.recipes.config import RunConfig
 
@@ -34,6 +34,7 @@ LATENT_FACTOR = 8
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""
+_FACTOR = 0.18215  # of their latents, 1 / the deviation of those of Stable Diffusion's autoencoder
 _RATE = 0.9999  # of their average
 _TABLE_ERROR = 1e-5  # of sines and cosines in float32; measured: 1e-7
 
@@ -151,6 +152,11 @@ def run_of(config: ModelConfig, spec: DataSpec) -> RunConfig:
         train=TrainConfig(total_images=1_800_000_000, batch_size=256, ema_rates=(_RATE,), ema_warmup=False),
         optim=OptimConfig(learning_rate=1e-4),
     )
+
+
+def scale_of(spec: DataSpec) -> LatentScale:
+    """How latents became the samples of the originals."""
+    return LatentScale(mean=(0.0,) * spec.channels, std=(1 / _FACTOR,) * spec.channels, scaled_to=1.0)
 
 
 def recognised(request: ImportRequest, spec: DataSpec, *, program: str, average: bool, licence: str) -> None:

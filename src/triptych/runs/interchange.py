@@ -12,18 +12,21 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from triptych.core.errors import CheckpointError
+from triptych.core.batch import DataSpec
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
-from triptych.interop.programs import Exported, ExportRequest, ImportRequest, Program, Target, exported, imported
+from triptych.interop.programs import Exported, ExportRequest, ImportedRun, ImportRequest, Program, Target, exported, imported
 from triptych.runs.document import RunDocument
+from triptych.runs.latent_space import decoded_by, keep_autoencoder
 from triptych.runs.loading import Loading
 from triptych.runs.run import Run, open_run
 
@@ -39,6 +42,7 @@ def import_run(
     checkpoint: str | Path | None = None,
     data: str | Path | None = None,
     processes: int = 1,
+    autoencoder: str | Path | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """A new run with another program's weights; ready to sample, evaluate and train.
@@ -52,6 +56,9 @@ def import_run(
     trained. `data`: the folder of its data, in place of that in the file; `processes` of a training, each of which has the file's batch.
     nvidia's `file` is a pickle of StyleGAN2's or R3GAN's networks, of which nothing is run; it says it all.
 
+    `autoencoder`: the folder of the run that decodes what a model of latents makes (nvidia's EDM2 of 4 channels, sit, dit); the run keeps a
+    copy of it. None: samples are latents.
+
     Raises ConfigError for flags that are wrong or missing, CheckpointError for files that cannot be used and where there is a run already.
     """
     directory = RunDirectory(Path(run_dir))
@@ -60,6 +67,7 @@ def import_run(
     paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
     request = ImportRequest(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
     source = imported(request)
+    spec = _decoded(source, autoencoder, report)
     origin = {
         "program": program,
         "file": source.sources[0].name,
@@ -79,8 +87,24 @@ def import_run(
             save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
         more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
-        directory.write_config(RunDocument(source.config, source.spec, source.recipe).to_dict())
+        directory.write_config(RunDocument(source.config, spec, source.recipe).to_dict())
+        for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
+            report(line)
     return open_run(run_dir)
+
+
+def _decoded(source: ImportedRun, autoencoder: str | Path | None, report: Callable[[str], None]) -> DataSpec:
+    """What the model learned, with the autoencoder that decodes it where it learned latents and one is given."""
+    if source.latents is None:
+        if autoencoder is not None:
+            raise ConfigError("autoencoder", "the file is of a model of images, not of latents: leave it out")
+        return source.spec
+    if autoencoder is None:
+        report("no --autoencoder is given: samples are latents, not images")
+        return source.spec
+    latents = decoded_by(autoencoder, source.spec, source.latents)
+    report(f"latents are decoded by {autoencoder}, of which the run keeps a copy")
+    return replace(source.spec, latents=latents)
 
 
 def untrained_import(directory: RunDirectory) -> bool:

@@ -16,18 +16,21 @@ import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec, LatentSpec
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.images import nearest_uint8, to_uint8
 from triptych.core.model import Encoder, GaussianEncoder
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
-from triptych.engine.distributed import World
+from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory
+from triptych.interop.programs import LatentScale
 from triptych.runs.document import RunDocument
 from triptych.runs.stored import StoredRun
 
 Shown = Callable[[Tensor], Tensor]
 """From what a model makes (b, c, h, w) to images, uint8 (b, h, w, c)."""
+_TRIED = 8
+"""Side of the latents that are decoded to see what images an autoencoder makes of them."""
 _COPIED = "copy_of"
 """What state.json of a copy has the hash of the original weights under."""
 _MOST_PIXELS = {"cpu": 2**18, "cuda": 2**22}
@@ -115,6 +118,39 @@ def copy_bytes(spec: LatentSpec, directory: RunDirectory) -> int:
         return 0
 
 
+def decoded_by(autoencoder: str | Path, spec: DataSpec, scale: LatentScale) -> LatentSpec:
+    """What samples of `spec`, of another program, are latents of: images that the run in the folder `autoencoder` decodes.
+
+    Raises CheckpointError where there is no run with weights, ConfigError about "autoencoder" for one that has other latents.
+    """
+    run = StoredRun(RunDirectory(Path(autoencoder)))
+    model = run.outline
+    if not isinstance(model, GaussianEncoder) or not isinstance(model, Encoder):
+        reason = f"{type(model).__name__} gives no distribution of latents; give the run of an autoencoder"
+        raise ConfigError("autoencoder", f"got {str(autoencoder)!r}: {reason}")
+    try:
+        model, origin = run.loaded("latest", None, open_world("cpu"))
+        assert isinstance(model, Encoder), "its outline is"
+        tried = model.decode([torch.zeros(1, spec.channels, _TRIED, _TRIED)], labels=None, settings=model.encoding)
+    except ConfigError as error:
+        raise ConfigError("autoencoder", f"got {str(autoencoder)!r}, which has other latents: {error.reason}") from None
+    channels, factor = tried.shape[1], tried.shape[2] // _TRIED
+    height, width = spec.height_and_width
+    return LatentSpec(
+        autoencoder=str(run.directory.absolute()),
+        checkpoint=int(origin["images"]),
+        weights=str(origin["weights"]),
+        sha256=str(origin["hash"]),
+        image_size=factor * height,
+        width=None if width == height else factor * width,
+        channels=channels,
+        mean=scale.mean,
+        std=scale.std,
+        scaled_to=scale.scaled_to,
+        darkest=scale.darkest,
+    )
+
+
 def unlike_latents(stored: DataSpec, found: DataSpec) -> list[str]:
     """How latents differ from those of a run, wherever the autoencoder is; nothing where they do not, or neither are latents."""
     before, now = stored.latents, found.latents
@@ -153,14 +189,14 @@ class LatentSpace:
 
     def samples(self, images: Tensor) -> Tensor:
         """The samples (b, z, h', w') of images in [-1, 1] (b, c, h, w): the means of their latents, normalised."""
-        parts = [self._autoencoder.posterior(part)[0] for part in images.float().split(self._at_once)]
+        parts = [self._autoencoder.posterior(self._spec.seen(part))[0] for part in images.float().split(self._at_once)]
         return self._spec.normalised(torch.cat(parts))
 
     def images(self, samples: Tensor) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of samples (b, z, h', w')."""
         latents, settings = self._spec.restored(samples.float()), self._autoencoder.encoding
         parts = [self._autoencoder.decode([part], labels=None, settings=settings) for part in latents.split(self._at_once)]
-        return torch.cat(parts)
+        return self._spec.pictures(torch.cat(parts))
 
     def shown(self, samples: Tensor) -> Tensor:
         """The same as uint8 (b, h, w, c), in host memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triptych.interop.dit.weights import FLAGS, described
 from triptych.interop.flags import command_line
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file
-from triptych.interop.transformers import LATENT_FACTOR, files_of, read, recognised, run_of
+from triptych.interop.transformers import LATENT_FACTOR, files_of, read, recognised, run_of, scale_of
 
 LICENCE = "CC BY-NC 4.0: not for commercial use (DiT)"
 
@@ -18,4 +18,12 @@ def imported(request: ImportRequest) -> ImportedRun:
         files = files_of(config, spec, states)
     recognised(request, spec, program="DiT", average="ema" in states, licence=LICENCE)
     flags = command_line({"image-size": spec.image_size * LATENT_FACTOR, "num-classes": spec.num_classes})
-    return ImportedRun(config=run_of(config, spec), spec=spec, files=files, flags=flags, sources=(request.file,), licence=LICENCE)
+    return ImportedRun(
+        config=run_of(config, spec),
+        spec=spec,
+        files=files,
+        flags=flags,
+        sources=(request.file,),
+        licence=LICENCE,
+        latents=scale_of(spec),
+    )

@@ -17,6 +17,7 @@ from triptych.diffusion.edm2 import EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.interop.nvidia.family import Family, Part
 from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.programs import LatentScale
 from triptych.interop.shapes import Shapes
 
 _ENCODER = "unet.enc."
@@ -108,6 +109,7 @@ EDM2 = Family(
     original_name=_original_name,
     constants=".resample_filter",
     built_with=_built_with,
+    latents=LatentScale(mean=(5.81, 3.25, 0.12, -2.15), std=(4.17, 4.62, 3.71, 3.28), scaled_to=0.5, darkest=0.0),
     notes=("EDM2: Precond(**settings of the .json), then load_state_dict of the file",),
     parts=("network",),
 )

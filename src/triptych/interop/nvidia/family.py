@@ -15,6 +15,7 @@ from triptych.core.model import ModelConfig
 from triptych.core.weight_files import check_fit
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.programs import LatentScale
 from triptych.nn.filters import BINOMIAL
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -50,6 +51,8 @@ class Family:
     "A tensor of ours, by our name, in the original's layout."
     to_ours: Callable[[str, Tensor, ModelConfig], Tensor] = lambda name, tensor, config: tensor
     "The way back."
+    latents: LatentScale | None = None
+    "Of its networks that learn as many channels as this has: how another program's latents became their samples."
 
     def taken(self, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], *, part: Part, config: ModelConfig, spec: DataSpec) -> State:
         """A network's tensors under our names, of our dtypes, without constants. `ours`: the names, shapes and dtypes that are expected.

@@ -34,11 +34,19 @@ def imported(request: ImportRequest) -> ImportedRun:
                 f"is a network of {snapshot.kind} ({snapshot.maker.class_name}), which no model here takes; those of {KNOWN} are taken"
             )
         made = _run(snapshot, FAMILIES[snapshot.kind])
+    scale = FAMILIES[snapshot.kind].latents
     licence = LICENCES[snapshot.kind]
     for line in (f"{request.file} is of {snapshot.kind}", *made.notes, f"licence of {snapshot.kind}'s published weights: {licence}"):
         request.report(line)
     return ImportedRun(
-        config=made.config, spec=made.spec, files=made.files, flags="", sources=(request.file,), recipe=made.recipe, licence=licence
+        config=made.config,
+        spec=made.spec,
+        files=made.files,
+        flags="",
+        sources=(request.file,),
+        recipe=made.recipe,
+        licence=licence,
+        latents=None if scale is None or len(scale.mean) != made.spec.channels else scale,
     )
 
 

@@ -6,7 +6,7 @@ from triptych.interop.flags import command_line
 from triptych.interop.programs import ImportedRun, ImportRequest, about_file
 from triptych.interop.sit.flags import FLAGS, PATHS
 from triptych.interop.sit.weights import described
-from triptych.interop.transformers import LATENT_FACTOR, files_of, read, recognised, run_of
+from triptych.interop.transformers import LATENT_FACTOR, files_of, read, recognised, run_of, scale_of
 
 LICENCE = "MIT (SiT)"
 
@@ -24,5 +24,12 @@ def imported(request: ImportRequest) -> ImportedRun:
         "path-type": next(name for name, ours in PATHS.items() if ours == config.path),
         "prediction": config.prediction,
     }
-    run = run_of(config, spec)
-    return ImportedRun(config=run, spec=spec, files=files, flags=command_line(flags), sources=(request.file,), licence=LICENCE)
+    return ImportedRun(
+        config=run_of(config, spec),
+        spec=spec,
+        files=files,
+        flags=command_line(flags),
+        sources=(request.file,),
+        licence=LICENCE,
+        latents=scale_of(spec),
+    )

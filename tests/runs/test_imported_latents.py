@@ -1,0 +1,138 @@
+"""Imported models of latents: the autoencoder that is given decodes them, by the scale of the program that they are from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
+from tests.interop.test_sit import weights
+from triptych.cli.main import main
+from triptych.core.batch import DataSpec
+from triptych.core.errors import ConfigError
+from triptych.core.model import seeded_build
+from triptych.data.config import DataConfig
+from triptych.diffusion.continuous import LevelSamplingConfig
+from triptych.diffusion.edm2 import EDM2Config
+from triptych.diffusion.edm2_network import EDM2NetworkConfig
+from triptych.engine.checkpoint import save_checkpoint
+from triptych.engine.config import TrainConfig
+from triptych.engine.distributed import open_world
+from triptych.engine.run_directory import RunDirectory
+from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
+from triptych.gans.kl_networks import KLNetworksConfig
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, import_run, open_run
+from triptych.runs.document import RunDocument
+from triptych.runs.latent_space import LatentSpace
+
+MEAN, STD = torch.tensor([5.81, 3.25, 0.12, -2.15]), torch.tensor([4.17, 4.62, 3.71, 3.28])
+"""Of the latents that EDM2's published networks learned."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of SiT's form and of EDM2's, and untrained autoencoders to half the side: "kl" of 4 channels, "kl-2" of 2."""
+    root = tmp_path_factory.mktemp("imported")
+    torch.save(weights(), root / "sit.pt")
+    config = EDM2Config(
+        network=EDM2NetworkConfig(num_channels=8, channel_mult=(1,), num_blocks=1, attention_resolutions=(), num_head_channels=8)
+    )
+    spec = DataSpec(image_size=8, channels=4)
+    tensors = {name: tensor.half() for name, tensor in seeded_build(config, spec, seed=0).network.state_dict().items()}  # type: ignore[union-attr]
+    with modules_of_nvidia():
+        settings = {"img_resolution": 8, "img_channels": 4, "label_dim": 0, "channels_per_head": 8}
+        write_pickle(root / "edm2.pkl", {"ema": network("Precond", tensors, settings=settings), "loss_fn": None})
+    for name, channels in (("kl", 4), ("kl-2", 2)):
+        autoencoder_run(root / name, channels)
+    return root
+
+
+def autoencoder_run(place: Path, channels: int) -> None:
+    model = KLAutoencoderConfig(
+        network=KLNetworksConfig(widths=(4, 8), num_blocks=1, latent_channels=channels, num_groups=2), perceptual_weight=0.0
+    )
+    config = RunConfig(model=model, data=DataConfig(path="x", image_size=16), train=TrainConfig(total_images=8, batch_size=8, ema_rates=()))
+    spec, directory = DataSpec(image_size=16, channels=3), RunDirectory(place)
+    directory.create()
+    state = {name: tensor.clone() for name, tensor in seeded_build(model, spec, seed=0).state_dict().items()}
+    save_checkpoint(directory.checkpoints, images_seen=8, files={"model": state}, info={"log2_loss_scale": {}, "best": None})
+    directory.write_config(RunDocument(config, spec, None).to_dict())
+
+
+def imported(folder: Path, name: str, place: Path, **settings: Any) -> tuple[Run, list[str]]:
+    said: list[str] = []
+    file = {"nvidia": "edm2.pkl"}.get(name, "sit.pt")
+    run = import_run(folder / file, place, program=name, report=said.append, **settings)  # type: ignore[arg-type]
+    return run, said
+
+
+def space(run: Run) -> LatentSpace:
+    assert run.spec.latents is not None
+    return LatentSpace(run.spec.latents, open_world("cpu"), RunDirectory(run.directory))
+
+
+def decoder(folder: Path) -> KLAutoencoder:
+    model = open_run(folder / "kl").load(device="cpu")
+    assert isinstance(model, KLAutoencoder)
+    return model
+
+
+def latents() -> Tensor:
+    return torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def images() -> Tensor:
+    return torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+@pytest.mark.parametrize("program", ["sit", "dit"])
+def test_sit_and_dit_have_latents_times_a_factor(program: str, folder: Path, tmp_path: Path) -> None:
+    run, said = imported(folder, program, tmp_path / "run", autoencoder=folder / "kl")
+    assert any("latents are decoded by" in line for line in said)
+    assert (run.spec.pictured.height_and_width, run.spec.pictured.channels) == ((16, 16), 3)
+    ours, model = space(run), decoder(folder)
+    torch.testing.assert_close(ours.images(latents()), model.decode([latents() / 0.18215]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours.samples(images()), model.posterior(images()).mean * 0.18215, atol=1e-6, rtol=1e-5)
+
+
+def test_edm2_has_moments_and_black_is_0(folder: Path, tmp_path: Path) -> None:
+    run, _ = imported(folder, "nvidia", tmp_path / "run", autoencoder=folder / "kl")
+    ours, model = space(run), decoder(folder)
+    mean, std = MEAN[:, None, None], STD[:, None, None]
+    decoded = model.decode([latents() * std / 0.5 + mean])
+    torch.testing.assert_close(ours.images(latents()), (2 * decoded - 1).clamp(-1, 1), atol=1e-5, rtol=1e-5)
+    seen = model.posterior((images() + 1) / 2).mean
+    torch.testing.assert_close(ours.samples(images()), (seen - mean) * 0.5 / std, atol=1e-5, rtol=1e-5)
+
+
+def test_samples_are_images_also_where_the_autoencoder_is_gone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(folder / "kl", tmp_path / "kl")
+    arguments = ["import", "nvidia", str(folder / "edm2.pkl"), "--run", str(tmp_path / "run"), "--autoencoder", str(tmp_path / "kl")]
+    assert main(arguments) == 0
+    assert "EDM2, 16x16, no classes" in capsys.readouterr().out
+    settings = LevelSamplingConfig(steps=1)
+    before = open_run(tmp_path / "run").sample(2, settings=settings, device="cpu").images
+    assert before.shape == (2, 16, 16, 3)
+    shutil.rmtree(tmp_path / "kl")
+    assert (open_run(tmp_path / "run").sample(2, settings=settings, device="cpu").images == before).all()
+
+
+def test_without_an_autoencoder_samples_are_latents(folder: Path, tmp_path: Path) -> None:
+    run, said = imported(folder, "nvidia", tmp_path / "run")
+    assert "no --autoencoder is given: samples are latents, not images" in said
+    assert run.spec == DataSpec(image_size=8, channels=4)
+
+
+def test_what_does_not_decode_is_refused_before_anything_is_written(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"kl-2', which has other latents: got the shapes \(4, 8, 8\), expected one level of 2 channels"):
+        imported(folder, "nvidia", tmp_path / "run", autoencoder=folder / "kl-2")
+    latent, _ = imported(folder, "nvidia", tmp_path / "latent")
+    with pytest.raises(ConfigError, match="EDM2 gives no distribution of latents; give the run of an autoencoder"):
+        imported(folder, "nvidia", tmp_path / "run", autoencoder=latent.directory)
+    assert not (tmp_path / "run").exists()
