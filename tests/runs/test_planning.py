@@ -23,7 +23,7 @@ from triptych.engine.distributed import World
 from triptych.runs import plan_probe, planning
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, in_bytes, kept_bytes, line_through, step_seconds, times_due
-from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure
+from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
 from triptych.runs.planning import next_size, plan
 
 MEMORY = Memory(fixed=1e9, per_image=1e8, start_bytes=0, free_bytes=10**10, gradient_bytes=5 * 10**8, divisible=True)
@@ -251,6 +251,17 @@ def test_operations_of_penalties_are_counted(recipe):
     batches = loop.callables.draw(0)
     with closing(batches):  # type: ignore[type-var]
         assert _operations(loop, loop.iterations(batches)) > 1e4
+
+
+def test_clips_are_as_long_as_in_the_middle_of_the_run():
+    """There they have four frames; the first ones have three."""
+    loop = loop_of("vid2vid-maps64", total_images=100, batch_size=1)
+    assert middle(loop) == 50
+    first, later = (next(loop.callables.draw(images)) for images in (0, middle(loop)))
+    assert (first.images.shape[1], later.images.shape[1]) == (3, 4)
+    batches = loop.callables.draw(middle(loop))
+    with closing(batches):  # type: ignore[type-var]
+        assert _operations(loop, loop.iterations(batches)) > 1e6
 
 
 def small(tmp_path: Path):

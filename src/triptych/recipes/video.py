@@ -61,7 +61,7 @@ def vid2vid_cityscapes() -> RunConfig:
 
 
 def vid2vid_maps64() -> RunConfig:
-    """vid2vid on small clips with maps of 12 classes, 64x64, without a perceptual network: about half an hour on two CPU cores.
+    """vid2vid on small clips with maps of 12 classes, 64x64, without a perceptual network: under an hour on two CPU cores.
 
     data.path holds train/ and val/, or neither, with images/ (frames) and labels/ (maps of the classes 0 to 11), each with a folder a clip.
     """

@@ -114,7 +114,7 @@ def measure(task: Task) -> dict[str, Any]:
         loop.train, loop.drawn = dataclasses.replace(loop.train, batch_size=batch), batch * loop.slices
         loader = Loader(data.train, batch_size=batch, seed=config.train.seed, workers=config.data.workers)
         with contextlib.closing(loader):
-            timed = _timed(loop, loop.iterations(loader.batches(0)), task.seconds)
+            timed = _timed(loop, loop.iterations(loader.batches(middle(loop))), task.seconds)
         found["seconds"].append(timed[0])
         found["rounds"].append(timed[1])
     found["peak_bytes"] = _peak(world)
@@ -191,6 +191,11 @@ def kinds_of_iterations(loop: Loop) -> list[tuple[int, float]]:
     return [(begins[kind], count / cycle) for kind, count in counts.items()]
 
 
+def middle(loop: Loop) -> int:
+    """The images seen before the first of these iterations: clips are as long as they are there."""
+    return min(images for images, _ in kinds_of_iterations(loop))
+
+
 def _timed(loop: Loop, iterations: Iterator[int], seconds: float) -> tuple[float, int]:
     """Seconds of an iteration, a mean over the kinds of which each has its median, and the number of rounds of all kinds."""
     kinds = kinds_of_iterations(loop)
@@ -231,7 +236,7 @@ def _others(loop: Loop, data: Data, config: RunConfig, world: World) -> dict[str
     loader = Loader(data.train, batch_size=loop.train.batch_size, seed=config.train.seed, workers=0)
     handed = callables(model, data, dataclasses.replace(config, train=train), loop.directory, world, loader)
     with contextlib.closing(loader):
-        flops = _operations(loop, loop.iterations(loader.batches(0)))
+        flops = _operations(loop, loop.iterations(loader.batches(middle(loop))))
     gradients = sum(p.nbytes for updater in loop.updaters.values() for p in updater.parameters.values())
     validate = handed.validate
     model.eval()
@@ -276,7 +281,7 @@ def _loader_rate(data: Data, config: RunConfig) -> tuple[float, int, int]:
 
     size = config.train.batch_size
     with contextlib.closing(Loader(data.train, batch_size=size, seed=config.train.seed, workers=config.data.workers)) as loader:
-        batches = loader.batches(0)
+        batches = loader.batches(config.train.total_images // 2)
         next(batches)
         began, count = time.monotonic(), 0
         while count == 0 or (count < _LOADER_BATCHES and time.monotonic() - began < _LOADER_SECONDS):
