@@ -199,6 +199,18 @@ def test_a_constant_first_map_and_frames_that_are_too_many() -> None:
         network(labels[:, -1], None, images[:, :2])
 
 
+def test_half_precision_gives_nearly_the_same_frame() -> None:
+    network, (labels, images) = tiny().float(), clip(3)
+    given = labels[:, -1].float(), labels[:, :-1].float(), images[:, :-1].float()
+    with torch.no_grad():
+        whole = network(*given)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = network(*given)
+    for one, other in zip(whole, half, strict=True):
+        assert other.dtype == torch.float32
+        assert 0 < (one - other).abs().mean() < 0.1 * one.std()
+
+
 def test_discriminators_see_the_label_map_half_the_size_and_frames_in_their_order() -> None:
     config = VideoDiscriminatorConfig(temporal_scales=2).shrunk()
     network = VideoDiscriminator(config, label_channels=3).double()

@@ -296,8 +296,9 @@ class Vid2VidGenerator(nn.Module):
                 maps.append(_at(combined, level))
             x = block(f"up_{level}")(x, *maps)
             x = enlarged(x) if level else x
+        image = self.conv_img(x)
         with torch.autocast(x.device.type, enabled=False):
-            return Frame(torch.tanh(widened(self.conv_img(x))), *found)
+            return Frame(torch.tanh(widened(image)), *found)
 
     def _first(self, label: Tensor) -> Tensor:
         """The first map of a frame without a past."""
