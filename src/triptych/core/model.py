@@ -113,6 +113,9 @@ class Model(nn.Module, ABC):
     "Frozen networks that training needs: the file of their weights by attribute name; None: no file was given."
     obsolete: tuple[str, ...] = ()
     "Names of tensors in the state of earlier versions. They are ignored in checkpoints."
+    gathers: Literal["blocks", "whole", "never"] = "whole"
+    """How its weights are put together where `train.shard` divides them: block by block while a network runs, for a loss that calls each
+    network as a module and is differentiated once; whole for the passes of a step; or never: then it cannot be divided."""
     saves_memory: bool = False
     "Whether it trades time for memory. Gradients then stay allocated between steps: freeing them would fragment the memory."
 

@@ -153,6 +153,7 @@ class ContinuousModel(Model):
     """A model of a ContinuousConfig. A subclass gives `network`, `predict` and `loss`."""
 
     phases = (Phase("denoise", ("network",)),)
+    gathers = "blocks"
     averaged = ("network",)
     validated = ("denoise",)
     likelihood = FlowODEConfig()

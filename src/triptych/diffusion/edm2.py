@@ -56,6 +56,7 @@ class EDM2(ContinuousModel):
     """The model of an EDM2Config."""
 
     config: EDM2Config
+    gathers = "never"
 
     def __init__(self, config: EDM2Config, spec: DataSpec) -> None:
         super().__init__(config, spec)

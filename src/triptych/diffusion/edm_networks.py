@@ -424,6 +424,11 @@ class SongUNet(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             return conv(norm(h.to(x.dtype), Modulation(silu=True)))
 
+    @property
+    def shard_blocks(self) -> list[nn.Module]:
+        """Its layers, whose weights may be gathered one after the other."""
+        return [*self.enc.values(), *self.dec.values()]
+
     def _run(self, block: SongBlock, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
         if self.config.checkpoint and torch.is_grad_enabled():
             # Nothing inside draws from a global generator: the masks are recomputed from rng.

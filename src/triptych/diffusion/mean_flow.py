@@ -107,6 +107,7 @@ class MeanFlow(Model):
     """The model of a MeanFlowConfig."""
 
     phases = (Phase("denoise", ("network",)),)
+    gathers = "never"
     averaged = ("network",)
     validated = ("denoise",)
 

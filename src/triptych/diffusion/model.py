@@ -139,6 +139,7 @@ class DiffusionModel(Model):
     """The model of a DiffusionConfig; `network` is its U-Net or transformer, `diffusion` its process."""
 
     phases = (Phase("denoise", ("network",)),)
+    gathers = "blocks"
     averaged = ("network",)
     validated = ("denoise",)
     likelihood = FlowODEConfig()

@@ -7,17 +7,21 @@
 A checkpoint is written under a temporary name, synced to the disk and renamed, so a crash at any moment leaves the old one or
 the new one. One that replaces another of the same number first renames that to ".old-NUMBER"; while the number itself is
 absent, the one set aside still counts, so there is no moment without a checkpoint. Hashes are checked at every reading.
+
+Of a model that is divided between processes, each writes its parts of every file: see parts.py.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -28,6 +32,8 @@ from triptych.core.errors import CheckpointError
 from triptych.core.files import explain, replace_folder, sync, whole
 from triptych.core.reading import sha256_of
 from triptych.core.tensors import load_tensors
+from triptych.engine.distributed import World
+from triptych.engine.parts import read_parts, write_parts
 from triptych.engine.run_directory import REPLACED, checkpoint_path, list_checkpoints
 from triptych.engine.state import RESERVED, SUFFIX, read_state, write_state
 
@@ -37,13 +43,22 @@ OPTIMIZER = "optimizer"
 _TEMPORARY = ".tmp-"
 _SUPERSEDED = "superseded-"
 
+Files = Mapping[str, Mapping[str, Tensor]]
+"""The tensors of each file, by its stem and their names."""
 Wanted = Collection[str] | Callable[[Mapping[str, Any]], Collection[str]] | None
 """Which files of a checkpoint to read: their stems, or a function from the other fields of state.json to stems. None: all."""
 
 
+T = TypeVar("T")
+
+
+class Unwritten(Exception):
+    """A checkpoint that processes write together was not written: one of them could not."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: tensors by file stem and name, the rest of state.json, and the SHA-256 of every file by stem."""
+    """What a checkpoint holds: tensors by file stem and name, the rest of state.json, and the SHA-256 of every file by stem (of several parts, of theirs)."""
 
     images_seen: int
     files: dict[str, dict[str, Tensor]]
@@ -51,30 +66,35 @@ class Checkpoint:
     hashes: dict[str, str]
 
 
-def save_checkpoint(folder: Path, *, images_seen: int, files: Mapping[str, Mapping[str, Tensor]], info: Mapping[str, Any]) -> Path:
+def save_checkpoint(folder: Path, *, images_seen: int, files: Files, info: Mapping[str, Any], together: World | None = None) -> Path:
     """The path of the new checkpoint, complete and on the disk when this returns.
 
     Tensors may be on any device, in any memory format, and may share storage; they are stored contiguous. `info` is what JSON
     holds. A checkpoint of the same number is replaced; newer ones, which can only come from a past that was abandoned because
-    they could not be read, are renamed to "superseded-NUMBER". Raises CheckpointError when the disk is full or refuses; then
+    they could not be read, are renamed to "superseded-NUMBER". `together`: the processes that write it, all of which call this. Raises CheckpointError when the disk is full or refuses; then
     the temporary folder is removed and the older checkpoints are as they were.
     """
     target = folder / f"{images_seen:09d}"
     try:
-        write_folder(target, images_seen=images_seen, files=files, info=info)
+        write_folder(target, images_seen=images_seen, files=files, info=info, together=together)
+        if together is not None and not together.is_main:
+            return target
         for newer in [number for number in list_checkpoints(folder) if number > images_seen]:
             superseded = folder / f"{_SUPERSEDED}{newer:09d}"
             shutil.rmtree(superseded, ignore_errors=True)
             os.rename(checkpoint_path(folder, newer), superseded)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, Unwritten) as error:
         kept = [number for number in list_checkpoints(folder) if number != images_seen]
         last = f"the last good one is {checkpoint_path(folder, kept[-1])}" if kept else "there is no earlier one"
         raise CheckpointError(f"cannot write checkpoint {target}: {explain(error)}; {last}") from error
     return target
 
 
-def write_folder(target: Path, *, images_seen: int, files: Mapping[str, Mapping[str, Tensor]], info: Mapping[str, Any]) -> None:
-    """Writes the folder of a checkpoint, in the place of another; see `save_checkpoint`. Raises OSError and SafetensorError."""
+def write_folder(target: Path, *, images_seen: int, files: Files, info: Mapping[str, Any], together: World | None = None) -> None:
+    """Writes the folder of a checkpoint, in the place of another; see `save_checkpoint`. Raises OSError, SafetensorError and Unwritten."""
+    if together is not None:
+        _write_together(target, images_seen=images_seen, files=files, info=info, world=together)
+        return
     folder = target.parent
     temporary = folder / f"{_TEMPORARY}{target.name}-{os.getpid()}"
     try:
@@ -89,6 +109,47 @@ def write_folder(target: Path, *, images_seen: int, files: Mapping[str, Mapping[
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _write_together(target: Path, *, images_seen: int, files: Files, info: Mapping[str, Any], world: World) -> None:
+    """Writes the folder, each process its parts. It gets its name when all have written; where one fails, Unwritten is raised in all."""
+    folder = target.parent
+    temporary = folder / world.from_main(f"{_TEMPORARY}{target.name}-{os.getpid()}")
+
+    def begin() -> None:
+        folder.mkdir(exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for stem in files:
+            (temporary / stem).mkdir()
+
+    def end() -> None:
+        state = {name: digest for part in parts for name, digest in sorted(part.items())}
+        write_state(temporary / STATE, images_seen=images_seen, files=state, info=info)
+        sync(temporary)
+        replace_folder(temporary, target, aside=folder / f"{REPLACED}{target.name}")
+
+    try:
+        _agree(world, begin if world.is_main else lambda: None)
+        own = {stem: _agree(world, lambda stem=stem, tensors=tensors: write_parts(temporary / stem, tensors, world)) for stem, tensors in files.items()}
+        parts = world.gather({f"{stem}/{name}": digest for stem, written in own.items() for name, digest in written.items()})
+        _agree(world, end if world.is_main else lambda: None)
+    finally:
+        if world.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _agree(world: World, act: Callable[[], T]) -> T:
+    """What `act` returns in this process. Raises Unwritten in all processes where it fails in one of them."""
+    result, fault = None, None
+    try:
+        result = act()
+    except (OSError, SafetensorError, CheckpointError) as error:
+        fault = explain(error)
+    faults = [each for each in world.gather(fault) if each is not None]
+    if faults:
+        raise Unwritten(faults[0])
+    return result  # type: ignore[return-value]
+
+
 def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
     """The checkpoint at `path`, on the CPU; only the `files` asked for.
 
@@ -97,18 +158,21 @@ def load_checkpoint(path: Path, *, files: Wanted = None) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointError(f"there is no checkpoint {path}")
     state = read_state(path / STATE)
-    stems = [name.removesuffix(SUFFIX) for name in state["files"]]
+    parts: dict[str, dict[str, str]] = {}
+    for name, digest in state["files"].items():
+        parts.setdefault(name.partition("/")[0].removesuffix(SUFFIX), {})[name] = digest
+    stems = list(parts)
     info = {name: value for name, value in state.items() if name not in RESERVED}
     files = files(info) if callable(files) else files
     unknown = sorted(set(files or ()) - set(stems))
     if unknown:
         raise CheckpointError(f"checkpoint {path} has no {unknown[0]}{SUFFIX}; it has {', '.join(stems)}")
     wanted = [stem for stem in stems if files is None or stem in files]
-    tensors = {stem: _read_tensors(path / (stem + SUFFIX), state["files"][stem + SUFFIX]) for stem in wanted}
+    tensors = {stem: _read_tensors(path, stem, parts[stem]) for stem in wanted}
     fault = not_finite(tensors)
     if fault is not None:
         raise CheckpointError(f"{path} cannot be used: {fault}, so the training had failed before it was saved")
-    return Checkpoint(state["images_seen"], tensors, info, {stem: state["files"][stem + SUFFIX] for stem in stems})
+    return Checkpoint(state["images_seen"], tensors, info, {stem: _digest(digests) for stem, digests in parts.items()})
 
 
 def load_newest(folder: Path, *, warn: Callable[[str], None], files: Wanted = None) -> Checkpoint | None:
@@ -200,11 +264,20 @@ def _portable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stored
 
 
-def _read_tensors(path: Path, expected: str) -> dict[str, Tensor]:
+def _digest(parts: Mapping[str, str]) -> str:
+    """The hash of a file; of one in several parts, of the names and hashes of these."""
+    (first, *others) = parts.values()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest() if others else first
+
+
+def _read_tensors(folder: Path, stem: str, digests: Mapping[str, str]) -> dict[str, Tensor]:
+    path = folder
     try:
-        if sha256_of(path) != expected:
-            raise CheckpointError(f"{path} is damaged or cut short: its content is not what was written")
-        return load_tensors(path)
+        for name, expected in digests.items():
+            path = folder / name
+            if sha256_of(path) != expected:
+                raise CheckpointError(f"{path} is damaged or cut short: its content is not what was written")
+        return load_tensors(path) if stem + SUFFIX in digests else read_parts(folder / stem, [Path(name).name for name in digests])
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:

@@ -82,6 +82,7 @@ class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
 
     fixed: ClassVar = frozenset(("seed", "randomized_seed"))
+    unwritten: ClassVar = frozenset(("shard", "shard_size"))
 
     total_images: int
     "Images seen when the run ends (every repetition counts)."
@@ -153,6 +154,10 @@ class TrainConfig(Config):
     "What decides which checkpoint is the best: validation (its first loss), or one of evaluate_metrics."
     profile_steps: int = 0
     "Steps to profile after the third step of this start; writes profile/trace.json and profile/table.txt."
+    shard: Literal["none", "full", "hybrid"] = "none"
+    "Of several processes: whether each holds all weights, a part of them (FSDP2), or a part within a group that holds one copy (shard_size)."
+    shard_size: int | None = None
+    "hybrid: processes that hold one copy of the model between them; None: those of a machine."
     timeout_minutes: float = 5.0
     "Of several processes: how long one may give no sign of life, or keep the others waiting in a step, before the run ends and names it."
 
@@ -172,6 +177,8 @@ class TrainConfig(Config):
             self.require(self.evaluate_every is not None, "evaluate_every", f"a number of images, for best_by is {self.best_by}")
         self.require(self.checkpoint_minutes is None or self.checkpoint_minutes > 0, "checkpoint_minutes", "a positive number, or nothing")
         self.require(0 < self.timeout_minutes <= 24 * 60, "timeout_minutes", "a positive number, at most 1440")
+        self.require(self.shard_size is None or self.shard_size >= 2, "shard_size", "at least 2, or nothing")
+        self.require(self.shard_size is None or self.shard == "hybrid", "shard_size", f"nothing with shard {self.shard}")
         self.require(0 <= self.seed < 2**63, "seed", "0 to 2^63 - 1")
         self.require(all(0 <= rate < 1 for rate in self.ema_rates), "ema_rates", "rates from 0 to below 1")
         self.require(len(set(self.ema_rates)) == len(self.ema_rates), "ema_rates", "rates that differ")

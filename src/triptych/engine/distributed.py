@@ -11,7 +11,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +42,8 @@ class World:
     device: torch.device
     control: Any = None
     peers: Peers | None = None
+    further_groups: list[Any] = field(default_factory=list, compare=False)
+    "Groups of some of the processes, whose waits have the same limit."
 
     @property
     def is_main(self) -> bool:
@@ -133,7 +135,7 @@ class World:
         if self.peers is None or self.peers.minutes == minutes:
             return
         self.peers.minutes = minutes
-        for group in {None, self.control}:
+        for group in {None, self.control, *self.further_groups}:
             _set_pg_timeout(_PATIENCE if minutes is None else timedelta(minutes=minutes), group)
 
     @contextmanager

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from triptych.core.model import Averaged, Model
 from triptych.engine.config import AverageConfig
+from triptych.engine.sharding import own_part
 
 
 def averaged_state(model: Model) -> dict[str, Tensor]:
@@ -29,9 +30,11 @@ class Average:
         self.settings = settings
         self.begun = 0
         "Images seen when it began, at the weights of then."
-        live = averaged_state(model)
+        state = averaged_state(model)
+        learned = [name for name, tensor in state.items() if isinstance(tensor, nn.Parameter)]
+        self._divided = {name for name, tensor in state.items() if hasattr(tensor, "to_local")}
+        live = {name: own_part(tensor) if name in self._divided else tensor for name, tensor in state.items()}
         self.tensors = {name: tensor.detach().clone() for name, tensor in live.items()}
-        learned = [name for name, tensor in live.items() if isinstance(tensor, nn.Parameter)]
         self._live, self._model = live, model if isinstance(model, Averaged) else None
         assert self._model is not None or not hasattr(model, "effective"), f"{type(model).__name__} has to inherit from Averaged"
         self._sources = {name: live[name].detach() for name in learned}
@@ -66,7 +69,7 @@ class Average:
     @contextmanager
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
-        """The context in which the model has the averaged weights. The tensors are exchanged, not copied."""
+        """The context in which the model has the averaged weights. The tensors are exchanged, not copied, but where they are divided."""
         self._exchange()
         try:
             yield
@@ -76,4 +79,9 @@ class Average:
     def _exchange(self) -> None:
         for name, average in self.tensors.items():
             live = self._live[name]
-            live.data, average.data = average.data, live.data
+            if name in self._divided:  # FSDP keeps to its memory
+                kept = live.clone()
+                live.copy_(average)
+                average.copy_(kept)
+            else:
+                live.data, average.data = average.data, live.data

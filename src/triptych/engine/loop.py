@@ -35,6 +35,7 @@ from triptych.engine.progress import Watch
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.schedule import refuse_impossible, step_settings
+from triptych.engine.sharding import Sharding, is_divided, own_part
 from triptych.engine.signals import StopRequest
 from triptych.engine.snapshots import give_up_after, late, save_snapshot
 from triptych.engine.statistics import estimate_statistics, needs_batches
@@ -64,7 +65,8 @@ class Loop:
         refuse_impossible(model, train, world)
         networks = dict.fromkeys(phase.networks for phase in model.phases)
         self.microbatch, self.attempts = Microbatch(model, train=train, world=world), Attempts(model, world)
-        parts: dict[str, Any] = {"microbatch": self.microbatch, "attempts": self.attempts}
+        self.sharding = Sharding(model, train, world) if is_divided(train, world) else None
+        parts: dict[str, Any] = {"microbatch": self.microbatch, "attempts": self.attempts, "sharding": self.sharding}
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world, **parts) for n in networks}
         self.turns = Turns(model, self.updaters, seed=train.seed)
         self.averages = [Average(model, settings) for settings in train.all_averages]
@@ -96,13 +98,13 @@ class Loop:
             for updater in self.updaters.values():
                 prefix = f"{updater.name}:"
                 tensors = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
-                load_optimizer_state(updater.optimizer, updater.parameters, tensors)
+                load_optimizer_state(updater.optimizer, updater.parameters, self._parts(tensors))
                 updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
         for average in self.averages:
             stored = checkpoint.files.get(average.settings.name)
             average.begun = checkpoint.images_seen
             if stored is not None:
-                average.load(stored)
+                average.load(self._parts(stored))
                 average.begun = checkpoint.info.get("begun", {}).get(average.settings.name, 0)
             elif imported:
                 self._say(f"the average of {average.settings.described} starts at the imported weights")
@@ -117,21 +119,31 @@ class Loop:
             )
         self.measurements.window = checkpoint.info.get("window", {})
 
+    def _parts(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What this process keeps of the tensors of a file of a checkpoint."""
+        if self.sharding is None:
+            return tensors
+        return {name: self.sharding.part(_weight_of(name), tensor) for name, tensor in tensors.items()}
+
     @patiently("writing a checkpoint")
     def save(self) -> None:
-        """Writes a checkpoint, unless the present state has one, and prunes old ones. All processes call it; the main one writes."""
+        """Writes a checkpoint, unless the present state has one, and prunes old ones.
+
+        All processes call it. The main one writes; where the model is divided each process writes its parts.
+        """
         self._check()
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
             files = self._tensors()
             self._require_finite(files)
-            if self.world.is_main:
+            if self.world.is_main or self.sharding is not None:
                 scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
                 info = {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
                 info |= late(self.averages)
                 self.directory.require()
-                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=info)
+                files, together = self._to_write(files)
+                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=info, together=together)
             self._saved_at = self.images_seen
         if self.world.is_main:
             best = None if self.best is None else int(self.best["images"])
@@ -139,7 +151,8 @@ class Loop:
 
     def _require_finite(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Raises RunError in all processes where weights are not finite: no loss has seen those of the last step yet."""
-        fault = self.world.from_main(not_finite(files) if self.world.is_main else None)
+        looks = self.world.is_main or self.sharding is not None
+        fault = next((each for each in self.world.gather(not_finite(files) if looks else None) if each is not None), None)
         if fault is not None:
             raise RunError(
                 f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; "
@@ -147,13 +160,23 @@ class Loop:
             )
 
     def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training."""
-        files = {"model": dict(self.model.state_dict()), OPTIMIZER: {}}
+        """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training.
+
+        Where the model is divided, they are this process's parts.
+        """
+        files = {"model": {name: own_part(tensor) for name, tensor in self.model.state_dict().items()}, OPTIMIZER: {}}
         files |= {average.settings.name: average.tensors for average in self.averages}
         for updater in self.updaters.values():
             state = optimizer_state(updater.optimizer, updater.parameters)
             files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
         return files
+
+    def _to_write(self, files: Mapping[str, Mapping[str, Tensor]]) -> tuple[Mapping[str, Mapping[str, Tensor]], World | None]:
+        """The files as they are written, and the processes that write them together; None: the main process does it alone."""
+        if self.sharding is None:
+            return files, None
+        joined = self.sharding.joined
+        return {stem: {name: joined(_weight_of(name), part) for name, part in parts.items()} for stem, parts in files.items()}, self.world
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -221,7 +244,7 @@ class Loop:
             yield self.images_seen
 
     def stored_bytes(self) -> dict[str, int]:
-        """Bytes of the tensors of each file of a checkpoint, by its stem."""
+        """Bytes of the tensors of each file of a checkpoint, by its stem; where the model is divided, of this process's parts."""
         return {name: sum(tensor.nbytes for tensor in tensors.values()) for name, tensors in self._tensors().items()}
 
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
@@ -362,13 +385,13 @@ class Loop:
 
     @patiently("writing a snapshot")
     def _snapshot(self) -> None:
-        """Writes a snapshot of the averages by length. All processes call it; the main one writes."""
+        """Writes a snapshot of the averages by length. All processes call it, and write it as `save` does."""
         self._check()
         self._require_finite({average.settings.name: average.tensors for average in self.averages})
-        if self.world.is_main:
+        if self.world.is_main or self.sharding is not None:
             self.directory.require()
             dtype = torch.float16 if self.train.snapshot_precision == "fp16" else torch.float32
-            save_snapshot(self.directory.snapshots, self.averages, images_seen=self.images_seen, dtype=dtype)
+            save_snapshot(self.directory.snapshots, self.averages, images_seen=self.images_seen, dtype=dtype, arranged=self._to_write)
 
     def _catch_up(self) -> None:
         """Makes up for the validation, the grids and the evaluation that were due where the run goes on and that a stop prevented."""
@@ -434,19 +457,24 @@ class Loop:
 
             yield watch
 
-    def averaged_weights(self) -> AbstractContextManager[None]:
-        """The context in which the model has the weights of its first average. Without averages they stay."""
-        if not self.averages:
-            return nullcontext()
-        self._estimate(self.averages[0])
-        return self.averages[0].applied()
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """The context in which the model has the weights of its first average, all of them. Without averages they stay."""
+        if self.averages:
+            self._estimate(self.averages[0])
+        with self.averages[0].applied() if self.averages else nullcontext(), self._whole():
+            yield
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """The context in which the networks may be run any number of times, by some processes more often than by others."""
+        return nullcontext() if self.sharding is None else self.sharding.gathered()
 
     def _estimate(self, average: Average) -> None:
         """Estimates the statistics of an average from training batches, once for each number of images seen."""
         calibrate = self.callables.calibrate
         if calibrate is None or self._estimated.get(average.settings.name) == self.images_seen or not needs_batches(self.model):
             return
-        with average.applied(), autocast(self.train.precision, device=self.world.device):
+        with average.applied(), self._whole(), autocast(self.train.precision, device=self.world.device):
             estimate_statistics(self.model, lambda: (raw.to(self.world.device) for raw in calibrate()), seed=self.train.seed)
         self._estimated[average.settings.name] = self.images_seen
 
@@ -509,3 +537,8 @@ class Loop:
     def _say(self, message: str) -> None:
         if self.reporting is not None:
             self.reporting.log.text(message)
+
+
+def _weight_of(name: str) -> str:
+    """The weight that a tensor of a checkpoint belongs to: of "networks:weight/moment", a tensor of an optimizer, the weight."""
+    return name.rpartition(":")[2].partition("/")[0]

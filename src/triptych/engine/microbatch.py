@@ -16,6 +16,7 @@ from triptych.core.model import Model
 from triptych.engine.allocator import return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
+from triptych.engine.sharding import is_divided
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Microbatch:
         self._model, self._train = model, train
         self.group = model.group_size
         self.size = min(train.at_once(world.size), -(-train.batch_size // world.size))
-        self.halves = train.out_of_memory == "halve" and not model.couples_samples
+        self.halves = train.out_of_memory == "halve" and not model.couples_samples and not is_divided(train, world)
         "Whether it becomes smaller where memory does not suffice."
 
     @property

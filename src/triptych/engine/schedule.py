@@ -11,6 +11,7 @@ from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.ramp import value_at
 from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.engine.distributed import World
+from triptych.engine.sharding import refuse_undividable
 from triptych.engine.statistics import needs_batches
 
 
@@ -80,6 +81,7 @@ def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:
         raise ConfigError("train.snapshot_every", reason)
     if train.batch_size < world.size:
         raise ConfigError("train.batch_size", f"got {train.batch_size}, expected at least one image for each of {world.size} processes")
+    refuse_undividable(model, train, world)
     group, microbatch = model.group_size, train.microbatch
     if group > 1 and train.batch_size % (group * world.size):
         processes = "" if world.size == 1 else f" in each of {world.size} processes"

@@ -8,7 +8,7 @@ Each is written and read as a checkpoint is, whole or absent, with its hashes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -17,25 +17,31 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain
-from triptych.engine.checkpoint import not_finite, remove_checkpoint, sweep, write_folder
+from triptych.engine.checkpoint import Files, not_finite, remove_checkpoint, sweep, write_folder
+from triptych.engine.distributed import World
 from triptych.engine.ema import Average
 from triptych.engine.run_directory import list_checkpoints
 
 
-def save_snapshot(folder: Path, averages: Sequence[Average], *, images_seen: int, dtype: torch.dtype) -> None:
+def save_snapshot(
+    folder: Path, averages: Sequence[Average], *, images_seen: int, dtype: torch.dtype, arranged: Callable[[Files], tuple[Files, World | None]]
+) -> None:
     """Writes a snapshot of those of the averages that are by length; what is learned as `dtype`, constants as they are.
+
+    `arranged` gives the files as they are written, and the processes that write them together, if they do.
 
     Raises CheckpointError when the disk is full or refuses, and for weights that are too large for the type.
     """
     powers = [average for average in averages if average.settings.length is not None]
-    files = {average.settings.name: _stored(average, dtype) for average in powers}
+    files: Files = {average.settings.name: _stored(average, dtype) for average in powers}
     fault = not_finite(files)
     if fault is not None:
         raise CheckpointError(f"{fault} as {dtype}: set --train.snapshot-precision float32")
     info = {"log2_loss_scale": {}, "best": None} | late(powers)
     target = folder / f"{images_seen:09d}"
     try:
-        write_folder(target, images_seen=images_seen, files=files, info=info)
+        files, together = arranged(files)
+        write_folder(target, images_seen=images_seen, files=files, info=info, together=together)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write snapshot {target}: {explain(error)}") from error
 

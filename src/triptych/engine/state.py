@@ -4,6 +4,9 @@
      "best": null or {"score": number, "images": number, "by": what chose it}, "window": {measurement: [sum, number]}, "imported": {...},
      "begun": {average: images}, "digest": SHA-256 of all the rest}
 
+"files" are in the folder itself or, those that several processes wrote together (format 2), in one folder for each: see parts.py. Versions
+that cannot read these say so by the number.
+
 "begun" says at how many images averages by length began that the run did not have from its start. It, "window" and "imported" may
 be missing; so may "digest" and "by", which the first versions did not write.
 """
@@ -22,7 +25,7 @@ from triptych.core.files import explain, write_text
 from triptych.core.reading import parsed_json, read_regular
 from triptych.engine.run_directory import REPLACED
 
-FORMAT = 1
+FORMAT, DIVIDED = 1, 2
 SUFFIX = ".safetensors"
 RESERVED = ("format", "images_seen", "files", "digest")
 """Fields that `write_state` sets by itself."""
@@ -35,7 +38,7 @@ def write_state(path: Path, *, images_seen: int, files: Mapping[str, str], info:
     clash = [name for name in RESERVED if name in info]
     if clash:
         raise ValueError(f"state.json has its own {', '.join(clash)}")
-    state = json.loads(json.dumps({"format": FORMAT, "images_seen": images_seen, "files": dict(files), **info}))  # as it will be read
+    state = json.loads(json.dumps({"format": _format(files), "images_seen": images_seen, "files": dict(files), **info}))  # as it will be read
     fault = _fault(state)
     if fault is not None:
         raise ValueError(f"state.json: {fault}")
@@ -54,8 +57,8 @@ def read_state(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it is not JSON") from None
     if not isinstance(state, dict) or not _is_count(state.get("format")):
         raise CheckpointError(f"{path} is damaged: it has no format number")
-    if state["format"] != FORMAT:
-        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads {FORMAT}; update Triptych")
+    if state["format"] not in (FORMAT, DIVIDED):
+        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads {FORMAT} and {DIVIDED}; update Triptych")
     digest = state.pop("digest", None)
     try:
         fault = _fault(state) or _other_number(state["images_seen"], path.parent.name)
@@ -66,6 +69,10 @@ def read_state(path: Path) -> dict[str, Any]:
     if fault is not None:
         raise CheckpointError(f"{path} is damaged: {fault}")
     return state
+
+
+def _format(files: Mapping[str, str]) -> int:
+    return DIVIDED if any("/" in name for name in files) else FORMAT
 
 
 def _digest(state: Mapping[str, Any]) -> str:
@@ -96,7 +103,8 @@ def _is_table(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_file(name: str, digest: Any) -> bool:
-    inside = Path(name).name == name and name.endswith(SUFFIX)
+    path = Path(name)
+    inside = len(path.parts) <= 2 and ".." not in path.parts and not path.is_absolute() and str(path) == name and name.endswith(SUFFIX)
     return inside and isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
 
 

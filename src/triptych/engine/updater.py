@@ -22,6 +22,7 @@ from triptych.engine.microbatch import Attempts, Microbatch
 from triptych.engine.optim import assert_same_layout, make_optimizer
 from triptych.engine.precision import LossScale, autocast
 from triptych.engine.schedule import StepSettings
+from triptych.engine.sharding import Sharding
 
 
 class _PhaseModule(nn.Module):
@@ -66,6 +67,7 @@ class Updater:
         world: World,
         microbatch: Microbatch,
         attempts: Attempts,
+        sharding: Sharding | None = None,
     ) -> None:
         phases = [phase for phase in model.phases if phase.networks == networks]
         self.name = "+".join(networks)
@@ -73,11 +75,16 @@ class Updater:
         self._model, self._train, self._world = model, train, world
         self._microbatch, self._attempts = microbatch, attempts
         self._networks = _PhaseModule(model, networks)
+        self._sharding = sharding
         self.parameters = {name: p for name, p in self._networks.named_parameters() if p.requires_grad}
+        if sharding is not None:
+            self.parameters = sharding.optimized(self.parameters)
         self.optimizer = make_optimizer(self.parameters, optim, device=world.device)
         self._overlapping: DistributedDataParallel | None = None
         "Sums gradients over the processes while they are computed. A process that then lacks memory would leave the others waiting."
-        if world.size > 1 and microbatch.halves:
+        if sharding is not None:
+            pass  # it has summed them, or sums them when the passes are done
+        elif world.size > 1 and microbatch.halves:
             world.take_from_main(list(self.parameters.values()))
         elif world.size > 1:
             partial = any(phase.partial for phase in phases)
@@ -93,6 +100,8 @@ class Updater:
         """Switches the gradients of its parameters on or off."""
         for parameter in self.parameters.values():
             parameter.requires_grad_(wanted)
+        if self._sharding is not None:
+            self._sharding.require_gradients(self.parameters, wanted)
 
     def step(
         self, phase: Phase, batch: Batch, *, rng: Rng, settings: StepSettings, total: int, progress: TrainingProgress
@@ -107,9 +116,13 @@ class Updater:
             return self._passed(phase, batch, rng, size=self._microbatch.size, total=total, progress=progress)
 
         parameters, together = list(self.parameters.values()), self._microbatch.halves
-        while (passes := self._attempts.attempt(parameters, work, together=together)) is None:
-            self._microbatch.halve(self._attempts.said)
-        if self._overlapping is None:
+        whole = self._sharding is not None and not self._sharding.by_block
+        with self._sharding.gathered() if self._sharding is not None and whole else nullcontext():
+            while (passes := self._attempts.attempt(parameters, work, together=together)) is None:
+                self._microbatch.halve(self._attempts.said)
+            if self._sharding is not None:
+                self._sharding.take_gradients(self.parameters)
+        if self._overlapping is None and self._sharding is None:
             self._world.sum_all([parameter.grad for parameter in parameters if parameter.grad is not None])
         passes.record.gradient_norm = self._apply(settings)
         self._model.stepped(phase)
@@ -128,7 +141,8 @@ class Updater:
         """Adds the gradients of the batch, `size` samples at a time. `alone`: without summing them over the processes."""
         passes = Passes(StepRecord(phase.name, progress.images_seen + progress.iteration_images))
         overlapping = None if alone else self._overlapping
-        factor = self.scale.scale * (1 if overlapping is None else self._world.size) / total  # DDP divides by the number of processes
+        averaging = overlapping is not None or (self._sharding is not None and self._sharding.by_block)
+        factor = self.scale.scale * (self._world.size if averaging else 1) / total  # DDP and FSDP divide by the number of processes
         for start in range(0, len(batch), size):
             samples = slice(start, min(start + size, len(batch)))
             with nullcontext() if overlapping is None or samples.stop == len(batch) else overlapping.no_sync():
@@ -144,7 +158,7 @@ class Updater:
         """Clips the gradient and steps, unless fp16 overflowed. Returns the gradient's norm before clipping."""
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.scale.unscale(gradients)
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients) if self._sharding is None else self._sharding.norm(gradients)
         self.stepped = self.scale.accept(norm)
         if self.stepped:
             if settings.clip_norm is not None:

@@ -29,6 +29,7 @@ from triptych.engine.progress import Progress, unwatched
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
 from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
+from triptych.engine.sharding import is_divided
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
 from triptych.report.live import LivePage
@@ -225,7 +226,7 @@ def prepare_backend(model: Model, config: RunConfig, world: World) -> None:
     """Sets what a training's arithmetic needs, and compiles the networks where `train.compile` wishes it."""
     torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
     wish = config.train.compile
-    if wish == "on" or (wish == "auto" and world.device.type == "cuda"):
+    if wish == "on" or (wish == "auto" and world.device.type == "cuda" and not is_divided(config.train, world)):
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
 
