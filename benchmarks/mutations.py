@@ -57,6 +57,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "engine/power_averages.py": _tests("engine", "power_averages"),
     "engine/progress.py": _tests("engine", "progress"),
     "engine/run_directory.py": _tests("engine", "run_directory checkpoint"),
+    "engine/parts.py": _tests("runs", "sharding"),
+    "engine/sharding.py": _tests("runs", "sharding"),
     "engine/schedule.py": _tests("engine", "optim loop"),
     "engine/signals.py": _tests("engine", "stopping loop"),
     "engine/snapshots.py": _tests("engine", "snapshots"),

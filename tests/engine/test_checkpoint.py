@@ -166,7 +166,7 @@ def state_without(name: str):
         (lambda path: (path / "state.json").unlink(), r"state.json is missing"),
         (lambda path: (path / "state.json").write_text('{"format": 1, "ima'), r"state.json is damaged: it is not JSON"),
         (lambda path: (path / "state.json").write_text("[]"), r"state.json is damaged"),
-        (state_with(format=2), r"has format 2.*reads 1.*update"),
+        (state_with(format=3), r"has format 3.*reads up to 2.*update"),
         (state_with(files=None), r"state.json is damaged: files is null, expected names of files that"),
         (state_with(files={"../model.safetensors": "0" * 64}), r"files is .*, expected names of files that a checkpoint can have"),
         (state_with(files={"model.safetensors": "0" * 63}), r"expected names of files that .*, and their SHA-256"),

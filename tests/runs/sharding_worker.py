@@ -1,8 +1,8 @@
-"""What several processes do with divided models: train shrunk recipes of each family and write their gradients; go on with a run."""
+"""What several processes do with divided models: train shrunk recipes of each family and keep their gradients, and go on with a run."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,50 +21,64 @@ from triptych.runs import train
 
 BATCH = 8
 RECIPES = ("adm-digits", "glow-digits", "stylegan2-digits")
+CHANGING = "stylegan2-digits"
 
 
 def settings(name: str, **changes: Any) -> RunConfig:
-    """The shrunk recipe with clipping, an average of each kind and steps far above rounding."""
+    """The shrunk recipe with clipping, an average of each kind, snapshots, a grid, and steps far above rounding."""
     config = shrunk(name)
     optim = replace(config.optim, warmup_images=0, schedule="constant", clip_norm=0.5, phases=(PhaseOptimConfig(eps=1e-3),))
-    given: dict[str, Any] = {"batch_size": BATCH, "total_images": 3 * BATCH, "ema_rates": (0.9,), "ema_lengths": (), "averages": ()}
-    given |= {"averages": (AverageConfig(length=0.1),), **changes}
+    given: dict[str, Any] = {"batch_size": BATCH, "total_images": 2 * BATCH, "ema_rates": (0.9,), "ema_lengths": ()}
+    given |= {"averages": (AverageConfig(length=0.1),), "snapshot_every": BATCH, "validate_images": 3, "sample_count": 3, **changes}
     return replace(config, optim=optim, train=replace(config.train, **given))
 
 
-def train_all(folder: Path, kinds: dict[str, dict[str, Any]]) -> None:
-    """Trains each recipe with each kind of settings; the gradients of each step, as they are applied, go to a file of each process."""
+def train_all(folder: Path, changes: dict[str, Any], recipes: tuple[str, ...] = RECIPES) -> None:
+    """Trains the recipes; the gradients of each step before they are clipped go to a file of each process."""
     world = open_world("cpu")
-    for kind, changes in kinds.items():
-        for name in RECIPES:
-            gradients: list[dict[str, torch.Tensor]] = []
-            apply = Updater._apply
+    for name in recipes:
+        gradients: list[dict[str, torch.Tensor]] = []
 
-            def kept(updater, settings, apply=apply, gradients=gradients):
-                gradients.append({name: p.grad.clone() for name, p in updater.parameters.items() if p.grad is not None})
-                return apply(updater, settings)
+        def kept(updater: Updater, settings: Any, apply: Any = Updater._apply, gradients: Any = gradients) -> torch.Tensor:
+            gradients.append({name: p.grad.clone() for name, p in updater.parameters.items() if p.grad is not None})
+            return apply(updater, settings)
 
-            with in_float64(), pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Updater, "_apply", kept)
-                train(settings(name, **changes), folder / kind / name, device="cpu")
-            torch.save(gradients, folder / kind / f"{name}-{world.rank}.pt")
+        with in_float64(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Updater, "_apply", kept)
+            train(settings(name, **changes), folder / name, device="cpu")
+        torch.save(gradients, folder / f"{name}-{world.rank}.pt")
 
 
-def go_on(folder: Path, total_images: int, shard: str) -> None:
-    """Trains the divided runs in the folder until then."""
-    with in_float64(), ExitStack() as stack:
-        del stack
-        for name in RECIPES[::2]:
-            train(settings(name, shard=shard, total_images=total_images, keep_last=9), folder / name, device="cpu")
+@in_float64()
+def go_on(folder: Path, total_images: int) -> None:
+    """Trains the divided run in the folder until then."""
+    train(settings(CHANGING, shard="full", total_images=total_images, keep_last=9), folder, device="cpu")
 
 
-def refused(folder: Path) -> None:
-    """Models and settings that cannot be divided."""
+def two(folder: Path) -> None:
+    """What two processes do."""
+    train_all(folder / "full-2", {"shard": "full", "microbatch": 2})
+    go_on(folder / "changing", BATCH)
     for name, changes, said in (
-        ("imaginaire-pix2pixhd", {}, "train.shard: got 'full', but"),
+        ("spade-camvid", {}, "train.shard: got 'full', but"),
+        ("edm2-digits", {}, "train.shard: got 'full', but EDM2 changes its weights"),
         ("adm-digits", {"batch_size": 7}, "train.batch_size: got 7, expected a multiple of the 2 processes"),
-        ("adm-digits", {"microbatch": "auto"}, "train.microbatch"),
+        ("adm-digits", {"microbatch": "auto"}, "train.microbatch: got 'auto'"),
         ("adm-digits", {"shard": "hybrid", "shard_size": 3}, "train.shard_size: got 3"),
     ):
         with pytest.raises(ConfigError, match=said):
-            train(settings(name, **{"shard": "full", **changes}), folder / "refused", device="cpu")
+            train(settings(name, **{"shard": "full", "snapshot_every": None, **changes}), folder / "refused", device="cpu")
+
+
+def four(folder: Path) -> None:
+    """What four processes do: some of it on a mesh of two by two."""
+    world = open_world("cpu")
+    train_all(folder / "full-4", {"shard": "full"}, ("adm-digits", CHANGING))
+    train_all(folder / "hybrid", {"shard": "hybrid", "shard_size": 2}, ("adm-digits", CHANGING))
+    go_on(folder / "changing", 3 * BATCH)
+    go_on(folder / "unbroken", 2 * BATCH)
+    go_on(folder / "broken", BATCH)
+    go_on(folder / "broken", 2 * BATCH)
+    world.barrier()
+    if world.is_main:
+        shutil.copytree(folder / "broken/checkpoints", folder / "kept")

@@ -58,7 +58,10 @@ class Unwritten(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds: tensors by file stem and name, the rest of state.json, and the SHA-256 of every file by stem (of several parts, of theirs)."""
+    """What a checkpoint holds: tensors by file stem and name, the rest of state.json, and the SHA-256 of every file by stem.
+
+    Of a file in several parts, that of their names and hashes.
+    """
 
     images_seen: int
     files: dict[str, dict[str, Tensor]]
@@ -71,8 +74,9 @@ def save_checkpoint(folder: Path, *, images_seen: int, files: Files, info: Mappi
 
     Tensors may be on any device, in any memory format, and may share storage; they are stored contiguous. `info` is what JSON
     holds. A checkpoint of the same number is replaced; newer ones, which can only come from a past that was abandoned because
-    they could not be read, are renamed to "superseded-NUMBER". `together`: the processes that write it, all of which call this. Raises CheckpointError when the disk is full or refuses; then
-    the temporary folder is removed and the older checkpoints are as they were.
+    they could not be read, are renamed to "superseded-NUMBER". `together`: the processes that write it, all of which
+    call this. Raises CheckpointError when the disk is full or refuses; then the temporary folder is removed and the older
+    checkpoints are as they were.
     """
     target = folder / f"{images_seen:09d}"
     try:
@@ -129,8 +133,11 @@ def _write_together(target: Path, *, images_seen: int, files: Files, info: Mappi
 
     try:
         _agree(world, begin if world.is_main else lambda: None)
-        own = {stem: _agree(world, lambda stem=stem, tensors=tensors: write_parts(temporary / stem, tensors, world)) for stem, tensors in files.items()}
-        parts = world.gather({f"{stem}/{name}": digest for stem, written in own.items() for name, digest in written.items()})
+        own: dict[str, str] = {}
+        for stem in files:
+            written = _agree(world, lambda stem=stem: write_parts(temporary / stem, files[stem], world))
+            own |= {f"{stem}/{name}": digest for name, digest in written.items()}
+        parts = world.gather(own)
         _agree(world, end if world.is_main else lambda: None)
     finally:
         if world.is_main:

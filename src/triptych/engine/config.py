@@ -155,7 +155,7 @@ class TrainConfig(Config):
     profile_steps: int = 0
     "Steps to profile after the third step of this start; writes profile/trace.json and profile/table.txt."
     shard: Literal["none", "full", "hybrid"] = "none"
-    "Of several processes: whether each holds all weights, a part of them (FSDP2), or a part within a group that holds one copy (shard_size)."
+    "Of several processes: whether each holds all weights, a part of them (FSDP2), or a part within a group of shard_size."
     shard_size: int | None = None
     "hybrid: processes that hold one copy of the model between them; None: those of a machine."
     timeout_minutes: float = 5.0

@@ -29,12 +29,13 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> di
 
     Raises CheckpointError in all processes where one of them fails.
     """
-    import torch.distributed.checkpoint as dcp  # takes long to import
-    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.api import CheckpointException  # these take long to import
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
-    writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
-        dcp.save({name: tensor.detach() for name, tensor in tensors.items()}, storage_writer=writer, process_group=world.control)
+        save({name: tensor.detach() for name, tensor in tensors.items()}, storage_writer=writer, process_group=world.control)
     except CheckpointException as failed:  # not an Exception: told to all processes
         rank, (error, _) = next(iter(failed.failures.items()))
         raise CheckpointError(f"process {rank}: {error}") from None
@@ -48,13 +49,14 @@ def read_parts(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
 
     Raises CheckpointError for a folder with other files, or one that lacks a part of a tensor, and OSError.
     """
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     strange = sorted({path.name for path in folder.iterdir()} - set(names))
     if strange:
         raise CheckpointError(f"{folder} has a file {strange[0]}, which was not written there")
     try:
-        found = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        found = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} is damaged: its files do not say which parts they have") from error
     tensors: dict[str, Any] = {}
@@ -65,5 +67,5 @@ def read_parts(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
         tensors[name] = torch.empty(size, dtype=stored.properties.dtype)  # type: ignore[union-attr]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this process reads alone
-        dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
+        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
     return tensors

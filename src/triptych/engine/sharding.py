@@ -31,14 +31,14 @@ def refuse_undividable(model: Model, train: TrainConfig, world: World) -> None:
     """Raises ConfigError where this model, or this number of processes, cannot be trained with `train.shard`."""
     if not is_divided(train, world):
         return
-    reason = None
+    reason, networks = None, [getattr(model, name) for phase in model.phases for name in phase.networks]
     if model.couples_samples:
         reason = "has norms, or losses, over the samples of all processes"
     elif model.gathers == "never":
         reason = "changes its weights, or differentiates them, in ways that need all of a weight in every process"
     elif isinstance(model, Averaged) and model.effective():
         reason = "has spectral norm, which needs all of a weight in every process"
-    elif model.gathers == "blocks" and any(p.ndim == 0 for phase in model.phases for name in phase.networks for p in getattr(model, name).parameters()):
+    elif model.gathers == "blocks" and any(not weight.ndim for network in networks for weight in network.parameters()):
         reason = "has weights that are single numbers, which cannot be divided"
     if reason is not None:
         raise ConfigError("train.shard", f"got {train.shard!r}, but {type(model).__name__} {reason}; set it to none")

@@ -24,7 +24,12 @@ from triptych.engine.run_directory import list_checkpoints
 
 
 def save_snapshot(
-    folder: Path, averages: Sequence[Average], *, images_seen: int, dtype: torch.dtype, arranged: Callable[[Files], tuple[Files, World | None]]
+    folder: Path,
+    averages: Sequence[Average],
+    *,
+    images_seen: int,
+    dtype: torch.dtype,
+    arranged: Callable[[Files], tuple[Files, World | None]],
 ) -> None:
     """Writes a snapshot of those of the averages that are by length; what is learned as `dtype`, constants as they are.
 

@@ -38,7 +38,8 @@ def write_state(path: Path, *, images_seen: int, files: Mapping[str, str], info:
     clash = [name for name in RESERVED if name in info]
     if clash:
         raise ValueError(f"state.json has its own {', '.join(clash)}")
-    state = json.loads(json.dumps({"format": _format(files), "images_seen": images_seen, "files": dict(files), **info}))  # as it will be read
+    written = {"format": _format(files), "images_seen": images_seen, "files": dict(files), **info}
+    state = json.loads(json.dumps(written))  # as it will be read
     fault = _fault(state)
     if fault is not None:
         raise ValueError(f"state.json: {fault}")
@@ -58,7 +59,7 @@ def read_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or not _is_count(state.get("format")):
         raise CheckpointError(f"{path} is damaged: it has no format number")
     if state["format"] not in (FORMAT, DIVIDED):
-        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads {FORMAT} and {DIVIDED}; update Triptych")
+        raise CheckpointError(f"{path} has format {state['format']}, this version of Triptych reads up to {DIVIDED}; update Triptych")
     digest = state.pop("digest", None)
     try:
         fault = _fault(state) or _other_number(state["images_seen"], path.parent.name)
