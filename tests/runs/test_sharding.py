@@ -115,10 +115,10 @@ class _Runs(nn.ModuleList):
 
 
 def test_blocks_are_the_elements_of_lists_that_do_not_run_themselves():
-    inner, alone = nn.Linear(1, 1), _Runs([nn.Linear(1, 1)])
+    inner, alone, third = nn.Linear(1, 1), _Runs([nn.Linear(1, 1)]), _Runs()
     lists = nn.ModuleList([nn.ModuleList([inner]), alone, nn.Linear(1, 1)])
     network = nn.Module()
     network.add_module("first", nn.Linear(1, 1))
     network.add_module("second", nn.Sequential(nn.Linear(1, 1), lists))
-    network.add_module("third", alone)
-    assert list(blocks(network)) == [inner, alone, lists[2]]
+    network.add_module("third", third)
+    assert list(blocks(network)) == [inner, alone, lists[2], third]

@@ -68,14 +68,12 @@ def blocks(network: nn.Module) -> Iterator[nn.Module]:
     if hasattr(network, "shard_blocks"):
         yield from network.shard_blocks  # type: ignore[misc]
         return
+    listed = isinstance(network, nn.ModuleList)
     for child in network.children():
-        if not isinstance(child, nn.ModuleList):
-            yield from blocks(child)
-        elif _runs(child):
+        if _runs(child) and (listed or isinstance(child, nn.ModuleList)):
             yield child
         else:
-            for element in child:
-                yield from [element] if _runs(element) else blocks(element)
+            yield from blocks(child)
 
 
 def _runs(module: nn.Module) -> bool:
