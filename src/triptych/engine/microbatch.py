@@ -56,7 +56,7 @@ class Microbatch:
             remedy = "lower it (triptych plan measures what fits)" if batch is None else f"{batch} fit: lower it to that"
             return DoesNotFit("train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; {remedy}")
         if self.size > self.group:
-            leave = "" if self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"  # which train.shard lacks
+            leave = "" if self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"
             return DoesNotFit("train.microbatch", f"{what}; lower it{leave}")
         less = "lower data.image_size or the widths of the model, or take less memory for them: train.precision bf16, or activations that"
         return DoesNotFit("train.microbatch", f"{what}, and fewer there cannot be; {less} the model computes again")
