@@ -21,6 +21,7 @@ import pytest
 from tests.contract.shrink import shrunk
 from tests.data.elsewhere import Server, serving
 from tests.data.pictures import picture, write_folder, write_zip
+from triptych.cli.main import main
 from triptych.core import remote
 from triptych.core.address import Address, without_secrets
 from triptych.core.batch import DataSpec
@@ -185,6 +186,13 @@ def test_a_folder_of_tars_in_another_file_system(folder: Path, tmp_path: Path) -
         assert sorted(there.objects) == [f"memory://bucket/shards/part-{k:03d}.tar" for k in range(3)]
     finally:
         system.rm("/bucket", recursive=True)
+
+
+def test_a_pack_of_what_is_elsewhere_is_that_of_what_is_here(folder: Path, tmp_path: Path, server: Server) -> None:
+    place = laid_out("stored zip", folder, tmp_path / "data")
+    for source, out in ((served(place, server), "there.npz"), (place, "here.npz")):
+        pack_data(settings(source), tmp_path / out, workers=0)
+    assert (tmp_path / "there.npz").read_bytes() == (tmp_path / "here.npz").read_bytes()
 
 
 def test_names_with_words_of_secrets_are_names(folder: Path, tmp_path: Path, server: Server) -> None:
@@ -394,6 +402,7 @@ def test_addresses_with_secrets_are_not_taken(path: str, said: str) -> None:
     [
         ("http://127.0.0.1:9/x.zip", {"source": "folder"}, r"data\.source: got 'folder', but .* is not on this machine"),
         ("nosuch://b/x.zip", {}, "fsspec knows no nosuch://"),
+        ("http://127.0.0.1:9/x.parquet", {}, "not recognised; expected a .zip, .tar, .npz or .npy"),
         ("http://127.0.0.1:9/part-{0..999999}.tar", {}, "stands for more than 100,000 files"),
         ("http://127.0.0.1:9/part-{0-9}.tar", {}, "is no range and no list"),
         ("memory://nothing/there.zip", {}, "does not exist"),
@@ -402,6 +411,11 @@ def test_addresses_with_secrets_are_not_taken(path: str, said: str) -> None:
 def test_addresses_that_will_not_do(path: str, more: dict, said: str) -> None:
     with pytest.raises((ConfigError, DataError), match=said):
         settings(path, **more).open()
+
+
+def test_what_wants_images_here_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "doctor", "s3://bucket/x.zip"]) == 2
+    assert "s3://bucket/x.zip: an address, where a path on this machine is expected; copy what lies there here" in capsys.readouterr().err
 
 
 def test_a_size_of_the_cache_that_will_not_do(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

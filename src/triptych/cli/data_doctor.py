@@ -11,6 +11,7 @@ from triptych.cli.arguments import asks_for_help, finished, named_as_flags, requ
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.core.reading import user_path
 from triptych.data.config import ClassesFrom, DataConfig, Source
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class DoctorOptions(Config):
         kind = PairedDataConfig if self.are_pairs else DataConfig
         names = {field.name for field in dataclasses.fields(kind)} & {field.name for field in dataclasses.fields(self)}
         values = {name: getattr(self, name) for name in names if name != "image_size" or self.image_size is not None}
-        return kind(path=str(Path(path).expanduser()), **values)
+        return kind(path=str(user_path(path)), **values)
 
 
 def main(arguments: Sequence[str]) -> int:

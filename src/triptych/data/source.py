@@ -224,7 +224,7 @@ def _recognised_elsewhere(address: Address) -> Source:
             return "arrays"
         case ".npz":
             return "latents" if holds_latents(address) else "arrays"
-    if remote_shards(address):
+    if address.suffix.lower() != SUFFIX and remote_shards(address):
         return "tar"
     expected = "a .zip, .tar, .npz or .npy, a folder of tars, or a name such as part-{000..127}.tar"
     raise DataError(f"{address}: not recognised; expected {expected}")
