@@ -89,8 +89,10 @@ def test_the_frames_of_a_clip_are_turns_and_their_number_grows() -> None:
     assert len(list(built(spec=replace(WITH_FLOW, clip_length=None)).turns(TrainingProgress(0, 1, 9)))) == 2 * FRAMES
 
 
-def test_each_frame_goes_on_from_the_frames_that_were_made() -> None:
-    model, clip = built(), pan()
+@pytest.mark.parametrize("several", [2, 4])
+def test_each_frame_goes_on_from_the_frames_that_were_made(several: int) -> None:
+    """The two last ones, also where more are kept for a discriminator of four frames."""
+    model, clip = built(replace(CONFIG, discriminator=replace(CONFIG.discriminator, temporal_frames=several))), pan()
     carried: Mapping[str, Tensor] = {}
     images: list[Tensor] = []
     for frame in range(FRAMES):
@@ -107,7 +109,7 @@ def test_each_frame_goes_on_from_the_frames_that_were_made() -> None:
         images.append(made.image)
         torch.testing.assert_close(carried["made"][:, -1], made.image.detach(), rtol=0, atol=1e-12)
         assert not carried["made"].requires_grad
-        assert carried["made"].shape[1] == min(2, frame + 1)
+        assert carried["made"].shape[1] == min(max(2, several - 1), frame + 1)
     stale = replace(clip, inputs={**clip.inputs, **carried})
     again = at(model, "generator", 0, stale).carried["made"]
     torch.testing.assert_close(again, images[0][:, None].detach(), rtol=0, atol=1e-12)  # a first frame has no past
