@@ -68,6 +68,7 @@ def test_times_and_rate_by_hand():
     assert dataclasses.replace(PLAN, images_to_checkpoint=None).seconds_to_checkpoint == PLAN.seconds_left
     assert dataclasses.replace(PLAN, images_to_checkpoint=None, checkpoint_minutes=2.0).seconds_to_checkpoint == 120.0
     assert dataclasses.replace(PLAN, images_seen=4_991, counts=dict.fromkeys(PLAN.counts, 0)).seconds_left == 5 + 2.0  # a whole step
+    assert dataclasses.replace(PLAN, images_seen=5_000).seconds_left == 0.0  # it is done
     evaluated = dataclasses.replace(PLAN, counts=PLAN.counts | {"evaluations": 4})
     assert evaluated.seconds_left == PLAN.seconds_left + 4 * 50 + 40  # one look at the reference
 

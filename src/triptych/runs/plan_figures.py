@@ -125,6 +125,8 @@ class Plan:
     def seconds_left(self) -> float:
         """To the end of the run: its beginning, steps, grids, validations and evaluations."""
         steps = math.ceil(max(0, self.total_images - self.images_seen) / self.images_per_step)
+        if not steps:
+            return 0.0
         return self.begin_seconds + steps * self.images_per_step / self.rate + self.seconds_around
 
     @property
