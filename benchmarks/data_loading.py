@@ -134,7 +134,7 @@ def squares(image: Image.Image) -> np.ndarray:
     scale = SIZE / min(width, height)
     image = image.convert("RGB").resize((round(width * scale), round(height * scale)), Image.Resampling.BICUBIC)
     left, top = (image.width - SIZE) // 2, (image.height - SIZE) // 2
-    pixels = np.asarray(image.crop((left, top, left + SIZE, top + SIZE)))
+    pixels = np.array(image.crop((left, top, left + SIZE, top + SIZE)))
     return pixels[:, ::-1].copy() if random.random() < 0.5 else pixels
 
 

@@ -46,6 +46,7 @@ def machine(monkeypatch):
                 step_seconds=train.batch_size / rate,
                 loader_rate=1e9,
                 total_images=train.total_images,
+                begin_seconds=25.0,
                 grid_seconds=grid,
                 validation_seconds=0.0 if train.validate_images == 0 else 2.0,
                 memory=memory,
@@ -129,14 +130,14 @@ def test_nothing_to_learn_is_said(tmp_path):
 # What is chosen
 
 
-@pytest.mark.parametrize("hours", [0.1, 6.0, 100.0])
+@pytest.mark.parametrize("hours", [0.1, 1.0, 6.0, 100.0])
 @pytest.mark.parametrize("seen", [PHOTOS, DIGITS, STREETS, FEW], ids=lambda seen: seen.path.name + str(seen.count))
 def test_the_run_fills_the_hours(seen, hours, machine):
     machine(20.0)
     choice = chosen(seen, hours)
     settings = choice.config.train
     grids = -(-settings.total_images // settings.sample_every)  # type: ignore[operator]
-    took = 5.0 + settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0)
+    took = 25.0 + settings.total_images / 20.0 + grids * (10.0 * settings.sample_count / samples_of_the_recipe(choice) + 2.0)
     saves = -(-settings.total_images // settings.checkpoint_every)  # type: ignore[operator]
     took += saves * PLAN.checkpoint_bytes / 1e8
     if settings.evaluate_every is not None:
