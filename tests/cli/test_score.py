@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from tests.data.pictures import write_folder
 from triptych.cli.main import main
 from triptych.cli.score import spelled, swept
@@ -18,7 +18,7 @@ from triptych.runs import train
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
-    config = shrunk("adm-digits").updated({"train": {"total_images": BATCH, "validate_images": 0}})
+    config = light("adm-digits").updated({"train": {"total_images": BATCH, "validate_images": 0}})
     path = tmp_path_factory.mktemp("runs") / "digits"
     train(config, path, device="cpu")
     return str(path)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+
 import torch
 from torch import Tensor
 
@@ -17,7 +20,12 @@ from triptych.runs.stored import build
 
 
 def moved_model(config: RunConfig) -> Model:
-    """The model with every parameter moved off its initial value, so that no gradient is zero by construction."""
+    """The model with every parameter moved off its initial value, so that no gradient is zero by construction: a copy for the caller."""
+    return copy.deepcopy(_moved(config, torch.get_default_dtype()))
+
+
+@functools.lru_cache(maxsize=64)
+def _moved(config: RunConfig, dtype: torch.dtype) -> Model:
     model = build(config, config.data.open().spec)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters < 2e6, f"{parameters:,} parameters are too many for these tests: override shrunk in {type(config.model).__name__}"
@@ -29,7 +37,7 @@ def moved_model(config: RunConfig) -> Model:
     for network, path in model.frozen_networks.items():
         assert path is not None
         getattr(model, network).load(read_weights(path))
-    return model.to(torch.get_default_dtype())
+    return model.to(dtype)
 
 
 def first_batch(config: RunConfig) -> Batch:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.contract.small_data import FIRST_LAYER, feature_weights, small_data
 from triptych.core.model import ModelConfig
+from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.engine.config import LogConfig, TrainConfig
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -107,6 +108,13 @@ def shrunk(name: str) -> RunConfig:
     model, data = _without_photos(recipe.model.shrunk()), small_data(recipe.data)
     config = replace(recipe, model=model, data=data, train=train, optim=optim, log=LogConfig())
     return RunConfig.from_dict(_with_ramps(config.to_dict(), lambda ramp: ramp | {"images": 3 * BATCH}))
+
+
+def light(name: str) -> RunConfig:
+    """The shrunk recipe with half the channels of its U-Net, for tests of runs; where gradients are looked at, a norm has to take two."""
+    config = shrunk(name)
+    wide = isinstance(getattr(config.model, "network", None), EncoderConfig | UNetConfig)
+    return config.updated({"model": {"network": {"num_channels": 32}}}) if wide else config
 
 
 def _without_photos(model: Any) -> ModelConfig:

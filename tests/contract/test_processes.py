@@ -33,10 +33,10 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
 def changing(tmp_path_factory) -> tuple[Path, Path]:
     """Runs of one process, and runs of one, two and one again."""
     one, changed = (tmp_path_factory.mktemp(name) for name in ("one", "changed"))
-    processes_worker.go_on(one, 6 * BATCH)
-    processes_worker.go_on(changed, 2 * BATCH)
-    run_together(2, processes_worker.go_on, changed, 4 * BATCH)
-    processes_worker.go_on(changed, 6 * BATCH)
+    processes_worker.go_on(one, 4 * BATCH)
+    processes_worker.go_on(changed, BATCH)
+    run_together(2, processes_worker.go_on, changed, 3 * BATCH)
+    processes_worker.go_on(changed, 4 * BATCH)
     return one, changed
 
 
@@ -56,7 +56,7 @@ def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
     one, changed = (open_run(folder / name) for folder in changing)
     log = (changed.directory / "log.txt").read_text(encoding="utf-8")
     assert re.findall(r"(\d) process\(es\)", log) == ["1", "2", "1"]
-    assert re.findall(r"goes on at (\d+) images", log) == [str(2 * BATCH), str(4 * BATCH)]
+    assert re.findall(r"goes on at (\d+) images", log) == [str(BATCH), str(3 * BATCH)]
     check_weights(one, changed)
 
 

@@ -32,6 +32,7 @@ from triptych.engine.schedule import refuse_impossible
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
+from triptych.runs.stored import outline
 
 NAMES = Path(__file__).parent / "state_names.json"
 every_recipe = pytest.mark.parametrize("name", RECIPES)
@@ -72,8 +73,7 @@ def test_json_round_trip(name):
 def test_state_names_are_unchanged(name, request):
     """Names and shapes of the whole state at full size: checkpoints of earlier versions load. --write-state-names notes them."""
     recipe = load_recipe(name)
-    with torch.device("meta"):
-        model = recipe.model.build(full_spec(recipe.data))
+    model = outline(recipe, full_spec(recipe.data))
     lines = [f"{key} {list(tensor.shape)}" for key, tensor in model.state_dict().items()]
     found = {
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -119,8 +119,7 @@ def test_state_names_are_noted_when_asked(tmp_path, monkeypatch):
 @every_recipe
 def test_the_configuration_says_what_the_model_can_do(name):
     config = shrunk(name)
-    with torch.device("meta"):
-        model = config.model.build(config.data.open().spec)
+    model = outline(config, config.data.open().spec)
     assert config.model.verbs() == {verb for verb, protocols in VERBS.items() if isinstance(model, protocols)}
     assert config.model.verbs(), "it can do something"
 

@@ -34,7 +34,8 @@ def test_philox_known_answers(counter, key, answer):
         assert tuple(int(word[0]) for word in philox(*map(array, counter), key=key)) == answer
 
 
-def test_numpy_and_torch_draw_the_same_words():
+def test_numpy_and_torch_draw_the_same_words(monkeypatch):
+    monkeypatch.setattr("triptych.core.rng._FEW_WORDS", 0)
     index = np.array([0, 5, 2**33 + 7])
     drawn = Rng(3, ("flip",), torch.from_numpy(index)).words("a", 6)
     assert np.array_equal(words(index, key=key_of(3, "flip", "a"), count=6), drawn.numpy())
@@ -130,3 +131,13 @@ def test_draws_stay_what_they_were() -> None:
     assert rng.integers("i", 10, 4).tolist() == [[1, 1, 5, 7], [7, 1, 0, 7], [0, 3, 3, 8]]
     assert rng.keep("k", 9, drop=0.5)[2].tolist() == [True, False, False, False, True, True, False, True, False]
     assert permutation(8, seed=1, epoch=2).tolist() == [5, 2, 4, 7, 1, 3, 0, 6]
+
+
+def test_many_words_are_those_of_few():
+    """Few are drawn by NumPy on a CPU, many by PyTorch."""
+    rng = Rng(3, ("a", 1), torch.tensor([5, 2**40 + 1]))
+    many = rng.words("b", 2**14)
+    assert many.dtype == torch.int64 and len(many.unique()) > 2**14
+    for k in range(2):
+        assert torch.equal(rng[k : k + 1].words("b", 2**14), many[k : k + 1])
+        assert torch.equal(rng[k : k + 1].words("b", 7), many[k : k + 1, :7])

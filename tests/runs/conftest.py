@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from tests.data.pairs import write
 from tests.data.pictures import encoded, picture
 from tests.runs.translators import ONE_MAP, mirror_run, paired_run, plain_data
@@ -22,7 +22,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
 
     def of(recipe: str) -> Run:
         if recipe not in runs:
-            config = shrunk(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
+            config = light(recipe).updated({"train": {"total_images": BATCH, "validate_images": 0}})
             runs[recipe] = train(config, tmp_path_factory.mktemp("tiny") / recipe, device="cpu")
         return runs[recipe]
 

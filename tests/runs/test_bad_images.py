@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from tests.data.pictures import encoded, picture
 from tests.processes import run_together
 from triptych.cli.main import main
@@ -46,7 +46,7 @@ def photos(tmp_path_factory) -> Path:
 def config(photos: Path, *, total: int = 8 * BATCH, **data: object) -> RunConfig:
     schedule = {"total_images": total, "validate_images": 8, "validate_every": 2 * BATCH, "sample_count": 0}
     data = {"path": str(photos), "channels": 1, "workers": 0, "validation_fraction": 0.2, "most_errors": 0.2} | data
-    return shrunk("adm-digits").updated({"data": data, "train": schedule, "log": {"every": 10**6, "report": False}})
+    return light("adm-digits").updated({"data": data, "train": schedule, "log": {"every": 10**6, "report": False}})
 
 
 def hashes(run: Run, images: int) -> dict[str, str]:

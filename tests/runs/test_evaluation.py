@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light, shrunk
 from tests.processes import run_together
 from triptych.cli.main import main
 from triptych.core.batch import Batch
@@ -33,7 +33,7 @@ STEPS = 20
 def config(**changes: Any) -> RunConfig:
     """adm-digits, shrunk, with a short chain; `changes` by section."""
     base = {"train": {"total_images": BATCH}, "model": {"diffusion": {"steps": STEPS}}, "optim": {"warmup_images": 0}}
-    return shrunk("adm-digits").updated(base).updated(changes)
+    return light("adm-digits").updated(base).updated(changes)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from triptych.cli.main import main
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
@@ -23,7 +23,7 @@ SETTINGS = {"sampler": "ddim", "steps": "3", "guidance_scale": 30.0}
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("runs")
     for name, recipe in (("plain", "adm-digits-uncond"), ("told", "adm-digits"), ("judge", "classifier-digits")):
-        config = shrunk(recipe)
+        config = light(recipe)
         timing = replace(config.train, total_images=2 * BATCH, checkpoint_every=BATCH, sample_every=None)
         train(replace(config, train=timing), folder / name, device="cpu")
     return {path.name: path for path in folder.iterdir()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from triptych.cli.main import main
 from triptych.core.batch import Batch
 from triptych.core.errors import CheckpointError, ConfigError
@@ -49,7 +49,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Sizes]]:
 
 def config(iterations: int = 2, **settings: Any) -> Any:
     wanted = {"total_images": iterations * BATCH, "sample_count": 0, "validate_images": 0, "checkpoint_every": None} | settings
-    return shrunk("adm-digits").updated({"train": wanted})
+    return light("adm-digits").updated({"train": wanted})
 
 
 def documented(root: Path) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light, shrunk
 from tests.data.pictures import write_folder
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import TrainingProgress
@@ -38,7 +38,7 @@ from triptych.runs.training import initialize_from
 
 def config(**changes) -> RunConfig:
     """adm-digits, shrunk; `changes` by section, as in `Config.updated`."""
-    return shrunk("adm-digits").updated(changes)
+    return light("adm-digits").updated(changes)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,7 @@ def test_the_same_command_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"network": {"num_channels": 128}}}, r"model.network.num_channels: got 128, but the run in .* was started with 64"),
+        ({"model": {"network": {"num_channels": 128}}}, r"model.network.num_channels: got 128, but the run in .* was started with 32"),
         ({"train": {"seed": 4}}, "train.seed: got 4, but the run in .* was started with 0"),
         ({"data": {"image_size": 16}}, "data.image_size: got 16"),
         ({"optim": {"name": "adam"}}, "optim.name: got 'adam'"),
@@ -245,7 +245,7 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     run = train(other, tmp_path / "run", init_from=trained.directory, device="cpu")
     log = (tmp_path / "run/log.txt").read_text()
     assert "starts from the weights of" in log
-    assert "init-from: network.input_blocks.0.0.weight starts anew: its shape was [64, 1, 3, 3], now it is [64, 3, 3, 3]" in log
+    assert "init-from: network.input_blocks.0.0.weight starts anew: its shape was [32, 1, 3, 3], now it is [32, 3, 3, 3]" in log
     assert "network.time_embed.0.weight" not in log
     name = "network.input_blocks.1.0.in_layers.2.weight"
     assert torch.allclose(run.tensors(weights="raw")[name], trained.tensors()[name], atol=2e-3)  # a step or so of learning rate 1e-3

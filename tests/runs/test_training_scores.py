@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.contract.shrink import BATCH, shrunk
+from tests.contract.shrink import BATCH, light
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
@@ -52,7 +52,7 @@ def config(recipe: str = "adm-digits", **settings: Any) -> RunConfig:
         "evaluate_reference": 100,
         "validate_images": 0,
     }
-    return shrunk(recipe).updated(sampling).updated({"train": evaluations | settings})
+    return light(recipe).updated(sampling).updated({"train": evaluations | settings})
 
 
 def evaluations(directory: Path) -> list[dict[str, float]]:
