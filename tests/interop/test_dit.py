@@ -33,6 +33,7 @@ def test_names_shapes_and_counts_of_the_largest() -> None:
         model = config.build(spec)
     assert config.network == DiTConfig(patch=2, width=1152, depth=28, heads=16)
     assert config.diffusion == GaussianConfig(steps=1000, schedule="linear", mean="epsilon", variance="learned_range", loss="mse")
+    assert (config.label_dropout, config.sampling) == (0.1, SamplingConfig(steps=250, clip=False))
     assert spec == DataSpec(image_size=32, channels=4, num_classes=1000)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.network.state_dict().items()}
     assert shapes == {name: shape for name, shape in XL_2.items() if name != "pos_embed"}
