@@ -31,6 +31,7 @@ from machine import machine
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.contract.shrink import shrunk
 from tests.float64 import in_float64
 from tests.processes import run_together
 
@@ -56,7 +57,7 @@ BATCH, ITERATIONS, LARGEST_DIFFERENCE, LARGEST_SHARE = 8, 20, 1e-5, 0.30
 
 
 def configured(name: str, shard: str, **changes: Any) -> RunConfig:
-    recipe = load_recipe(name)
+    recipe = shrunk(name)
     size = 2 if shard == "hybrid" else None
     given = {
         "batch_size": BATCH,
@@ -68,7 +69,7 @@ def configured(name: str, shard: str, **changes: Any) -> RunConfig:
     }
     train = dataclasses.replace(recipe.train, **given, averages=(), snapshot_every=None, evaluate_every=None, shard=shard, shard_size=size)
     optim = dataclasses.replace(recipe.optim, warmup_images=0, warmup_share=None)
-    return dataclasses.replace(recipe, train=train, optim=optim, model=recipe.model.shrunk(), **changes)
+    return dataclasses.replace(recipe, train=train, optim=optim, **changes)
 
 
 def made(config: RunConfig, spec: DataSpec, world: World) -> tuple[Loop, Any]:
@@ -136,11 +137,13 @@ def trained(folder: Path, shards: dict[str, str]) -> None:
 
 
 def narrowed() -> tuple[RunConfig, DataSpec]:
-    """adm-imagenet256 with 32 channels in place of 256, on images of 64 pixels; everything else of the network is as published."""
+    """adm-imagenet256 with 32 channels in place of 256 and heads of 32, on images of 64 pixels; everything else of the network is as published."""
     recipe = configured("adm-imagenet256", "none")
     published: Any = load_recipe("adm-imagenet256").model
-    network = dataclasses.replace(published.network, num_channels=32)
-    return dataclasses.replace(recipe, model=dataclasses.replace(published, network=network)), DataSpec(64, 3, num_classes=1000)
+    network = dataclasses.replace(published.network, num_channels=32, num_head_channels=32)
+    return dataclasses.replace(recipe, model=dataclasses.replace(published, network=network)), DataSpec(
+        image_size=64, channels=3, num_classes=1000
+    )
 
 
 def measured(folder: Path, shard: str, steps: int) -> None:
