@@ -137,7 +137,7 @@ def trained(folder: Path, shards: dict[str, str]) -> None:
 
 
 def narrowed() -> tuple[RunConfig, DataSpec]:
-    """adm-imagenet256 with 32 channels in place of 256 and heads of 32, on images of 64 pixels; everything else of the network is as published."""
+    """adm-imagenet256 with 32 channels in place of 256 and heads of 32, on images of 64 pixels; the rest is as published."""
     recipe = configured("adm-imagenet256", "none")
     published: Any = load_recipe("adm-imagenet256").model
     network = dataclasses.replace(published.network, num_channels=32, num_head_channels=32)
