@@ -5,8 +5,8 @@
 - One recipe of each family with its smallest networks, in float64: the largest relative difference of a gradient of the first
   iteration, and of a weight after 20, from those of one process, under DDP and FSDP with 2 and 4 processes and on a mesh of 2 x 2.
 - The bytes of weights, gradients, optimizer's state and average in each of 4 processes, as a share of one process's, for the network of
-  adm-imagenet256 narrowed: the most that was there at the beginning or end of a block's forward or backward pass. What an all-gather
-  under way takes besides is not counted: at most one block.
+  adm-imagenet256 narrowed: the most that was there at the beginning or end of a block's forward pass, or when its backward pass began.
+  What is there for a moment within a backward pass (the weights of two blocks, a block's gradient, messages) is not counted.
 - Steps a second of 2 processes with a thread each, and of 1 process with 2 threads.
 
 Exit code 1 where a difference is above 1e-5, or the share above 0.30.
