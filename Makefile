@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_RUN ?= runs/adm-digits-demo
+# Half the recipe's images in smaller batches: nearly as good (benchmarks/results/digits_quality-2026-11-23.md), and minutes on an old CPU too.
+DEMO = --train.total-images 22k --train.batch-size 32 --train.checkpoint-every 11k --train.sample-every 11k --train.validate-every 11k
 TEST_PROCESSES ?= 2
 TESTS ?=
 
@@ -21,7 +23,7 @@ help:
 	@echo "make format       format the code"
 
 demo: $(READY)
-	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN)
+	@$(BIN)/triptych train adm-digits --run $(DEMO_RUN) $(DEMO)
 	@$(BIN)/triptych sample $(DEMO_RUN) --count 100 --out $(DEMO_RUN)/demo.png
 	@echo
 	@echo "report    $(DEMO_RUN)/report.html (open it in a browser)"

@@ -157,7 +157,7 @@ def main() -> int:
     """0, or 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--run", type=Path, metavar="DIR", help="a run of adm-digits, as `make demo` leaves it")
+    source.add_argument("--run", type=Path, metavar="DIR", help="a run of adm-digits, such as that of `make demo`")
     source.add_argument("--train", action="store_true", help="train the recipe first, in a temporary directory, and time it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--out", type=Path, help="also write the report to this file")
