@@ -210,7 +210,7 @@ def test_imports_that_are_refused(file: Path, run: Run, tmp_path: Path) -> None:
         import_run(saved(tmp_path / "other.pt", {"weight": torch.ones(1)}), new)
     with pytest.raises(
         ConfigError,
-        match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers or sit",
+        match="program: got 'guided', expected guided-diffusion, improved-diffusion, glow, imaginaire, nvidia, diffusers, sit or dit",
     ):
         import_run(file, new, flags=WORDS, program="guided")  # type: ignore[arg-type]
     assert not new.exists()
