@@ -39,9 +39,12 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> di
     except CheckpointException as failed:  # not an Exception: told to all processes
         rank, (error, _) = next(iter(failed.failures.items()))
         raise CheckpointError(f"process {rank}: {error}") from None
+    own = sorted(folder.glob(f"shard-{world.rank + 1:05d}-*"))
+    for path in own:
+        sync(path)
     if world.is_main:
         sync(folder)
-    return {path.name: sha256_of(path) for path in folder.glob(f"shard-{world.rank + 1:05d}-*")}
+    return {path.name: sha256_of(path) for path in own}
 
 
 def read_parts(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
