@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from datetime import timedelta
@@ -12,10 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.engine.toys import Clip, Denoiser, Hungry, Pair, make_loop, run, seeded
+from tests.engine.toys import Clip, Denoiser, Hungry, Pair, make_loop, resumed, run, seeded
 from tests.float64 import in_float64
 from triptych.engine.distributed import _PATIENCE, failing_together, open_world
 from triptych.engine.peers import PeerError
+from triptych.engine.run_directory import list_checkpoints
 from triptych.engine.snapshots import save_snapshot
 
 
@@ -43,6 +45,24 @@ def train_toys(folder: Path, microbatch: int | None, out_of_memory: Literal["hal
         loop._step = watched
         run(loop)
         torch.save((gradients, noise, loop.model.state_dict()), folder / f"{kind.__name__}-{world.size}-{world.rank}.pt")
+
+
+@in_float64()
+def go_on(folder: Path, total_images: int) -> None:
+    """Trains a toy with batches of 10 until then, from the newest checkpoint; each process writes which images it saw."""
+    world, model = open_world("cpu"), seeded(Denoiser)
+    begin = resumed if list_checkpoints(folder / "checkpoints") else lambda root, model, **settings: make_loop(model, root, **settings)
+    world.barrier()
+    loop = begin(folder, model, world=world, batch_size=10, total_images=total_images)
+    seen, step = [], loop._step
+
+    def watched(phase, batch, progress):
+        seen.append(batch.index.tolist())
+        return step(phase, batch, progress)
+
+    loop._step = watched
+    run(loop)
+    (folder / f"{total_images}-{world.rank}.json").write_text(json.dumps(seen), encoding="utf-8")
 
 
 @in_float64()
@@ -84,6 +104,7 @@ def write_snapshots(folder: Path) -> None:
 def keep_waiting(folder: Path) -> None:
     """The second of two processes is late, where that is allowed and where it is not; what each is told is written to a file."""
     world = open_world("cpu")
+    world.watch(limit_minutes=5, log_path=folder / "log.txt", records=folder / "records")
     group = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     assert group.options._timeout == _PATIENCE, "while nobody has set a limit"
     world.limit(1 / 60)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import torch
 
-from tests.engine.distributed_worker import keep_waiting, train_toys, train_with_little_memory, train_without_warnings
-from tests.engine.toys import Hungry, make_loop, run, seeded
+from tests.engine.distributed_worker import go_on, keep_waiting, train_toys, train_with_little_memory, train_without_warnings
+from tests.engine.toys import Denoiser, Hungry, make_loop, run, seeded
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
+from triptych.engine.checkpoint import load_newest
 from triptych.engine.distributed import Agreement, World, open_world
 
 
@@ -43,6 +45,31 @@ def test_all_processes_take_the_step_anew_where_one_lacks_memory(tmp_path, float
             assert torch.allclose(states[0][name], trained, rtol=1e-9, atol=1e-11), (microbatch, name)
 
 
+def test_starts_of_3_8_and_1_processes_are_one_training(tmp_path, float64):
+    """Batches of 10, whose shares differ between 3 or 8 processes by one image."""
+    reference = seeded(Denoiser)
+    run(make_loop(reference, tmp_path / "unbroken", batch_size=10, total_images=30))
+    folder = tmp_path / "run"
+    for start, processes in enumerate((3, 8, 1)):
+        total = 10 * (start + 1)
+        run_together(processes, go_on, folder, total)
+        shares = [json.loads((folder / f"{total}-{rank}.json").read_text()) for rank in range(processes)]
+        assert all(len(share) == 1 for share in shares)
+        assert [image for share in shares for image in share[0]] == list(range(total - 10, total))
+        sizes = [len(share[0]) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
+    expected, found = (load_newest(path / "checkpoints", warn=print) for path in (tmp_path / "unbroken", folder))
+    assert expected is not None and found is not None and expected.images_seen == found.images_seen == 30
+    for stem, tensors in expected.files.items():
+        for name, tensor in tensors.items():
+            assert torch.allclose(found.files[stem][name], tensor, rtol=1e-9, atol=1e-12), (stem, name)
+
+
+def test_more_processes_than_images_of_a_batch_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.batch_size: got 7, expected at least one image for each of 8 processes"):
+        make_loop(seeded(Denoiser), tmp_path, world=World(0, 8, torch.device("cpu")), batch_size=7)
+
+
 def test_two_processes_are_warned_of_nothing(tmp_path):
     run_together(2, train_without_warnings, tmp_path)
 
@@ -51,7 +78,13 @@ def test_a_late_process_is_named_by_all(tmp_path):
     run_together(2, keep_waiting, tmp_path)  # nobody was late in its patience, or there would be a traceback
     for rank in (0, 1):
         expected = r"rank 1 \(process \d+ on .*\) did not arrive within 0.0166667 minutes .*: it is loading images; .*"
-        assert re.fullmatch(expected, (tmp_path / f"late-{rank}.txt").read_text(encoding="utf-8"))
+        message = (tmp_path / f"late-{rank}.txt").read_text(encoding="utf-8")
+        assert re.fullmatch(expected, message)
+        record = json.loads((tmp_path / f"records/rank-{rank:05d}.json").read_text(encoding="utf-8"))
+        assert (record["message"], record["doing"]) == (message, "taking a step")
+        assert any("distributed_worker.py" in line and "keep_waiting" in line for line in record["main_thread"])
+        operations = [entry["profiling_name"] for entry in record["flight_recorder"]["gloo"]["entries"]]
+        assert operations[-1] == "gloo:all_reduce" and "gloo:barrier" in operations
 
 
 def test_one_process_agrees_with_itself():

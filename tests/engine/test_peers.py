@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -85,6 +86,33 @@ def test_one_that_stands_still_is_named_when_the_limit_is_reached_and_not_before
     assert [one.look() for _ in range(20)][-1] is None
     message = one.look()
     assert message is not None and message.startswith("rank 1 (process ") and "no sign of life" in message
+
+
+def test_one_that_is_late_is_named_at_twice_the_limit_where_no_wait_fails_and_what_this_one_did_is_recorded(tmp_path):
+    one, late = company(2)
+    one.records = tmp_path / "records"
+    for peer in (one, late):
+        peer.doing("loading images")
+    one.doing("taking a step")
+    assert not any(one.look() for _ in range(100) if late.look() is None), "without a limit"
+    one.doing("taking a step")
+    one.minutes = 20 * peers.SIGN_SECONDS / 60
+    assert not any(one.look() for _ in range(39) if late.look() is None)
+    message = one.look()
+    assert message is not None and message.startswith("rank 1 (process ") and "did not arrive within" in message
+    assert "it is loading images" in message and late.look() == message
+    assert str(one.explained(BROKEN)) == message
+    record = json.loads((tmp_path / "records/rank-00000.json").read_text())
+    assert (record["message"], record["doing"]) == (message, "taking a step")
+    assert any("test_peers.py" in line for line in record["main_thread"])
+
+
+def test_nothing_is_recorded_of_a_process_that_failed(tmp_path):
+    one, other = company(2)
+    one.records = tmp_path / "records"
+    other.explained(DataError("photos/7.png cannot be decoded"))
+    one.explained(BROKEN)
+    assert not one.records.exists()
 
 
 def test_one_that_has_left_is_not_missed():

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _MEETING = timedelta(minutes=30)  # until all processes have started
 _BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
+_NCCL_LIMITS = 3  # the limit of a wait on a GPU, as so many of one on the host; more than those of peers.py
 _PATIENCE = timedelta(hours=12)  # a process that is silent for long ends the others earlier
 
 
@@ -135,26 +136,29 @@ class World:
         if self.peers is None or self.peers.minutes == minutes:
             return
         self.peers.minutes = minutes
+        limit = _PATIENCE if minutes is None else timedelta(minutes=minutes)
         for group in {None, self.control, *self.further_groups}:
-            _set_pg_timeout(_PATIENCE if minutes is None else timedelta(minutes=minutes), group)
+            # NCCL ends a process without a word: the others, which can name the late one, are to be first.
+            words = self.control is None or group is self.control
+            _set_pg_timeout(limit if words else _NCCL_LIMITS * limit, group)
 
     @contextmanager
     def patience(self, doing: str) -> Iterator[None]:
         """The context without a limit, for work that takes some processes longer than others, such as writing a file."""
+        self.doing(doing)
         if self.peers is None:
             yield
             return
         minutes = self.peers.minutes
-        self.doing(doing)
         self.limit(None)
         yield
         self.barrier()
         self.limit(minutes)
 
-    def watch(self, *, limit_minutes: float, log_path: Path) -> None:
-        """Sets how long a process may be silent, and the log that the others write to when process 0 cannot."""
+    def watch(self, *, limit_minutes: float, log_path: Path, records: Path) -> None:
+        """Sets how long a process may be silent, the log that others write to when process 0 cannot, and the folder of records of waits."""
         if self.peers is not None:
-            self.peers.limit_seconds, self.peers.log_path = 60 * limit_minutes, log_path
+            self.peers.limit_seconds, self.peers.log_path, self.peers.records = 60 * limit_minutes, log_path, records
 
 
 @torch.no_grad()

@@ -16,19 +16,24 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch._C import _distributed_c10d  # where the flight recorder's JSON is
 
 from triptych.core.errors import RunError
+from triptych.core.files import write_text
 
 SIGN_SECONDS = 1.0
 """Between two signs of life."""
 _SILENT_SIGNS = 4  # so many missed after a broken connection: it has ended
 _GRACE_SECONDS = 10.0  # for a process to end by itself when another one has failed; less than the 30 of torchrun
 _LOOKS_PER_SECOND = 64  # of signs that a process reads: more than so many processes are read less often
+_LATE_LIMITS = 2  # so many limits behind: a wait on a GPU has no error, and here the step before the wait counts too
+_RECORDED = 100  # collective operations of a record
 _GO_ON = "the same command goes on from the newest checkpoint"
 
 
@@ -88,8 +93,11 @@ class Peers:
         "The limit of the waits that is in force; kept here for `World.patience`."
         self.log_path: Path | None = None
         "The log of the run, for what no process 0 is left to write there."
+        self.records: Path | None = None
+        "The folder for what each process was doing when all waited in vain."
         self._store = store
         self._number = self._begun = 0
+        self._looks = 0  # since the work was begun
         self._doing = "starting"
         self._signs = [_Sign() for _ in range(size)]
         self._explained = False
@@ -116,7 +124,7 @@ class Peers:
 
     def doing(self, what: str) -> None:
         """Notes the work that this process begins; all begin the same works in the same order."""
-        self._begun, self._doing = self._begun + 1, what
+        self._begun, self._doing, self._looks = self._begun + 1, what, 0
 
     def look(self) -> str | None:
         """Gives a sign of life and reads those of the others. Returns the failure of another process, reported or by silence."""
@@ -127,11 +135,15 @@ class Peers:
                 # Counted in looks and not by a clock: a job that is stopped as a whole and goes on has missed nothing.
                 sign.missed = sign.missed + 1 if value == sign.value else 0
                 sign.value = value
+        self._looks += 1
         silent = self._silent(max(_SILENT_SIGNS, round(self.limit_seconds / SIGN_SECONDS / every)))
         if silent:
             limit = spelled_minutes(self.limit_seconds / 60)
             what = f"has given no sign of life for {limit}: it was stopped or killed, or its machine is gone; {_GO_ON}"
-            self._tell(silent[0], what, own=False)
+            self._tell(silent[0], what, own=False, waited=True)
+        elif self.minutes is not None and self._looks * SIGN_SECONDS >= _LATE_LIMITS * 60 * self.minutes:
+            for rank, doing in self._behind()[:1]:
+                self._tell_late(rank, doing)
         return self._told()
 
     def explained(self, error: BaseException) -> BaseException:
@@ -174,11 +186,13 @@ class Peers:
         if silent:
             self._tell(silent[0], f"gives no sign of life: it was killed (for want of memory?) or stopped; {_GO_ON}", own=False)
         elif behind:
-            limit = "" if self.minutes is None else f" within {spelled_minutes(self.minutes)} (train.timeout_minutes)"
-            rank, doing = behind[0]
-            self._tell(rank, f"did not arrive{limit}: it is {doing}; {_GO_ON}", own=False)
+            self._tell_late(*behind[0])
         else:
             self._tell(self.rank, f"lost the connection to the others, which live: {line}; {_GO_ON}", own=False)
+
+    def _tell_late(self, rank: int, doing: str) -> None:
+        limit = "" if self.minutes is None else f" within {spelled_minutes(self.minutes)} (train.timeout_minutes)"
+        self._tell(rank, f"did not arrive{limit}: it is {doing}; {_GO_ON}", own=False, waited=True)
 
     def _silent(self, signs: int) -> list[int]:
         return [rank for rank, sign in enumerate(self._signs) if sign.missed >= signs and rank != self.rank and sign.doing]
@@ -190,17 +204,20 @@ class Peers:
         self._number += 1
         self._store.set(f"sign/{self.rank}", json.dumps([self._number, self._begun, self._doing]))
 
-    def _tell(self, rank: int, what: str, *, own: bool) -> None:
-        """Reports a failure. The first report counts: later ones are mostly its consequences."""
+    def _tell(self, rank: int, what: str, *, own: bool, waited: bool = False) -> None:
+        """Reports a failure. The first report counts: later ones are mostly its consequences. `waited`: for one that did not come."""
         name = self._store.get(f"name/{rank}").decode()
-        self._store.compare_set("failed", "", json.dumps([rank, own, f"{name} {what}"]))
+        self._store.compare_set("failed", "", json.dumps([rank, own, f"{name} {what}", waited]))
 
     def _told(self) -> str | None:
         return json.loads(self._store.get("failed"))[2] if self._store.check(["failed"]) else None
 
     def _report(self, message: str, *, forced: bool) -> bool:
         """Whether nobody has reported it yet. What process 0 cannot write to the log is written there."""
-        rank, own, _ = json.loads(self._store.get("failed"))
+        rank, own, _, waited = json.loads(self._store.get("failed"))
+        if waited and self.records is not None:
+            with contextlib.suppress(OSError):
+                write_record(self.records, rank=self.rank, message=message, doing=self._doing)
         first = self._store.add("reports", 1) == 1
         silent = rank == 0 and not own
         if self.log_path is not None and ((forced and self.rank == 0) or (first and silent and self.rank != 0)):
@@ -223,6 +240,26 @@ class Peers:
             sys.stderr.write(f"triptych: error: {message}\n")
             sys.stderr.flush()
         os._exit(1)
+
+
+def write_record(folder: Path, *, rank: int, message: str, doing: str) -> None:
+    """Writes what this process does to `folder`/rank-RANK.json: its work, where its main thread is, its last messages. Raises OSError."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    main_thread = [f"{each.filename}:{each.lineno} {each.name}" for each in traceback.extract_stack(frame)]
+    record = {"message": message, "doing": doing, "main_thread": main_thread, "flight_recorder": _flight_recorder()}
+    folder.mkdir(exist_ok=True)
+    write_text(folder / f"rank-{rank:05d}.json", json.dumps(record, indent=1) + "\n")
+
+
+def _flight_recorder() -> dict[str, Any]:
+    """The last collective operations of this process and the state of each, as PyTorch keeps them: of NCCL, and of gloo."""
+    found = {}
+    for name, function in (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json")):
+        dump = getattr(_distributed_c10d, function, None)  # the first one in builds with NCCL alone
+        if dump is not None:
+            trace = json.loads(dump())
+            found[name] = trace | {"entries": trace.get("entries", [])[-_RECORDED:]}
+    return found
 
 
 def spelled_minutes(minutes: float) -> str:

@@ -18,7 +18,7 @@ REPLACED = ".old-"
 """Prefix of a checkpoint that is being replaced by another of the same number."""
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
-_OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "tensorboard", "wandb"}
+_OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "records", "tensorboard", "wandb"}
 _OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
@@ -48,6 +48,8 @@ class RunDirectory:
         self.tensorboard = root / "tensorboard"
         self.profile = root / "profile"
         "The folder of the trace and the table of a profile."
+        self.records = root / "records"
+        "The folder of what each process was doing when all waited for one in vain."
         self.wandb_id_path = root / "wandb_id.txt"
         "The id of the run in Weights & Biases."
 

@@ -67,7 +67,7 @@ def train(
     with failing_together(), stop_on_signals() as stop, _saying_what_is_saved(directory), ExitStack() as stack:
         stop.at_once = True  # until there is something to save
         stop.say = to_standard_error if world.is_main else lambda message: None
-        world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path)
+        world.watch(limit_minutes=config.train.timeout_minutes, log_path=directory.log_path, records=directory.records)
         start = world.on_main(lambda: begin(config.rescaled(world.size), directory, recipe, world.device, stack))
         data = (with_own_list(start.config.data, directory) if start.keeps_list else start.config.data).open()
         if start.stored is not None:
