@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from triptych.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from triptych.runs.plan_figures import Plan
+    from triptych.runs.scaling import Scaled
 
 _LINE = "triptych plan RECIPE [settings as for train] [--json]"
 USAGE = """usage: triptych plan RECIPE [settings as for train] [--seconds N] [--json]
        triptych plan RUN [settings]
        triptych plan --config FILE [settings]
+       triptych plan RECIPE --processes N [--machine-processes M] [--within GB/S] [--between GB/S] [settings]
 
 Says what a run would take before it begins: parameters, operations, memory by microbatch, images a second, hours, disk. Some
 iterations are measured, in processes of their own, and nothing is written. Of a run that is there, what is left of it.
@@ -28,6 +31,7 @@ iterations are measured, in processes of their own, and nothing is written. Of a
 example: triptych plan adm-digits --train.batch-size 64"""
 
 
+_SMALL = "waiting for the slowest process, votes between them"
 _PROCESSES = "the other processes of a run by torchrun (each takes this memory, and the time depends on what they share)"
 NOT_COUNTED = {True: (_PROCESSES,), False: (_PROCESSES, "compilation")}
 """What a plan leaves out, on a CPU and on a GPU."""
@@ -39,11 +43,31 @@ class PlanOptions(TrainOptions):
 
     seconds: float = 15.0
     "Seconds of iterations that are measured at each of two or three sizes."
+    processes: int = 1
+    "Processes of the run, one for each GPU, on machines that are alike. One process is measured here, with its share of the batch."
+    machine_processes: int | None = None
+    "Those of each machine; None: all are on one."
+    within: float = 300.0
+    "GB (10^9 bytes) a second that a process can send to others of its machine."
+    between: float = 25.0
+    "GB a second that a machine can send to other machines, all of its network cards together."
+    latency: float = 10.0
+    "Microseconds that a message between processes takes besides its bytes."
+    sharing: int = 1
+    "Processes that share the device measured here: each computes as many times as slowly, and has a part of the memory that is free."
     json: bool = False
     "Print JSON."
 
     def validate(self) -> None:
         self.require(0 < self.seconds <= 3600, "seconds", "a positive number, at most 3600")
+        self.require(1 <= self.processes <= 10**6, "processes", "1 to 1000000")
+        per_machine = self.machine_processes
+        divides = per_machine is None or (per_machine >= 1 and self.processes % per_machine == 0)
+        self.require(divides, "machine_processes", f"a divisor of the {self.processes} processes, or nothing")
+        for name in ("within", "between"):
+            self.require(0 < getattr(self, name) < math.inf, name, "a positive number of GB a second")
+        self.require(0 <= self.latency < math.inf, "latency", "0 or more microseconds")
+        self.require(1 <= self.sharing <= self.processes, "sharing", f"1 to the {self.processes} processes")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,9 +82,19 @@ def main(arguments: Sequence[str]) -> int:
     options, run_config = configure(base, settings, options=PlanOptions(), verb="plan")
 
     from triptych.runs.planning import plan
+    from triptych.runs.scaling import Machines
 
+    machines = Machines(
+        options.processes,
+        options.machine_processes or options.processes,
+        within=1e9 * options.within,
+        between=1e9 * options.between,
+        latency=1e-6 * options.latency,
+        sharing=options.sharing,
+    )
     found = plan(
         run_config,
+        machines=machines,
         directory=place_of(base, options),
         device=options.device,
         seconds=options.seconds,
@@ -81,11 +115,15 @@ def lines_of(plan: Plan) -> Iterator[str]:
     networks = ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
     yield f"parameters      {sum(plan.parameters.values()):,} ({networks})"
     yield f"operations      {plan.operations / 1e9:.3g} GFLOP an image, forward and backward, all phases"
+    if plan.scaled is not None:
+        yield from _processes(plan.scaled)
     memory, cut = plan.memory, "microbatch" if plan.memory.divisible else "batch"
     for size in plan.sizes:
         yield f"memory          {in_bytes(size.peak_bytes)} with {size.images} images at once (measured)"
     if all(size.images != plan.at_once for size in plan.sizes):
         yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once (by the line through these)"
+    elif plan.scaled is not None:
+        yield f"memory          {in_bytes(plan.memory_bytes)} with {plan.at_once} images at once in each process"
     of_process = f", {in_bytes(memory.start_bytes)} of it the program itself" if memory.start_bytes else ""
     yield f"                {in_bytes(memory.per_image)} for each further image{of_process}"
     if memory.free_bytes is not None:
@@ -103,9 +141,29 @@ def lines_of(plan: Plan) -> Iterator[str]:
     disk = f"{in_bytes(plan.kept_bytes)} at most ({in_bytes(plan.checkpoint_bytes)} a checkpoint)"
     yield f"disk            {disk}; {in_bytes(plan.free_disk)} free"
     yield f"data            {plan.training_images:,} images, {plan.epochs:,.3g} epochs"
-    yield f"not counted     {', '.join(NOT_COUNTED[plan.device == 'cpu'])}"
+    missing = NOT_COUNTED[plan.device == "cpu"] if plan.scaled is None else (_SMALL, *NOT_COUNTED[plan.device == "cpu"][1:])
+    yield f"not counted     {', '.join(missing)}"
     for warning in plan.warnings():
         yield f"warning: {warning}"
+
+
+def _processes(scaled: Scaled) -> Iterator[str]:
+    from triptych.runs.plan_figures import in_bytes
+
+    machines = scaled.machines
+    where = "1 machine" if machines.count == 1 else f"{machines.count:,} machines of {machines.per_machine}"
+    held = "each holds all weights" if scaled.shard_size == 1 else f"{scaled.shard_size:,} hold one copy of the weights"
+    yield f"processes       {machines.processes:,} on {where}, {scaled.images:,} images of a batch each; {held}"
+    yield (
+        f"state           {in_bytes(scaled.state_bytes)} of weights, gradients, optimizer and averages in each "
+        f"({in_bytes(scaled.state_of_one)} in one process), and {in_bytes(scaled.gathered_bytes)} for a moment"
+    )
+    left = f", each machine {in_bytes(scaled.left_bytes)} to others" if machines.count > 1 else ""
+    yield f"traffic         each process sends {in_bytes(scaled.sent_bytes)} a step{left}"
+    least, most = scaled.least_seconds, scaled.seconds
+    says = f"{least:.3g} to {most:.3g} s" if least < most else f"{most:.3g} s"
+    why = "if all or nothing of what can overlap does" if least < most else "nothing of it overlaps"
+    yield f"step            {says}: {scaled.compute_seconds:.3g} s of computing, {scaled.exchange_seconds:.3g} s of sending; {why}"
 
 
 def hours(seconds: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from triptych.recipes.config import RunConfig
+from triptych.runs.scaling import Scaled
 
 LEAST_EPOCHS, MOST_EPOCHS = 0.01, 10_000.0
 _USED = 0.9
@@ -115,6 +116,8 @@ class Plan:
     kept_bytes: int
     "At most on the disk at once: kept checkpoints, the one that is being written, snapshots, and the autoencoder of latents."
     free_disk: int
+    scaled: Scaled | None = None
+    "Of a run of several processes; then sizes, at_once and memory are those of each of them, the rest is of all together."
 
     @property
     def rate(self) -> float:
@@ -153,9 +156,10 @@ class Plan:
 
     @property
     def memory_bytes(self) -> float:
-        """The peak of the run's own size: as it was measured, else by the line."""
+        """The peak of the run's own size: as it was measured, else by the line. Of several processes, that of each."""
         own = next((size.peak_bytes for size in self.sizes if size.images == self.at_once), None)
-        return self.memory.at(self.at_once) if own is None else max(own, self.memory.least)
+        saved = 0 if self.scaled is None else self.scaled.saved_bytes
+        return self.memory.at(self.at_once) if own is None else max(own - saved, self.memory.least)
 
     def warnings(self) -> list[str]:
         """What is likely to be a mistake, a line each."""
@@ -190,11 +194,16 @@ class Plan:
         largest = self.memory.largest
         if not largest:
             return "take a smaller recipe or --data.image-size"
-        return f"--train.microbatch {largest}" if self.memory.divisible else f"--train.batch-size {largest}"
+        return f"--train.microbatch {largest}" if self.memory.divisible else f"--train.batch-size {largest * self.processes}"
+
+    @property
+    def processes(self) -> int:
+        """Of the run."""
+        return 1 if self.scaled is None else self.scaled.machines.processes
 
     def to_dict(self) -> dict[str, Any]:
         """All of it for JSON, with what follows from it; times are seconds."""
-        derived = {
+        derived: dict[str, Any] = {
             "parameters_in_all": sum(self.parameters.values()),
             "images_per_second": self.rate,
             "seconds_left": self.seconds_left,
@@ -204,6 +213,8 @@ class Plan:
             "largest": self.memory.largest,
             "warnings": self.warnings(),
         }
+        if self.scaled is not None:
+            derived["least_step_seconds"] = self.scaled.least_seconds
         return dataclasses.asdict(self) | derived
 
 

@@ -24,7 +24,7 @@ from triptych.core.memory import is_out_of_memory
 from triptych.core.parent import end_with
 
 if TYPE_CHECKING:
-    from triptych.core.model import Model
+    from triptych.core.model import Model, TrainingProgress
     from triptych.data.images import Data
     from triptych.engine.distributed import World
     from triptych.engine.loop import Loop
@@ -177,18 +177,29 @@ def kinds_of_iterations(loop: Loop) -> list[tuple[int, float]]:
     Kinds differ in their turns: lazy phases come every so many iterations. It is the middle of the run that is looked at, where what joins
     late (a discriminator) has joined.
     """
-    from triptych.core.model import TrainingProgress
-
-    cycle = min(_LONGEST_CYCLE, math.lcm(*(phase.every for phase in loop.model.phases)))
-    first = loop.train.total_images // 2 // loop.drawn // cycle * cycle
     begins: dict[tuple[str, ...], int] = {}
     counts = Counter[tuple[str, ...]]()
-    for number in range(first, first + cycle):
-        progress = TrainingProgress(number * loop.drawn, loop.drawn, loop.train.total_images)
+    for progress in cycle(loop.model, drawn=loop.drawn, total=loop.train.total_images):
         kind = tuple(turn.phase.name for turn in loop.model.turns(progress))
-        begins.setdefault(kind, number * loop.drawn)
+        begins.setdefault(kind, progress.images_seen)
         counts[kind] += 1
-    return [(begins[kind], count / cycle) for kind, count in counts.items()]
+    return [(begins[kind], count / counts.total()) for kind, count in counts.items()]
+
+
+def cycle(model: Model, *, drawn: int, total: int) -> list[TrainingProgress]:
+    """The iterations of `drawn` images in the middle of the run until all lazy phases come again."""
+    from triptych.core.model import TrainingProgress
+
+    length = min(_LONGEST_CYCLE, math.lcm(*(phase.every for phase in model.phases)))
+    first = total // 2 // drawn // length * length
+    return [TrainingProgress(number * drawn, drawn, total) for number in range(first, first + length)]
+
+
+def turns_of_phases(model: Model, *, drawn: int, total: int) -> dict[str, float]:
+    """How often each phase has a turn in an iteration, a mean."""
+    iterations = cycle(model, drawn=drawn, total=total)
+    counts = Counter(turn.phase.name for progress in iterations for turn in model.turns(progress))
+    return {name: count / len(iterations) for name, count in counts.items()}
 
 
 def middle(loop: Loop) -> int:

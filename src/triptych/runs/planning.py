@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -17,17 +18,21 @@ from triptych.core.errors import CheckpointError, ConfigError, DataError, RunErr
 from triptych.core.memory import available_memory
 from triptych.core.model import Model
 from triptych.data.images import Data
+from triptych.engine.checkpoint import OPTIMIZER
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
-from triptych.runs.plan_probe import Task
+from triptych.runs.plan_probe import Task, turns_of_phases
+from triptych.runs.scaling import Machines, State, scaled, shard_size, share_of
 from triptych.runs.stored import outline
 
 SECONDS = 15.0
 """Of iterations that are measured at each size, where nobody says otherwise."""
+ALONE = Machines(1, 1, within=math.inf, between=math.inf, latency=0.0)
+"""One process."""
 _SMALLEST = 2  # images of the first measurement
 _MOST_SIZES = 4
 _LONGEST = 3600.0  # seconds of one measurement, after which it is given up
@@ -39,24 +44,63 @@ def plan(
     directory: str | Path,
     device: str | None = None,
     seconds: float = SECONDS,
+    machines: Machines = ALONE,
     say: Callable[[str], None] = lambda line: None,
 ) -> Plan:
     """What a training of `config` in `directory` would take from where it is; nothing is written there, or anywhere.
 
-    `seconds`: of iterations that are measured at each of two or three sizes. `say` is told what is measured. Raises UserError where the
-    training could not begin either, RunError where not even the smallest size can be measured.
+    `seconds`: of iterations that are measured at each of two or three sizes. `machines`: what it would run on; one process is measured, with
+    the share of the batch that each of them has. `say` is told what is measured. Raises UserError where the training could not begin
+    either, RunError where not even the smallest size can be measured.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise ConfigError("", "a plan is of one process: run it without torchrun")
+        raise ConfigError("", "a plan is measured by one process: run it without torchrun, with --processes")
     world = open_world(device)
-    config = config.rescaled(1)
+    count = machines.processes
+    config = config.rescaled(count)
+    machines.refuse_uneven(shard_size(config.train, machines))
+    if config.train.shard == "hybrid" and count > 1:
+        config = config.updated({"train": {"shard_size": shard_size(config.train, machines)}})
     data = config.data.open()
     model = outline(config, data.spec)
-    refuse_impossible(model, config.train, world)
+    refuse_impossible(model, config.train, dataclasses.replace(world, size=count))
     refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
-    free = available_memory() if world.device.type == "cpu" else None
-    first, sizes = _measured(config, model, world, device=device, seconds=seconds, free=free, say=say)
-    return _planned(config, data, model, Path(directory), first, sizes, free)
+    free = available_memory() // machines.sharing if world.device.type == "cpu" else None
+    alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
+    share = config.updated({"train": alone}) if count > 1 else config
+    first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)
+    found = _planned(share, data, model, Path(directory), first, sizes, free)
+    return found if count == 1 else together(found, config, model, machines, first)
+
+
+def together(found: Plan, config: RunConfig, model: Model, machines: Machines, first: dict[str, Any]) -> Plan:
+    """The plan of all processes out of that of one with its share, and the findings of the first measurement."""
+    stored, train = first["stored_bytes"], config.train
+    state = State(
+        weights=first["gradient_bytes"],
+        gradients=first["gradient_bytes"],
+        optimizer=stored.get(OPTIMIZER, 0),
+        averages=sum(size for name, size in stored.items() if name not in ("model", OPTIMIZER)),
+    )
+    drawn = train.batch_size * model.slices
+    turns = turns_of_phases(model, drawn=drawn, total=train.total_images)
+    of_all = scaled(model, train, machines, turns=turns, seconds=found.step_seconds, state=state)
+    faster = machines.processes / machines.sharing  # in what they share between them, and exchange nothing of
+    beside = first["around_bytes"] - (1 - of_all.state_bytes / state.total) * (state.optimizer + state.averages)
+    least = max(first["begin_bytes"], beside, found.memory.start_bytes + of_all.least_bytes)
+    return dataclasses.replace(
+        found,
+        batch=train.batch_size,
+        images_per_step=drawn,
+        step_seconds=of_all.seconds,
+        loader_rate=found.loader_rate * faster,
+        grid_seconds=found.grid_seconds / faster,
+        validation_seconds=found.validation_seconds / faster,
+        evaluation_seconds=found.evaluation_seconds / faster,
+        reference_seconds=found.reference_seconds / faster,
+        memory=dataclasses.replace(found.memory, fixed=found.memory.fixed - of_all.saved_bytes, least=least),
+        scaled=of_all,
+    )
 
 
 def _measured(
