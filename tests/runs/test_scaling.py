@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
-from pathlib import Path
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -93,7 +92,7 @@ def test_parts_are_as_long_as_the_longest():
 
 
 def sent(found: list[Collective]) -> dict[str, float]:
-    total: Counter[str] = Counter()
+    total: dict[str, float] = defaultdict(float)
     for each in found:
         total[each.kind] += each.sent
     return dict(total)
@@ -191,9 +190,9 @@ def test_memory_by_hand():
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "DDP": ("adm-digits", {"out_of_memory": "stop"}),
-    "summed afterwards": ("adm-digits", {"microbatch": 2}),
-    "by block": ("adm-digits", {"shard": "full", "microbatch": 2}),
+    "DDP": ("dit-xl-2", {"out_of_memory": "stop"}),
+    "summed afterwards": ("dit-xl-2", {"microbatch": 1}),
+    "by block": ("dit-xl-2", {"shard": "full", "microbatch": 1}),
     "whole": ("stylegan2-digits", {"shard": "full"}),
 }
 
@@ -216,8 +215,12 @@ def test_two_processes_send_and_keep_what_is_planned(case, counted):
     machines = Machines(2, 2, within=1e9, between=1e9, latency=0.0)
     turns = {phase.name: float(phase.repeats) for phase in model.phases}  # the iteration in which all of them have a turn
     planned = sent(collectives(model, config.train, machines, turns))
-    assert counted[0][case]["sent"] == counted[1][case]["sent"] == pytest.approx(planned)
-    kept, sizes = counted[0][case], {name: getattr(model, name) for phase in model.phases for name in phase.networks}
+    kept = counted[0][case]
+    assert kept["sent"] == counted[1][case]["sent"]
+    if any(phase.partial for phase in model.phases):  # some weights have no gradient there: 44 bytes of 12,112
+        assert 0.99 * planned["all_reduce"] < kept["sent"].pop("all_reduce") <= planned.pop("all_reduce")
+    assert kept["sent"] == pytest.approx(planned)
+    sizes = {name: getattr(model, name) for phase in model.phases for name in phase.networks}
     weights = sum(parameter.nbytes for network in sizes.values() for parameter in network.parameters())
     if "shard" in settings:
         alone = sum(unit.part(2) for network in sizes.values() for unit in units(network, by_block=True))
@@ -240,7 +243,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, machines: Machines, **settings: Any
 
     def answer(task: Any) -> dict[str, Any]:
         asked.append(task)
-        weights = 10**6
+        weights = 4 * 1_404_481
         return {
             "seconds": [2.0 for _ in task.batches],
             "peak_bytes": 3 * 10**9,

@@ -49,9 +49,9 @@ def plan(
 ) -> Plan:
     """What a training of `config` in `directory` would take from where it is; nothing is written there, or anywhere.
 
-    `seconds`: of iterations that are measured at each of two or three sizes. `machines`: what it would run on; one process is measured, with
-    the share of the batch that each of them has. `say` is told what is measured. Raises UserError where the training could not begin
-    either, RunError where not even the smallest size can be measured.
+    `seconds`: of iterations that are measured at each of two or three sizes. `machines`: what it would run on; one process is measured,
+    with the share of the batch that each of them has. `say` is told what is measured. Raises UserError where the training could not
+    begin either, RunError where not even the smallest size can be measured.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("", "a plan is measured by one process: run it without torchrun, with --processes")
@@ -65,7 +65,8 @@ def plan(
     model = outline(config, data.spec)
     refuse_impossible(model, config.train, dataclasses.replace(world, size=count))
     refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
-    free = available_memory() // machines.sharing if world.device.type == "cpu" else None
+    free = available_memory() if world.device.type == "cpu" else None
+    free = None if free is None else free // machines.sharing
     alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
     share = config.updated({"train": alone}) if count > 1 else config
     first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)

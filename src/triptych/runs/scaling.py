@@ -2,7 +2,8 @@
 
 Collective operations are taken to be rings, as NCCL and gloo have them for large messages: each of n processes sends 2 (n - 1) / n of
 the bytes that are summed (all-reduce), and (n - 1) / n of those that are put together (all-gather) or summed and divided
-(reduce-scatter), in as many messages as there are turns of the ring. Smaller exchanges (votes, norms: some kilobytes) are left out.
+(reduce-scatter), in as many messages as there are turns of the ring. Smaller exchanges (votes, norms, measurements: some kilobytes) are
+left out.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def share_of(train: TrainConfig, processes: int) -> int:
 
 
 def collectives(model: Model, train: TrainConfig, machines: Machines, turns: Mapping[str, float]) -> list[Collective]:
-    """The collective operations of an iteration with so many turns of each phase."""
+    """The collective operations of an iteration with so many turns of each phase, each of which has a gradient of all its weights."""
     size = shard_size(train, machines)
     images = share_of(train, machines.processes)
     passes = -(-images // min(images, train.at_once(machines.processes)))
@@ -276,8 +277,8 @@ def overlaps(model: Model, train: TrainConfig) -> bool:
 def _hidden(found: list[Collective], model: Model, train: TrainConfig, machines: Machines, *, compute: float, exchange: float) -> float:
     """Seconds of the exchange that may go on beside computing, at most.
 
-    Of DDP all but the last bucket, in the backward pass of the last microbatch. Of FSDP by block all but one unit's first gathering and last
-    reduction. Of weights that are gathered whole nothing.
+    Of DDP all but the last bucket, in the backward pass of the last microbatch. Of FSDP by block all but one unit's first gathering and
+    last reduction. Of weights that are gathered whole nothing.
     """
     if not found:
         return 0.0
