@@ -106,7 +106,7 @@ def shrunk(name: str) -> RunConfig:
     # Tests compare runs of different lengths, so the length must not decide how the rate rises.
     optim = replace(recipe.optim, warmup_share=None)
     model, data = _without_photos(recipe.model.shrunk()), small_data(recipe.data)
-    config = replace(recipe, model=model, data=data, train=train, optim=optim, log=LogConfig())
+    config = replace(recipe, model=model, data=data, train=train, optim=optim, log=LogConfig(report=False))
     return RunConfig.from_dict(_with_ramps(config.to_dict(), lambda ramp: ramp | {"images": 3 * BATCH}))
 
 

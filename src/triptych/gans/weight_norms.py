@@ -19,9 +19,6 @@ from torch import Tensor, nn
 WeightNorm = Literal["none", "spectral", "weight"]
 PaddingMode = Literal["zeros", "reflect", "replicate"]
 
-_BLOCK, _ROUNDS = 16, 20
-"""Vectors and rounds of the subspace iteration that finds u and v at first: sigma is then right to about one part in a thousand."""
-
 
 class Conv2d(nn.Conv2d):
     """A convolution with a normalised weight.
@@ -128,12 +125,17 @@ def spectral_layers(module: nn.Module) -> Iterator[nn.Conv2d | nn.Linear]:
 
 @torch.no_grad()
 def _leading_vectors(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The first left and right singular vectors of the weight as a matrix [out, the rest]."""
+    """The first left and right singular vectors of the weight as a matrix W [out, the rest].
+
+    The one of the shorter side is the last eigenvector of W W^T, or of W^T W; the other follows from it.
+    """
     matrix = weight.flatten(1)
     if weight.is_meta:
         return matrix.new_empty(matrix.shape[0]), matrix.new_empty(matrix.shape[1])
-    u, _, v = torch.svd_lowrank(matrix, q=min(_BLOCK, *matrix.shape), niter=_ROUNDS)
-    return u[:, 0].clone(), v[:, 0].clone()
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.t()
+    short = torch.linalg.eigh(wide @ wide.t()).eigenvectors[:, -1].clone()
+    long = F.normalize(torch.mv(wide.t(), short), dim=0, eps=1e-12)
+    return (short, long) if wide is matrix else (long, short)
 
 
 def effective_weights(module: nn.Module, prefix: str) -> dict[str, Float[Tensor, ...]]:
