@@ -36,6 +36,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif lacking:
         config.hook.pytest_deselected(items=list(lacking))
         items[:] = [item for item in items if item not in lacking]
+    for item in items:
+        keep_together(item)
+
+
+def keep_together(item: pytest.Item) -> None:
+    """What the tests of a module share is made in one process alone, which runs them all; where they do not say otherwise."""
+    definitions = item._fixtureinfo.name2fixturedefs.values() if isinstance(item, pytest.Function) else ()
+    if item.get_closest_marker("xdist_group") is None and any(parts[-1].scope == "module" for parts in definitions):
+        item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
 
 
 def pytest_collection_finish() -> None:

@@ -80,7 +80,8 @@ def copy_with_example(root: Path) -> None:
     """Writes the package and its contract tests with the page's two blocks of code where the page puts them."""
     places = re.findall(r"`(src/triptych/(?:flows|recipes)/\w+\.py)`", PAGE.read_text("utf-8"))
     for folder in ("src", "tests"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "golden", "earlier"))
+        # With what is compiled, but not what is being compiled.
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("golden", "earlier", "*.pyc.*"))
     shutil.copy(ROOT / "pyproject.toml", root)
     for place, block in zip(places, code_of(PAGE), strict=True):
         with (root / place).open("a", encoding="utf-8") as file:

@@ -57,7 +57,8 @@ class _UnitLayer(nn.Module):
     @torch.no_grad()
     def force_unit(self) -> None:
         """Normalises the weight that is kept (forced weight normalisation, Eq. 66); what the layer does stays the same."""
-        self.weight.copy_(unit(self.weight, dims=self._filter))
+        if not self.weight.is_meta:
+            self.weight.copy_(unit(self.weight, dims=self._filter))
 
     def filters(self, gain: Tensor | float = 1.0) -> Tensor:
         """The weight as it is applied: filters of length `gain` (but for eps)."""
