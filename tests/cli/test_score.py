@@ -100,10 +100,10 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     page, common = Path(run) / "report.html", ["evaluate", run, "--device", "cpu", "--steps", "2"]
     images = [*common, "--features", "random", "--count", "8", "--sampler", "ddim", "--metrics"]
-    before = page.read_text()
+    page.write_text("of the training")
     with RunDirectory(Path(run)).lock():
         assert main([*images, "density"]) == 0
-    assert page.read_text() == before and "density" not in before
+    assert page.read_text() == "of the training"
     assert main([*images, "coverage"]) == 0
     assert "density" in page.read_text() and "coverage" in page.read_text()
     page.unlink()
