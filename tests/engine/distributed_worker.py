@@ -97,7 +97,7 @@ def write_snapshots(folder: Path) -> None:
         save_snapshot(*given, images_seen=images_seen, **named)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("triptych.engine.loop.save_snapshot", noted)
+        patch.setattr("triptych.engine.checkpointer.save_snapshot", noted)
         run(loop)
 
 

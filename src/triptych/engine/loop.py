@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from torch import Tensor
 
 from triptych.core.batch import Batch, RawBatch
@@ -20,7 +19,8 @@ from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
-from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, not_finite, prune, save_checkpoint
+from triptych.engine.checkpoint import Checkpoint
+from triptych.engine.checkpointer import Checkpointer
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.engine.distributed import Agreement, World, patiently
 from triptych.engine.ema import Average
@@ -28,16 +28,15 @@ from triptych.engine.fitting import find_microbatch, largest_batch
 from triptych.engine.measurements import Measurements
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.microbatch import Attempts, DoesNotFit, Microbatch
-from triptych.engine.optim import load_optimizer_state, optimizer_state
 from triptych.engine.precision import autocast
 from triptych.engine.profiling import Profiler
 from triptych.engine.progress import Watch
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory
 from triptych.engine.schedule import refuse_impossible, step_settings
-from triptych.engine.sharding import Sharding, is_divided, own_part
+from triptych.engine.sharding import Sharding, is_divided
 from triptych.engine.signals import StopRequest
-from triptych.engine.snapshots import give_up_after, late, save_snapshot
+from triptych.engine.snapshots import give_up_after
 from triptych.engine.statistics import estimate_statistics, needs_batches
 from triptych.engine.turns import Turns
 from triptych.engine.updater import Updater
@@ -70,6 +69,8 @@ class Loop:
         self.updaters = {n: Updater(model, n, train=train, optim=optim, world=world, **parts) for n in networks}
         self.turns = Turns(model, self.updaters, seed=train.seed)
         self.averages = [Average(model, settings) for settings in train.all_averages]
+        written: dict[str, Any] = {"sharding": self.sharding, "train": train, "world": world, "directory": directory}
+        self.checkpointer = Checkpointer(model, self.updaters, self.averages, **written)
         self.slices = model.slices
         self.drawn = train.batch_size * self.slices
         self.measurements = Measurements(world.sum, allow_overflow=train.precision == "fp16")
@@ -91,25 +92,7 @@ class Loop:
 
         What the checkpoint does not have is said in the log. Raises CheckpointError for an optimizer's state of another model.
         """
-        imported = "imported" in checkpoint.info
-        if imported and OPTIMIZER not in checkpoint.files:
-            self._say("the weights were imported without an optimizer's state: the optimizer starts anew")
-        else:
-            for updater in self.updaters.values():
-                prefix = f"{updater.name}:"
-                tensors = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
-                load_optimizer_state(updater.optimizer, updater.parameters, self._parts(tensors))
-                updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
-        for average in self.averages:
-            stored = checkpoint.files.get(average.settings.name)
-            average.begun = checkpoint.images_seen
-            if stored is not None:
-                average.load(self._parts(stored))
-                average.begun = checkpoint.info.get("begun", {}).get(average.settings.name, 0)
-            elif imported:
-                self._say(f"the average of {average.settings.described} starts at the imported weights")
-            else:
-                self._say(f"warning: this run had no average of {average.settings.described}; it starts at the weights of now")
+        self.checkpointer.restore(checkpoint, say=self._say)
         self.images_seen = self._saved_at = checkpoint.images_seen
         self.best = checkpoint.info["best"]
         if self.best is not None and chosen_by(self.best) != self.criterion.by:
@@ -118,12 +101,6 @@ class Loop:
                 f"{self.criterion.by} decides, and its first figure takes the place"
             )
         self.measurements.window = checkpoint.info.get("window", {})
-
-    def _parts(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What this process keeps of the tensors of a file of a checkpoint."""
-        if self.sharding is None:
-            return tensors
-        return {name: self.sharding.part(_weight_of(name), tensor) for name, tensor in tensors.items()}
 
     @patiently("writing a checkpoint")
     def save(self) -> None:
@@ -135,48 +112,9 @@ class Loop:
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
-            files = self._tensors()
-            self._require_finite(files)
-            if self.world.is_main or self.sharding is not None:
-                scales = {updater.name: updater.scale.log2_scale for updater in self.updaters.values()}
-                info = {"log2_loss_scale": scales, "best": self.best, "window": self.measurements.window}
-                info |= late(self.averages)
-                self.directory.require()
-                files, together = self._to_write(files)
-                save_checkpoint(self.directory.checkpoints, images_seen=self.images_seen, files=files, info=info, together=together)
+            self.checkpointer.write(self.images_seen, best=self.best, window=self.measurements.window)
             self._saved_at = self.images_seen
-        if self.world.is_main:
-            best = None if self.best is None else int(self.best["images"])
-            prune(self.directory.checkpoints, keep_last=self.train.keep_last, keep_every=self.train.keep_every, best=best)
-
-    def _require_finite(self, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Raises RunError in all processes where weights are not finite: no loss has seen those of the last step yet."""
-        looks = self.world.is_main or self.sharding is not None
-        fault = next((each for each in self.world.gather(not_finite(files) if looks else None) if each is not None), None)
-        if fault is not None:
-            raise RunError(
-                f"{fault} at {self.images_seen} images seen; nothing after the last checkpoint was saved; "
-                "a lower --optim.learning-rate or --optim.clip-norm may help"
-            )
-
-    def _tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training.
-
-        Where the model is divided, they are this process's parts.
-        """
-        files = {"model": {name: own_part(tensor) for name, tensor in self.model.state_dict().items()}, OPTIMIZER: {}}
-        files |= {average.settings.name: average.tensors for average in self.averages}
-        for updater in self.updaters.values():
-            state = optimizer_state(updater.optimizer, updater.parameters)
-            files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
-        return files
-
-    def _to_write(self, files: Mapping[str, Mapping[str, Tensor]]) -> tuple[Mapping[str, Mapping[str, Tensor]], World | None]:
-        """The files as they are written, and the processes that write them together; None: the main process does it alone."""
-        if self.sharding is None:
-            return files, None
-        joined = self.sharding.joined
-        return {stem: {name: joined(_weight_of(name), part) for name, part in parts.items()} for stem, parts in files.items()}, self.world
+        self.checkpointer.prune(self.best)
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -245,7 +183,7 @@ class Loop:
 
     def stored_bytes(self) -> dict[str, int]:
         """Bytes of the tensors of each file of a checkpoint, by its stem; where the model is divided, of this process's parts."""
-        return {name: sum(tensor.nbytes for tensor in tensors.values()) for name, tensors in self._tensors().items()}
+        return self.checkpointer.stored_bytes()
 
     def _iteration(self, batches: Iterator[RawBatch]) -> None:
         # Other processes would wait for this one's step; but before the first one nothing is lost when all of them end.
@@ -387,11 +325,7 @@ class Loop:
     def _snapshot(self) -> None:
         """Writes a snapshot of the averages by length. All processes call it, and write it as `save` does."""
         self._check()
-        self._require_finite({average.settings.name: average.tensors for average in self.averages})
-        if self.world.is_main or self.sharding is not None:
-            self.directory.require()
-            dtype = torch.float16 if self.train.snapshot_precision == "fp16" else torch.float32
-            save_snapshot(self.directory.snapshots, self.averages, images_seen=self.images_seen, dtype=dtype, arranged=self._to_write)
+        self.checkpointer.write_snapshot(self.images_seen)
 
     def _catch_up(self) -> None:
         """Makes up for the validation, the grids and the evaluation that were due where the run goes on and that a stop prevented."""
@@ -537,8 +471,3 @@ class Loop:
     def _say(self, message: str) -> None:
         if self.reporting is not None:
             self.reporting.log.text(message)
-
-
-def _weight_of(name: str) -> str:
-    """The weight that a tensor of a checkpoint belongs to: of "networks:weight/moment", a tensor of an optimizer, the weight."""
-    return name.rpartition(":")[2].partition("/")[0]

@@ -1,0 +1,141 @@
+"""What of a training goes into its checkpoints and snapshots, and comes back: weights, averages, the state of the optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from triptych.core.errors import RunError
+from triptych.core.model import Model
+from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, Files, not_finite, prune, save_checkpoint
+from triptych.engine.config import TrainConfig
+from triptych.engine.distributed import World
+from triptych.engine.ema import Average
+from triptych.engine.optim import load_optimizer_state, optimizer_state
+from triptych.engine.run_directory import RunDirectory
+from triptych.engine.sharding import Sharding, own_part
+from triptych.engine.snapshots import late, save_snapshot
+from triptych.engine.updater import Updater
+
+
+class Checkpointer:
+    """Writes the checkpoints of a training and restores it from one. The main process writes; of a divided model each its parts."""
+
+    def __init__(
+        self,
+        model: Model,
+        updaters: Mapping[Any, Updater],
+        averages: Sequence[Average],
+        *,
+        sharding: Sharding | None,
+        train: TrainConfig,
+        world: World,
+        directory: RunDirectory,
+    ) -> None:
+        self._model, self._updaters, self._averages = model, list(updaters.values()), averages
+        self._sharding, self._train, self._world, self._directory = sharding, train, world, directory
+        self._writes = world.is_main or sharding is not None
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint: Checkpoint, *, say: Callable[[str], None]) -> None:
+        """Gives the optimizers and the averages their state; `say` gets a line for what the checkpoint does not have.
+
+        Raises CheckpointError for an optimizer's state of another model.
+        """
+        imported = "imported" in checkpoint.info
+        if imported and OPTIMIZER not in checkpoint.files:
+            say("the weights were imported without an optimizer's state: the optimizer starts anew")
+        else:
+            for updater in self._updaters:
+                prefix = f"{updater.name}:"
+                tensors = {name.removeprefix(prefix): t for name, t in checkpoint.files[OPTIMIZER].items() if name.startswith(prefix)}
+                load_optimizer_state(updater.optimizer, updater.parameters, self._parts(tensors))
+                updater.scale.log2_scale = checkpoint.info["log2_loss_scale"].get(updater.name, updater.scale.log2_scale)
+        for average in self._averages:
+            stored = checkpoint.files.get(average.settings.name)
+            average.begun = checkpoint.images_seen
+            if stored is not None:
+                average.load(self._parts(stored))
+                average.begun = checkpoint.info.get("begun", {}).get(average.settings.name, 0)
+            elif imported:
+                say(f"the average of {average.settings.described} starts at the imported weights")
+            else:
+                say(f"warning: this run had no average of {average.settings.described}; it starts at the weights of now")
+
+    def _parts(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What this process keeps of the tensors of a file of a checkpoint."""
+        if self._sharding is None:
+            return tensors
+        return {name: self._sharding.part(_weight_of(name), tensor) for name, tensor in tensors.items()}
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def write(self, images_seen: int, *, best: Mapping[str, Any] | None, window: Mapping[str, Any]) -> None:
+        """Writes a checkpoint of the present state; `best` and `window` go into its state.json. All processes call it.
+
+        Raises RunError in all processes for weights that are not finite, and CheckpointError when the disk is full or refuses.
+        """
+        files = self._tensors()
+        self._require_finite(files, images_seen)
+        if not self._writes:
+            return
+        scales = {updater.name: updater.scale.log2_scale for updater in self._updaters}
+        info = {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages)
+        self._directory.require()
+        arranged, together = self._arranged(files)
+        save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=arranged, info=info, together=together)
+
+    def prune(self, best: Mapping[str, Any] | None) -> None:
+        """Removes old checkpoints, in the main process. Raises CheckpointError."""
+        if self._world.is_main:
+            images, train = None if best is None else int(best["images"]), self._train
+            prune(self._directory.checkpoints, keep_last=train.keep_last, keep_every=train.keep_every, best=images)
+
+    def write_snapshot(self, images_seen: int) -> None:
+        """Writes a snapshot of the averages by length. All processes call it. Raises as `write` does."""
+        self._require_finite({average.settings.name: average.tensors for average in self._averages}, images_seen)
+        if self._writes:
+            self._directory.require()
+            dtype = torch.float16 if self._train.snapshot_precision == "fp16" else torch.float32
+            save_snapshot(self._directory.snapshots, self._averages, images_seen=images_seen, dtype=dtype, arranged=self._arranged)
+
+    def stored_bytes(self) -> dict[str, int]:
+        """Bytes of the tensors of each file of a checkpoint, by its stem; where the model is divided, of this process's parts."""
+        return {name: sum(tensor.nbytes for tensor in tensors.values()) for name, tensors in self._tensors().items()}
+
+    def _require_finite(self, files: Files, images_seen: int) -> None:
+        """Raises RunError in all processes where weights are not finite: no loss has seen those of the last step yet."""
+        fault = next((each for each in self._world.gather(not_finite(files) if self._writes else None) if each is not None), None)
+        if fault is not None:
+            raise RunError(
+                f"{fault} at {images_seen} images seen; nothing after the last checkpoint was saved; "
+                "a lower --optim.learning-rate or --optim.clip-norm may help"
+            )
+
+    def _tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors of each file of a checkpoint, by its stem and their names; they share memory with the training.
+
+        Where the model is divided, they are this process's parts.
+        """
+        files = {"model": {name: own_part(tensor) for name, tensor in self._model.state_dict().items()}, OPTIMIZER: {}}
+        files |= {average.settings.name: average.tensors for average in self._averages}
+        for updater in self._updaters:
+            state = optimizer_state(updater.optimizer, updater.parameters)
+            files[OPTIMIZER] |= {f"{updater.name}:{name}": tensor for name, tensor in state.items()}
+        return files
+
+    def _arranged(self, files: Files) -> tuple[Files, World | None]:
+        """The files as they are written, and the processes that write them together; None: the main process does it alone."""
+        if self._sharding is None:
+            return files, None
+        joined = self._sharding.joined
+        return {stem: {name: joined(_weight_of(name), part) for name, part in parts.items()} for stem, parts in files.items()}, self._world
+
+
+def _weight_of(name: str) -> str:
+    """The weight that a tensor of a checkpoint belongs to: of "networks:weight/moment", a tensor of an optimizer, the weight."""
+    return name.rpartition(":")[2].partition("/")[0]
