@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import hashlib
 import json
 import os
 import random
@@ -34,9 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from compared_runs import differences, files, finished, newest, unfinished
 from machine import machine
-
-from triptych.engine.metric_log import read_metrics
 
 BATCH, CHECKPOINT_EVERY, LOG_EVERY, GRID_EVERY = 16, 64, 96, 192
 """Lines of the log do not fall on checkpoints, so that a resume has to go on with half a line's measurements."""
@@ -60,7 +58,6 @@ STARTUP, ANYWHERE, VALIDATION, GRID, PNG = "start-up", "a random moment", "valid
 FOLDER, REMOVAL = "the unfinished checkpoint's folder", "the removal of an old checkpoint"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "an average", "state.json")
 AIMS = (STARTUP, GRID, FOLDER, ANYWHERE, VALIDATION, *CHECKPOINT_FILES[:2], STARTUP, PNG, *CHECKPOINT_FILES[2:], ANYWHERE, GRID, REMOVAL)
-TIMING = {"time", "images_per_second", "memory_bytes"}
 
 
 @dataclass
@@ -132,23 +129,6 @@ def write_domains(folder: Path) -> None:
 
 
 # What lies on disk -------------------------------------------------------------------------------------------------------
-
-
-def unfinished(run: Path) -> list[Path]:
-    """Temporary files and folders anywhere in a run."""
-    places = (run, run / "checkpoints", run / "samples")
-    return [path for folder in places if folder.is_dir() for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock"]
-
-
-def finished(run: Path) -> list[Path]:
-    """The run's complete checkpoints, oldest first."""
-    folder = run / "checkpoints"
-    return sorted(path for path in folder.iterdir() if path.name.isdecimal()) if folder.is_dir() else []
-
-
-def newest(run: Path) -> int:
-    """Images seen by the newest checkpoint; 0: there is none."""
-    return max((int(path.name) for path in finished(run)), default=0)
 
 
 def in_grid(run: Path, began: int) -> bool:
@@ -249,38 +229,6 @@ def torture(result: Result, folder: Path, *, count: int, seed: int, startup: flo
         result.ends.append(differences(trial.unbroken, run))
         print(f"{trial.recipe}: {result.ends[-1] or 'the same'}", file=sys.stderr)
         shutil.rmtree(run)
-
-
-# Comparing ---------------------------------------------------------------------------------------------------------------
-
-
-def differences(unbroken: Path, run: Path) -> list[str]:
-    """In what a run differs from the unbroken one; nothing: in nothing but speed, time and the lines of its log."""
-    found = []
-    ours, theirs = files(run), files(unbroken)
-    found += [f"left over: {name}" for name in sorted(ours - theirs)] + [f"missing: {name}" for name in sorted(theirs - ours)]
-    compared = [name for name in sorted(ours & theirs) if name.startswith(("checkpoints/", "samples/")) or name == "config.json"]
-    found += [f"other bytes: {name}" for name in compared if digest(run / name) != digest(unbroken / name)]
-    if metrics(run) != metrics(unbroken):
-        pairs = zip(metrics(run), metrics(unbroken), strict=False)
-        first = next((mine["images"] for mine, other in pairs if mine != other), "the end")
-        found.append(f"other metrics, first at {first} images ({len(metrics(run))} lines for {len(metrics(unbroken))})")
-    return found
-
-
-def files(run: Path) -> set[str]:
-    """All files and folders of a run, by their path in it."""
-    return {str(path.relative_to(run)) for path in run.rglob("*")}
-
-
-def digest(path: Path) -> str | None:
-    """SHA-256 of a file; None of a folder."""
-    return None if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def metrics(run: Path) -> list[dict[str, float]]:
-    """The lines of metrics that hold, without speed and time."""
-    return [{name: value for name, value in line.items() if name not in TIMING} for line in read_metrics(run / "metrics.jsonl")]
 
 
 def tried(recipe: str, folder: Path, *, count: int, seed: int) -> Result:

@@ -29,6 +29,7 @@ def test_a_page_that_takes_long_is_made_less_often(tmp_path: Path, monkeypatch: 
         return ""
 
     monkeypatch.setattr(run_report, "report_page", slow)
+    (tmp_path / "config.json").touch()
     page = LivePage(tmp_path, pytest.fail, clock=lambda: now)
     for second in range(2_000):
         now = max(now, float(second))
@@ -54,6 +55,15 @@ def test_what_goes_wrong_is_said_once(tmp_path: Path) -> None:
     page.write()
     page.write()
     assert said == ["report.html is not written: Is a directory"]
+
+
+def test_the_folder_of_a_run_that_was_renamed_is_not_made_anew(tmp_path: Path) -> None:
+    said: list[str] = []
+    page = LivePage(made_run(tmp_path / "a"), said.append)
+    page.write()
+    (tmp_path / "a").rename(tmp_path / "b")
+    page.write()
+    assert not (tmp_path / "a").exists() and "was removed or renamed" in said[-1]
 
 
 def test_a_fault_of_the_page_is_no_fault_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,4 +62,6 @@ class LivePage:
 
         if not isinstance(self._reader, RunReader):
             self._reader = RunReader(self._root)
-        write_page(self.path, report_page(self._reader))
+        page = report_page(self._reader)
+        RunDirectory(self._root).require()  # a folder that was renamed is not made anew
+        write_page(self.path, page)
