@@ -72,7 +72,7 @@ def configured(name: str, shard: str, **changes: Any) -> RunConfig:
     return dataclasses.replace(recipe, train=train, optim=optim, **changes)
 
 
-def made(config: RunConfig, spec: DataSpec, world: World) -> tuple[Loop, Any]:
+def made(config: RunConfig, spec: DataSpec, world: World, directory: RunDirectory | None = None) -> tuple[Loop, Any]:
     """A loop, and its iterations on images of noise."""
     model = seeded_build(config.model, spec, seed=0)
     with torch.no_grad():  # what begins at 0 would have gradients of 0
@@ -84,7 +84,7 @@ def made(config: RunConfig, spec: DataSpec, world: World) -> tuple[Loop, Any]:
         optim=config.optim,
         log=config.log,
         world=world,
-        directory=RunDirectory(Path("unused")),
+        directory=directory or RunDirectory(Path("unused")),
         callables=Callables(draw=lambda start: iter(()), validate=None),
         reporting=None,
     )

@@ -1,14 +1,22 @@
-"""What of a training goes into its checkpoints and snapshots, and comes back: weights, averages, the state of the optimizers."""
+"""What of a training goes into its checkpoints and snapshots, and comes back: weights, averages, the state of the optimizers.
+
+A checkpoint may be written in a thread (`train.checkpoint_writing background`), of a copy in the host's memory, while the training goes on.
+"""
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from triptych.core.errors import RunError
+from triptych.core.errors import CheckpointError, RunError
 from triptych.core.model import Model
 from triptych.engine.checkpoint import OPTIMIZER, Checkpoint, Files, not_finite, prune, save_checkpoint
 from triptych.engine.config import TrainConfig
@@ -19,6 +27,8 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.engine.sharding import Sharding, own_part
 from triptych.engine.snapshots import late, save_snapshot
 from triptych.engine.updater import Updater
+
+_PATIENCE = timedelta(hours=12)  # of the threads for one another; a process that has gone ends their wait at once
 
 
 class Checkpointer:
@@ -38,6 +48,15 @@ class Checkpointer:
         self._model, self._updaters, self._averages = model, list(updaters.values()), averages
         self._sharding, self._train, self._world, self._directory = sharding, train, world, directory
         self._writes = world.is_main or sharding is not None
+        self._background = Background(world.device) if train.checkpoint_writing == "background" else None
+        self._together: World | None = None
+        "The processes that write a checkpoint together; None: the main process does it alone."
+        if sharding is not None and self._background is not None:  # the messages of a group may not come from two threads
+            self._together = dataclasses.replace(world, control=dist.new_group(backend="gloo", timeout=_PATIENCE), peers=None)
+            sharding.join_on_host()
+        elif sharding is not None:
+            self._together = world
+        self._pending = False
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -75,19 +94,63 @@ class Checkpointer:
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def write(self, images_seen: int, *, best: Mapping[str, Any] | None, window: Mapping[str, Any]) -> None:
-        """Writes a checkpoint of the present state; `best` and `window` go into its state.json. All processes call it.
+        """Writes a checkpoint of the present state and removes old ones; `best` and `window` go into its state.json. All processes call it.
+
+        In the background it is not yet written when this returns: `finish` waits for it, and is called before the next one.
 
         Raises RunError in all processes for weights that are not finite, and CheckpointError when the disk is full or refuses.
         """
+        assert not self._pending
         files = self._tensors()
         self._require_finite(files, images_seen)
+        self._pending = self._background is not None
         if not self._writes:
             return
         scales = {updater.name: updater.scale.log2_scale for updater in self._updaters}
         info = {"log2_loss_scale": scales, "best": best, "window": window} | late(self._averages)
         self._directory.require()
-        arranged, together = self._arranged(files)
-        save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=arranged, info=info, together=together)
+
+        def save(files: Files) -> None:
+            together = self._together
+            joined = self._joined(files)
+            save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=joined, info=info, together=together)
+            self.prune(best)
+
+        if self._background is None:
+            save(files)
+        else:
+            info = copy.deepcopy(info)
+            self._background.begin(save, files)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a checkpoint was begun and not waited for. The same in all processes."""
+        return self._pending
+
+    @property
+    def failed(self) -> bool:
+        """Whether this process already knows that the checkpoint under way cannot be written."""
+        return self._background is not None and self._background.error is not None
+
+    def finish(self) -> None:
+        """Waits until a checkpoint that is under way is on the disk. All processes call it; without one there is nothing to do.
+
+        Raises in all of them what `write` would have raised.
+        """
+        if self._background is None or not self._pending:
+            return
+        self._background.wait()
+        error, self._background.error, self._pending = self._background.error, None, False
+        faults = [each for each in self._world.gather(None if error is None else str(error)) if each is not None]
+        if error is not None:
+            raise error
+        if faults:
+            raise CheckpointError(faults[0])
+
+    def close(self) -> None:
+        """Waits until this process writes no more; what went wrong with it is not told."""
+        if self._background is not None:
+            self._background.wait()
 
     def prune(self, best: Mapping[str, Any] | None) -> None:
         """Removes old checkpoints, in the main process. Raises CheckpointError."""
@@ -129,11 +192,51 @@ class Checkpointer:
         return files
 
     def _arranged(self, files: Files) -> tuple[Files, World | None]:
-        """The files as they are written, and the processes that write them together; None: the main process does it alone."""
+        """The files of a snapshot as they are written, and the processes that write them together, if they do."""
+        return self._joined(files), None if self._sharding is None else self._world
+
+    def _joined(self, files: Files) -> Files:
+        """The files as they are written: what is divided as tensors of which this process has a part."""
         if self._sharding is None:
-            return files, None
+            return files
         joined = self._sharding.joined
-        return {stem: {name: joined(_weight_of(name), part) for name, part in parts.items()} for stem, parts in files.items()}, self._world
+        return {stem: {name: joined(_weight_of(name), part) for name, part in parts.items()} for stem, parts in files.items()}
+
+
+class Background:
+    """A thread that writes one thing at a time, of copies of the tensors in host memory, which are kept for the next time."""
+
+    def __init__(self, device: torch.device) -> None:
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # these take long to import
+
+        cuda = device.type == "cuda"
+        self._device = device
+        options = StagingOptions(use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda)
+        self._stager: Any = DefaultStager(options)
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        "What ended the work too early."
+
+    def begin(self, write: Callable[[Files], None], files: Files) -> None:
+        """Copies the tensors of the files as they are now, and begins to write them. The one before must have been waited for."""
+        copies: Files = self._stager.stage(files)
+
+        def work() -> None:
+            try:
+                if self._device.type == "cuda":
+                    torch.cuda.set_device(self._device)  # each thread has its own
+                write(copies)
+            except BaseException as error:
+                self.error = error
+
+        self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Waits until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
 
 
 def _weight_of(name: str) -> str:

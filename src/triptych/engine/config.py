@@ -82,7 +82,7 @@ class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
 
     fixed: ClassVar = frozenset(("seed", "randomized_seed"))
-    unwritten: ClassVar = frozenset(("shard", "shard_size"))
+    unwritten: ClassVar = frozenset(("shard", "shard_size", "checkpoint_writing"))
 
     total_images: int
     "Images seen when the run ends (every repetition counts)."
@@ -126,6 +126,8 @@ class TrainConfig(Config):
     "Images between checkpoints; None: by time and at the end only."
     checkpoint_minutes: float | None = 30.0
     "Minutes between checkpoints; None: by images and at the end only."
+    checkpoint_writing: Literal["wait", "background"] = "wait"
+    "Whether the training waits while one is written, or goes on; that takes a copy of all that is saved, in the host's memory."
     keep_last: int = 2
     "Newest checkpoints that are kept (the best one, by best_by, is kept too)."
     keep_every: int | None = None

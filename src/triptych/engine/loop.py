@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,17 +104,30 @@ class Loop:
 
     @patiently("writing a checkpoint")
     def save(self) -> None:
-        """Writes a checkpoint, unless the present state has one, and prunes old ones.
+        """Writes a checkpoint, unless the present state has one, and prunes old ones. In the background it may only have begun.
 
         All processes call it. The main one writes; where the model is divided each process writes its parts.
         """
         self._check()
+        self.checkpointer.finish()
         if self.images_seen != self._saved_at:
             for average in self.averages:
                 self._estimate(average)
             self.checkpointer.write(self.images_seen, best=self.best, window=self.measurements.window)
             self._saved_at = self.images_seen
-        self.checkpointer.prune(self.best)
+        else:
+            self.checkpointer.prune(self.best)
+
+    def _finish_saving(self) -> None:
+        """Waits until the checkpoint that is written in the background, if one is, is on the disk. All processes call it."""
+        if self.checkpointer.pending:
+            with self.world.patience("writing a checkpoint"):
+                self.checkpointer.finish()
+
+    def _save_whole(self) -> None:
+        """Saves, and waits until that is on the disk."""
+        self.save()
+        self._finish_saving()
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -123,6 +136,10 @@ class Loop:
 
         Raises Stopped where the request comes before the first step, when there is nothing new to save.
         """
+        with closing(self.checkpointer):
+            return self._run(stop)
+
+    def _run(self, stop: StopRequest) -> bool:
         self._stop = stop
         stop.at_once = False
         stopped = False
@@ -137,7 +154,7 @@ class Loop:
             stopped = self._train(agreement)
         except DoesNotFit as error:
             if self.images_seen and self._between and self.world.size == 1:  # else the others know nothing of it, or it is no state to keep
-                self.save()
+                self._save_whole()
             raise (self._with_what_fits() or error) from None
         except Stopped:
             if not self._stepped:
@@ -145,7 +162,7 @@ class Loop:
             stopped = True  # in all processes alike
         agreement.close()
         self.world.limit(None)
-        self.save()
+        self._save_whole()
         self._tell()
         return not stopped
 
@@ -161,7 +178,10 @@ class Loop:
                 minutes = (time.monotonic() - saved_time) / 60
                 overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
                 news = self.callables.news is not None and self.callables.news.pending()
-                agreed = agreement.vote({"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main, "news": news})
+                wishes = {"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main, "news": news}
+                agreed = agreement.vote(wishes | {"unsaved": self.checkpointer.failed})
+                if agreed["unsaved"]:
+                    self._finish_saving()
                 if agreed["news"]:
                     self._tell()
                 if self._scheduled(before, overdue=agreed["overdue"], stopped=agreed["stop"]):
@@ -241,7 +261,7 @@ class Loop:
 
     def _save_and_end(self, error: UserError) -> NoReturn:
         """Saves what was trained so far, in all processes, before an error between two steps ends the training."""
-        self.save()
+        self._save_whole()
         self._say(f"saved at {self.images_seen} images; the same command goes on from there")
         raise error
 
@@ -304,9 +324,11 @@ class Loop:
         saved = improved or overdue or stopped or self._due(train.checkpoint_every, before)
         if saved:
             self.save()  # before the samples, which may take longer than a cluster's notice
+        evaluating = not stopped and self._evaluation_due(before)
+        if evaluating or (drawing and not stopped):
+            self._finish_saving()  # what is made of a checkpoint is there no earlier than the checkpoint
         if drawing and not stopped:
             self._draw(self.callables.grids)
-        evaluating = not stopped and self._evaluation_due(before)
         if evaluating and self._evaluate():
             self._save_best()
             saved = True
@@ -323,8 +345,9 @@ class Loop:
 
     @patiently("writing a snapshot")
     def _snapshot(self) -> None:
-        """Writes a snapshot of the averages by length. All processes call it, and write it as `save` does."""
+        """Writes a snapshot of the averages by length, never in the background. All processes call it; those that save write it."""
         self._check()
+        self.checkpointer.finish()
         self.checkpointer.write_snapshot(self.images_seen)
 
     def _catch_up(self) -> None:

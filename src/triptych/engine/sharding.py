@@ -100,7 +100,7 @@ class Sharding:
         "Whether weights are gathered block by block; else whole, for the passes of a step."
         size = _shard_size(train, world)
         shape, names = ((size,), ("shard",)) if size == world.size else ((world.size // size, size), ("copy", "shard"))
-        self.mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
+        self.mesh = self._mesh_of_copies = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
         self._group = self.mesh.get_group("shard")
         self._rank, self._size = self.mesh.get_local_rank("shard"), size
         world.further_groups.extend(self.mesh.get_group(name) for name in names)
@@ -143,7 +143,15 @@ class Sharding:
         if whole is None or part.ndim == 0:
             return part
         placed: dict[str, Any] = {"shape": whole.shape, "stride": whole.stride()}
-        return DTensor.from_local(part, self.mesh, whole.placements, run_check=False, **placed)
+        mesh = self.mesh if part.device.type == self.mesh.device_type else self._mesh_of_copies
+        return DTensor.from_local(part, mesh, whole.placements, run_check=False, **placed)
+
+    def join_on_host(self) -> None:
+        """Lets `joined` take copies of parts in the host's memory too. All processes call it."""
+        from torch.distributed.device_mesh import init_device_mesh
+
+        if self.mesh.device_type != "cpu":
+            self._mesh_of_copies = init_device_mesh("cpu", tuple(self.mesh.shape), mesh_dim_names=self.mesh.mesh_dim_names)
 
     # Passes ----------------------------------------------------------------------------------------------------------
 
