@@ -7,6 +7,7 @@ that has happened, so that every file operation can be met.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import ctypes.util
 import itertools
@@ -184,10 +185,13 @@ def small_disk(folder: Path, mebibytes: int) -> bool:
 
 
 def fill(disk: Path, left: int) -> None:
-    """Fills a disk, but for about so many bytes."""
-    state = os.statvfs(disk)
+    """Fills a disk, but for about so many bytes; others may be writing to it."""
     with (disk / "filler").open("xb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(state.f_bavail * state.f_frsize - left, 1))
+        for _ in range(100):
+            state = os.statvfs(disk)
+            with contextlib.suppress(OSError):  # what was free is taken already
+                os.posix_fallocate(file.fileno(), 0, max(state.f_bavail * state.f_frsize - left, 1))
+                return
 
 
 def damage(checkpoint: Path, chance: float) -> None:
