@@ -306,7 +306,9 @@ def test_inline_settings_exist() -> None:
             assert flag.replace(".no-", ".") in known, (page.name, flag)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/design.md", ROOT / "docs/adding-a-model.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [*PAGES, *(ROOT / f"docs/{name}.md" for name in ("design", "adding-a-model", "scaling"))], ids=lambda page: page.name
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text("utf-8")):
         if not target.startswith("http"):

@@ -69,6 +69,20 @@ def test_fused_norm_against_separate_operations(silu: bool, scaled: bool, droppe
         assert torch.equal(norm(x, Modulation(scale=scale, shift=shift, silu=silu, keep=keep, gain=1.25)), actual)
 
 
+def test_norm_of_one_image_whose_axis_of_images_has_an_odd_stride() -> None:
+    """PyTorch takes it for one of channels last, and its kernel does not."""
+    torch.manual_seed(0)
+    flat = torch.randn(64 * 5 * 7, dtype=torch.float64, requires_grad=True)
+    norm = ModulatedGroupNorm(64).double()
+    x = flat.as_strided((1, 64, 5, 7), (64, 1, 7 * 64, 64))
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    expected, actual = F.group_norm(x.contiguous(memory_format=torch.contiguous_format), 32), norm(x)
+    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
+    grad = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(output, flat, grad)[0] for output in (actual, expected))
+    torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+
+
 def test_norm_works_in_float32_on_half_precision() -> None:
     x = (torch.randn(2, 64, 8, 8) + 30).to(torch.bfloat16)  # a large mean is what half-precision statistics lose
     exact = F.group_norm(x.double(), 32).to(torch.bfloat16)

@@ -50,6 +50,9 @@ class ModulatedGroupNorm(nn.GroupNorm):
             return _plain(input, self, modulation)
         if not (input.is_contiguous() or input.is_contiguous(memory_format=torch.channels_last)):
             input = input.contiguous(memory_format=torch.channels_last)  # the kernel takes nothing else
+        if len(input) == 1 and not input.is_contiguous() and input.stride(0) != input.numel():
+            # The stride of an axis of 1 means nothing, convolutions may give any, and the kernel refuses small ones.
+            input = input.clone(memory_format=torch.channels_last)
         m = modulation
         if not torch.is_grad_enabled():
             return _forward(input, self.weight, self.bias, m.scale, m.shift, m, self)[0]
