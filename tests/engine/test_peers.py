@@ -61,6 +61,16 @@ def test_one_that_was_killed_is_named_by_those_whose_connection_broke():
     assert str(other.explained(BROKEN)) == message
 
 
+def test_where_one_stands_still_until_a_wait_ends_what_the_others_did_is_recorded(tmp_path):
+    one, stopped = company(2)
+    one.records = tmp_path / "records"
+    look(one, stopped, times=3)
+    look(one, times=6)
+    message = str(one.explained(RuntimeError("gloo: Timed out waiting 300000ms for recv operation to complete")))
+    assert "rank 1 (process " in message and "gives no sign of life" in message
+    assert (one.records / "rank-00000.json").exists()
+
+
 def test_one_that_does_not_arrive_is_named_with_what_it_does():
     one, late = company(2)
     one.minutes = 5.0

@@ -184,7 +184,9 @@ class Peers:
         """Names the process that must have failed."""
         silent = self._silent(_SILENT_SIGNS)
         if silent:
-            self._tell(silent[0], f"gives no sign of life: it was killed (for want of memory?) or stopped; {_GO_ON}", own=False)
+            waited = "timed out" in line.lower()  # else its connection was closed
+            what = f"gives no sign of life: it was killed (for want of memory?) or stopped; {_GO_ON}"
+            self._tell(silent[0], what, own=False, waited=waited)
         elif behind:
             self._tell_late(*behind[0])
         else:
