@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -51,6 +52,16 @@ def pytest_collection_finish() -> None:
     """What is there by now stays, so that the search for garbage need not go through it again and again."""
     gc.freeze()
     gc.set_threshold(5000, 50, 50)
+
+
+_finished = itertools.count(1)
+
+
+def pytest_runtest_logfinish() -> None:
+    """So does what a hundred tests have left, modules above all: some tests search for garbage at each step."""
+    if next(_finished) % 100 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 NEEDS = ("gpu", "peer", "real_data")
