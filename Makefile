@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_RUN ?= runs/adm-digits-demo
 # Half the recipe's images in smaller batches: nearly as good (benchmarks/results/digits_quality-2026-11-23.md), and minutes on an old CPU too.
-DEMO = --train.total-images 22k --train.batch-size 32 --train.checkpoint-every 11k --train.sample-every 11k --train.validate-every 11k
+DEMO = --train.total-images 18k --train.batch-size 32 --train.sample-count 30
+DEMO += --train.checkpoint-every 9k --train.sample-every 9k --train.validate-every 9k
 TEST_PROCESSES ?= 2
 TESTS ?=
 
