@@ -46,7 +46,7 @@ def timed(folder: Path, shard: str, writing: str) -> None:
     """Writes the seconds of each save, those until it is on the disk, and the bytes of a checkpoint."""
     world = open_world("cpu")
     config, spec = narrowed()
-    changes = {"shard": shard, "batch_size": 2, "ema_rates": (0.9999,), "checkpoint_writing": writing, "keep_last": 1}
+    changes = {"shard": shard, "batch_size": 4, "ema_rates": (0.9999,), "checkpoint_writing": writing, "keep_last": 1}
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
     run = RunDirectory(folder / "run")
     if world.is_main:

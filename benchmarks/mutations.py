@@ -540,7 +540,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("engine/loop.py", "give_up_after(folder, self.images_seen)", "pass"),
     ("engine/checkpointer.py", "average.begun = checkpoint.images_seen", "pass"),
     ("engine/checkpointer.py", " | late(self._averages)", ""),
-    ("engine/checkpointer.py", "copies: Files = self._stager.stage(files)", "copies = files", *_tests("engine", "checkpointer")),
+    ("engine/checkpointer.py", "copies = self._copies", "copies = files", *_tests("engine", "checkpointer")),
     ("engine/checkpointer.py", "info = copy.deepcopy(info)", "pass", *_tests("engine", "checkpointer")),
     ("engine/checkpointer.py", "        if error is not None:\n            raise error\n", "", *_tests("engine", "checkpointer")),
     ("engine/checkpointer.py", "if faults:", "if False:", *_tests("engine", "checkpointer")),

@@ -207,19 +207,18 @@ class Background:
     """A thread that writes one thing at a time, of copies of the tensors in host memory, which are kept for the next time."""
 
     def __init__(self, device: torch.device) -> None:
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions  # these take long to import
-
-        cuda = device.type == "cuda"
         self._device = device
-        options = StagingOptions(use_pinned_memory=cuda, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=cuda)
-        self._stager: Any = DefaultStager(options)
+        self._copies: dict[str, dict[str, Tensor]] = {}
         self._thread: threading.Thread | None = None
         self.error: BaseException | None = None
         "What ended the work too early."
 
     def begin(self, write: Callable[[Files], None], files: Files) -> None:
         """Copies the tensors of the files as they are now, and begins to write them. The one before must have been waited for."""
-        copies: Files = self._stager.stage(files)
+        self._copies = {stem: self._taken(self._copies.get(stem, {}), tensors) for stem, tensors in files.items()}
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        copies = self._copies
 
         def work() -> None:
             try:
@@ -231,6 +230,18 @@ class Background:
 
         self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
         self._thread.start()
+
+    @torch.no_grad()
+    def _taken(self, kept: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies of the tensors of a file, in the memory of those `kept`; pinned for a GPU, which then copies without waiting for each."""
+        copies: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            host = kept.get(name)
+            if host is None or host.shape != tensor.shape or host.dtype != tensor.dtype:
+                host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=self._device.type == "cuda")
+            copies[name] = host
+        torch._foreach_copy_(list(copies.values()), list(tensors.values()), non_blocking=True)  # pyright: ignore[reportPrivateImportUsage]
+        return copies
 
     def wait(self) -> None:
         """Waits until nothing is being written."""
