@@ -43,7 +43,7 @@ PROCESSES, KILLS, RESTARTS = 4, 10, 14
 SETTINGS = """
 --device cpu --data.image-size 8 --data.workers 0 --train.batch-size 16 --train.checkpoint-every 64 --train.sample-every 640
 --train.sample-count 4 --train.validate-every 640 --train.validate-images 8 --train.precision float32 --train.timeout-minutes 0.3
---log.every 160 --model.network.num-channels 32 --model.network.num-res-blocks 1 --model.network.channel-mult 1
+--log.every 160 --train.keep-every 64 --model.network.num-channels 32 --model.network.num-res-blocks 1 --model.network.channel-mult 1
 --model.network.attention-resolutions 8 --model.sampling.steps 2
 """
 LARGEST_DIFFERENCE = 1e-2
