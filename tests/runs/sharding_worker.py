@@ -58,7 +58,7 @@ def go_on(folder: Path, total_images: int) -> None:
 def two(folder: Path) -> None:
     """What two processes do."""
     train_all(folder / "full-2", {"shard": "full", "microbatch": 2})
-    go_on(folder / "changing", BATCH)
+    go_on(folder / "changing", 2 * BATCH)
     for name, changes, said in (
         ("spade-camvid", {}, "train.shard: got 'full', but"),
         ("edm2-digits", {}, "train.shard: got 'full', but EDM2 changes its weights"),
@@ -75,7 +75,7 @@ def four(folder: Path) -> None:
     world = open_world("cpu")
     changes = {"shard": "hybrid", "shard_size": 2, "sample_count": 0, "validate_images": 0}
     train_all(folder / "hybrid", changes, ("adm-digits", CHANGING))
-    go_on(folder / "changing", 3 * BATCH)
+    go_on(folder / "changing", BATCH)
     go_on(folder / "unbroken", 2 * BATCH)
     go_on(folder / "broken", BATCH)
     go_on(folder / "broken", 2 * BATCH)

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,7 +17,9 @@ from tests.runs.sharding_worker import BATCH, CHANGING, RECIPES, four, go_on, tr
 from triptych.core.errors import CheckpointError
 from triptych.engine.checkpoint import load_checkpoint
 from triptych.engine.sharding import blocks
+from triptych.evaluation.bits_per_dim import BitsPerDimConfig
 from triptych.runs import open_run
+from triptych.runs.interchange import export_run
 
 pytestmark = [pytest.mark.xdist_group("torchrun"), pytest.mark.timeout(900)]
 WHICH = ("raw", "ema-0.9", "ema-length-0.1")
@@ -27,10 +30,11 @@ TRAINED = [("full-2", 2, name) for name in RECIPES] + [("hybrid", 4, name) for n
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sharding")
     train_all(folder / "none", {})
-    go_on(folder / "one", 3 * BATCH)
-    run_together(2, two, folder, timeout_seconds=600)
-    go_on(folder / "changing", 2 * BATCH)
+    go_on(folder / "one", 4 * BATCH)
     run_together(4, four, folder, timeout_seconds=600)
+    run_together(2, two, folder, timeout_seconds=600)
+    go_on(folder / "changing", 3 * BATCH)
+    run_together(4, go_on, folder / "changing", 4 * BATCH, timeout_seconds=600)
     return folder
 
 
@@ -68,9 +72,9 @@ def test_each_process_keeps_a_part(folder):
 
 
 def test_any_number_of_processes_goes_on(folder):
-    check_same(folder / "one", folder / "changing")  # 2, then 1, then 4 processes
+    check_same(folder / "one", folder / "changing")  # 4, then 2, then 1, then 4 processes
     formats = {path.parent.name: json.loads(path.read_text())["format"] for path in folder.glob("changing/checkpoints/*/state.json")}
-    assert formats == {f"{BATCH:09d}": 2, f"{2 * BATCH:09d}": 1, f"{3 * BATCH:09d}": 2}
+    assert formats == {f"{BATCH:09d}": 2, f"{2 * BATCH:09d}": 2, f"{3 * BATCH:09d}": 1, f"{4 * BATCH:09d}": 2}
 
 
 def test_four_processes_go_on_to_the_bit(folder):
@@ -107,6 +111,23 @@ def test_one_process_samples(folder):
     with in_float64():
         images = [open_run(folder / kind / CHANGING).sample(2, seed=3, device="cpu").images for kind in ("none", "hybrid")]
     assert (images[0] == images[1]).all()
+
+
+def test_one_process_evaluates_and_exports(folder, tmp_path):
+    measured, states = [], []
+    for kind in ("none", "hybrid"):
+        out = tmp_path / f"{kind}.pt"
+        with in_float64():
+            run = open_run(folder / kind / "adm-digits")
+            measured.append(run.evaluate(count=3, device="cpu", settings=BitsPerDimConfig(steps=2)).arrays)
+        export_run(folder / kind / CHANGING, to="nvidia", out=out)
+        states.append(torch.load(out, weights_only=True))
+    for one, divided in (measured, states):
+        assert one.keys() == divided.keys() != set()
+    for name, values in measured[0].items():
+        np.testing.assert_allclose(measured[1][name], values, rtol=1e-7, err_msg=name)
+    for name, tensor in states[0].items():
+        torch.testing.assert_close(states[1][name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
 class _Runs(nn.ModuleList):
