@@ -358,7 +358,7 @@ class Striker:
             else:
                 shutil.rmtree(self.aside)
             return found
-        elif what == DAMAGE and len(finished(self.run)) > 1:
+        elif what == DAMAGE and not self.start.succeeded and len(finished(self.run)) > 1:  # nobody starts it again when it has ended
             faults.damage(finished(self.run)[-1], self.fault.chance)
         return []
 
