@@ -18,7 +18,7 @@ from tests.engine.toys import Denoiser, make_loop, resumed, run, seeded
 from triptych.core.errors import CheckpointError
 from triptych.core.files import sync
 from triptych.engine.checkpoint import sweep
-from triptych.engine.checkpointer import Background
+from triptych.engine.checkpointer import Checkpointer
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Loop
 from triptych.engine.run_directory import list_checkpoints
@@ -50,21 +50,21 @@ def train(folder: Path, changes: dict[str, Any]) -> None:
 
 
 def train_killed(folder: Path, changes: dict[str, Any], ranks: tuple[int, ...], which: int, seed: int, longest: float) -> None:
-    """Kills the processes of these ranks within `longest` seconds after their save of that number has begun in the background."""
-    rank, begin, saves = int(os.environ["RANK"]), Background.begin, [0]
+    """Kills the processes of these ranks within `longest` seconds after their save of that number has begun."""
+    rank, write, saves = int(os.environ["RANK"]), Checkpointer.write, [0]
 
     def kill() -> None:
         time.sleep(random.Random(f"{seed} {rank if len(ranks) == 1 else 'all'}").uniform(0, longest))
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def begun(background: Background, *given: Any) -> None:
+    def begun(checkpointer: Checkpointer, images_seen: int, **given: Any) -> None:
         saves[0] += 1
         if saves[0] == which and rank in ranks:
             threading.Thread(target=kill, daemon=True).start()
-        begin(background, *given)
+        write(checkpointer, images_seen, **given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Background, "begin", begun)
+        patch.setattr(Checkpointer, "write", begun)
         train(folder, changes)
 
 
