@@ -351,6 +351,9 @@ class Striker:
         elif what == READ_ONLY:
             self._permit(0o755)
         elif what in (AWAY, GONE) and self.aside.exists():
+            if self.start.succeeded and self.run.exists():  # it was away before it was looked into: a new run was trained, to the end
+                shutil.rmtree(self.aside)
+                return []
             found = [f"the directory was made anew, with {sorted(path.name for path in self.run.iterdir())}"] if self.run.exists() else []
             shutil.rmtree(self.run, ignore_errors=True)
             if what == AWAY:

@@ -66,6 +66,14 @@ def test_the_folder_of_a_run_that_was_renamed_is_not_made_anew(tmp_path: Path) -
     assert not (tmp_path / "a").exists() and "was removed or renamed" in said[-1]
 
 
+def test_nor_is_that_of_one_that_is_renamed_while_the_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    page = LivePage(made_run(tmp_path / "a"), said.append)
+    monkeypatch.setattr(RunDirectory, "require", lambda directory: directory.root.rename(tmp_path / "b"))
+    page.write()
+    assert not (tmp_path / "a").exists() and said[-1].startswith("report.html is not written: ")
+
+
 def test_a_fault_of_the_page_is_no_fault_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def faulty(reader: object) -> str:
         raise ZeroDivisionError("of\nthe page")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triptych.core.errors import CheckpointError, one_line
-from triptych.core.files import explain
+from triptych.core.files import explain, write_text
 from triptych.engine.run_directory import RunDirectory
 
 LEAST_PAUSE = 10.0
@@ -57,11 +57,10 @@ class LivePage:
         self._next = self._clock() + max(LEAST_PAUSE, took / SHARE)
 
     def _write(self) -> None:
-        from triptych.report.page import write_page  # the templates' library is loaded when the first page is due
-        from triptych.report.run_report import RunReader, report_page
+        from triptych.report.run_report import RunReader, report_page  # the templates' library is loaded when the first page is due
 
         if not isinstance(self._reader, RunReader):
             self._reader = RunReader(self._root)
         page = report_page(self._reader)
-        RunDirectory(self._root).require()  # a folder that was renamed is not made anew
-        write_page(self.path, page)
+        RunDirectory(self._root).require()
+        write_text(self.path, page)  # a folder that was renamed is not made anew
