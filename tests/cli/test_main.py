@@ -91,7 +91,9 @@ for name in ('adam', 'adamw', 'adamax', 'adamax-glow'):
 print('heavy:', sorted({'torch._dynamo', 'sympy', 'tyro', 'rich'} & set(sys.modules)))
 """
     names = ["glow-mnist", "spade-coco256", "pix2pixhd-cityscapes", "unit-mnist", "munit-mnist", "funit-omniglot", "coco-funit-omniglot"]
-    names += ["adm-digits", "adm-cifar10-vlb", "classifier-digits", "upsample-digits"]
+    names += ["adm-digits", "adm-cifar10-vlb", "classifier-digits", "upsample-digits", "edm-cifar10", "edm-imagenet64", "edm2-digits"]
+    names += ["flow-digits", "mean-flow-digits", "dit-b-2", "sit-b-2", "autoencoder-photos", "r3gan-cifar10"]
+    names += ["stylegan2-cifar10", "vid2vid-maps64"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "heavy: []\n", done
 

@@ -21,7 +21,7 @@ from triptych.diffusion.gaussian import Coefficients, GaussianDiffusion, ImageHo
 from triptych.diffusion.guidance import retimed
 from triptych.diffusion.guided import Guide, Guided, led_away_from, led_by
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
-from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.respacing import counts_of, respaced_timesteps
 from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
 
 _ENCODING_STEPS = 250  # a digit comes back from them with a mean error of 0.5 levels of 255; from 50 of 1.9
@@ -44,6 +44,9 @@ class EncodingConfig(Config):
 
     steps: int | str | None = None
     'Steps each way: a number, numbers by section "a,b,c", or "ddimN"; None: 250, or all of fewer.'
+
+    def validate(self) -> None:
+        counts_of(self.steps)
 
 
 class ADM(DiffusionModel):

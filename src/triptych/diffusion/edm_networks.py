@@ -189,7 +189,7 @@ class FourierEmbedding(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.register_buffer("freqs", torch.randn(channels // 2) * _FOURIER_SCALE)
+        self.register_buffer("freqs", torch.randn(channels // 2).mul_(_FOURIER_SCALE))
 
     def forward(self, t: Float[Tensor, " b"]) -> Float[Tensor, "b c"]:
         angles = t[:, None] * (2 * math.pi * self.freqs)

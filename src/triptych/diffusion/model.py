@@ -29,7 +29,7 @@ from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.networks import Network, NetworkConfig, network_for
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, process_steps
 from triptych.diffusion.paths import PATHS, PathName
-from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.respacing import counts_of, respaced_timesteps
 from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
@@ -69,6 +69,8 @@ class SamplingConfig(Config):
     "Clip once more after the shift by a classifier (not in ancestral sampling, which shifts the mean)."
 
     def validate(self) -> None:
+        if not self.between_timesteps:  # solvers have a rule of their own
+            counts_of(self.steps)
         self.require(0 <= self.eta <= 1, "eta", "from 0 to 1")
         self.require(self.eta == 0 or self.sampler == "ddim", "eta", f"0 with sampler {self.sampler}; ddim alone has it")
         along, solver = self.sampler in PATH_SOLVERS, self.sampler in SOLVERS

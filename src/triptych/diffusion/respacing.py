@@ -15,13 +15,21 @@ _GRAMMAR = 'a number "N", a number for each section "a,b,c", or "ddimN"'
 
 def respaced_timesteps(spec: str | int | None, *, total: int) -> tuple[int, ...]:
     """The timesteps that `spec` keeps of 0..total-1, ascending; None: all. Raises ConfigError, of the setting "steps"."""
-    text = "" if spec is None else str(spec).strip()
-    if not text:
+    text, counts = _text(spec), counts_of(spec)
+    if not counts:
         return tuple(range(total))
-    if text.startswith("ddim"):
-        return _strided(_count(text[4:], text), total)
-    counts = [_count(part, text) for part in text.split(",")]
-    return _sections(counts, text, total)
+    return _strided(counts[0], total) if text.startswith("ddim") else _sections(counts, text, total)
+
+
+def counts_of(spec: str | int | None) -> list[int]:
+    """The numbers in `spec`; none where it is empty. Raises ConfigError, of the setting "steps", for what is no such text."""
+    text = _text(spec)
+    parts = [text[4:]] if text.startswith("ddim") else text.split(",") if text else []
+    return [_count(part, text) for part in parts]
+
+
+def _text(spec: str | int | None) -> str:
+    return "" if spec is None else str(spec).strip()
 
 
 def _count(part: str, text: str) -> int:

@@ -113,7 +113,7 @@ class FullyConnected(nn.Module):
 
     def __init__(self, ins: int, outs: int, *, active: bool = False, rate: float = 1.0, bias: float = 0.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(outs, ins) / rate)
+        self.weight = nn.Parameter(torch.randn(outs, ins).div_(rate))
         self.bias = nn.Parameter(torch.full((outs,), bias))
         self.active, self.rate = active, rate
 

@@ -48,7 +48,7 @@ class SynthesisLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outs))
         self.noise_strength = nn.Parameter(torch.zeros([]))
         self.register_buffer("noise_const", torch.randn(resolution, resolution))
-        self.register_buffer("resample_filter", kernel_of(BINOMIAL))
+        self.register_buffer("resample_filter", kernel_of(BINOMIAL, device=torch.device("cpu")))
         self.up, self.limit = up, settings.conv_clamp
 
     def forward(
@@ -91,7 +91,7 @@ class SynthesisBlock(nn.Module):
     def __init__(self, settings: StyleGAN2GeneratorConfig, *, resolution: int, size: int, image_channels: int) -> None:
         super().__init__()
         outs, first = settings.channels(resolution), resolution == 4
-        self.register_buffer("resample_filter", kernel_of(BINOMIAL))
+        self.register_buffer("resample_filter", kernel_of(BINOMIAL, device=torch.device("cpu")))
         self.may_be_half, self.num_layers = settings.is_half(resolution, size=size), 1 if first else 2
         if first:
             self.const = nn.Parameter(torch.randn(outs, 4, 4))
@@ -208,7 +208,7 @@ class DiscriminatorLayer(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(outs, ins, side, side))
         self.bias = nn.Parameter(torch.zeros(outs)) if active else None
-        self.register_buffer("resample_filter", kernel_of(BINOMIAL))
+        self.register_buffer("resample_filter", kernel_of(BINOMIAL, device=torch.device("cpu")))
         self.down, self.gain, self.limit = down, gain * (RECTIFIER_GAIN if active else 1.0), None if limit is None else limit * gain
 
     def forward(self, x: Float[Tensor, "b i _ _"]) -> Float[Tensor, "b o h w"]:
@@ -234,7 +234,7 @@ class DiscriminatorBlock(nn.Module):
         residual = settings.architecture == "residual"
         gain = math.sqrt(0.5) if residual else 1.0  # the sum of two has the variance of one
         self.may_be_half = settings.is_half(resolution, size=size)
-        self.register_buffer("resample_filter", kernel_of(BINOMIAL))
+        self.register_buffer("resample_filter", kernel_of(BINOMIAL, device=torch.device("cpu")))
         self.fromrgb = DiscriminatorLayer(image_channels, ins, 1, limit=limit) if resolution == size else None
         self.conv0 = DiscriminatorLayer(ins, ins, 3, limit=limit)
         self.conv1 = DiscriminatorLayer(ins, outs, 3, down=True, gain=gain, limit=limit)

@@ -100,8 +100,8 @@ class UnitFourier(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        self.register_buffer("freqs", 2 * math.pi * torch.randn(features))
-        self.register_buffer("phases", 2 * math.pi * torch.rand(features))
+        self.register_buffer("freqs", torch.empty(features).normal_().mul_(2 * math.pi))
+        self.register_buffer("phases", torch.empty(features).uniform_().mul_(2 * math.pi))
 
     def forward(self, x: Float[Tensor, " b"]) -> Float[Tensor, "b f"]:
         return (x.to(self.freqs.dtype)[:, None] * self.freqs + self.phases).cos() * math.sqrt(2)
