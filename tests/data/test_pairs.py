@@ -284,7 +284,7 @@ def as_fractions(width: int, height: int) -> bytes:
         (encoded(picture(24, 16, channels=1), "JPEG"), "a JPEG, which alters numbers, as a map: save maps as PNG"),
         (as_map(picture(24, 16)[..., 0])[:150], "repair or remove the file"),
         (b"no picture", "not an image that can be read"),
-        (b"", "not an image that can be read"),
+        (b"", "an empty file"),
     ],
 )
 @pytest.mark.parametrize("folder", ["labels", "objects"])

@@ -70,7 +70,9 @@ def decoded(data: bytes, image: ImageFile.ImageFile, *, channels: int, colours: 
 
 @contextmanager
 def open_image(data: bytes) -> Iterator[ImageFile.ImageFile]:
-    """An encoded image, of which the header is read. Raises ValueError for too many pixels, and whatever Pillow raises."""
+    """An encoded image, of which the header is read. Raises ValueError for no bytes or too many pixels, and whatever Pillow raises."""
+    if not data:
+        raise ValueError("an empty file")
     try:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except Image.DecompressionBombError:
