@@ -22,6 +22,7 @@ from triptych.gans.losses import AdversarialConfig, discriminator_losses, featur
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig, warping_error
 from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.nn.raft import RaftConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -195,6 +196,32 @@ def test_teachers() -> None:
     assert "flow_warp" not in at(built(replace(CONFIG, flow_weight=0.0)), "generator", 2, given).logged
 
 
+def test_raft_teaches_where_there_are_weights_and_no_true_flow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its network is no part of a checkpoint, and held-out clips have no warping error until its weights are there."""
+    with_raft = replace(CONFIG, raft=RaftConfig(network="raft_small", weights="raft.pth"))
+    assert built(with_raft).teacher == "data" and built(with_raft).raft is None
+    model, clip = built(with_raft, SPEC), pan()
+    assert model.teacher == "raft" and dict(model.frozen_networks) == {"raft": "raft.pth"}
+    assert not any(name.startswith("raft") for name in (*model.state_dict(), *dict(model.named_parameters())))
+    assert set(model.distances(clip, Rng(0, (), clip.index))) == {"l1"}
+    assert model.raft is not None
+    monkeypatch.setattr(model.raft, "loaded", True)
+    monkeypatch.setattr(model.raft, "forward", lambda target, source: 0.5 * (target - source)[:, :2] + 1)
+    assert set(model.distances(clip, Rng(0, (), clip.index))) == {"l1", "warping_error"}
+    real, before = clip.images[:, 2], clip.images[:, 1]
+    flow = 0.5 * (real - before)[:, :2] + 1
+    found = model.generator(one_hot(clip, 2), torch.stack([one_hot(clip, 0), one_hot(clip, 1)], 1), clip.images[:, :2]).flow
+    terms = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]})).logged
+    believed = confidence(real, before, flow)
+    torch.testing.assert_close(terms["flow_l1"], l1(found * believed, flow * believed).detach(), rtol=0, atol=1e-9)
+
+
+def test_a_configuration_without_raft_reads_as_before() -> None:
+    assert "raft" not in CONFIG.to_dict() and Vid2VidConfig.from_dict(CONFIG.to_dict()) == CONFIG
+    named = replace(CONFIG, teacher="raft", raft=RaftConfig(weights="raft.pth"))
+    assert Vid2VidConfig.from_dict(named.to_dict()) == named
+
+
 # Held-out clips and translations ------------------------------------------------------------------------------------------
 
 
@@ -251,6 +278,7 @@ def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement(
             "the data has no clips; this model needs data of the kind clips",
         ),
         (lambda: replace(CONFIG, teacher="data").build(SPEC), "teacher: got data, but the data has no flow; give its folder as data.flow"),
+        (lambda: replace(CONFIG, teacher="raft"), "teacher: got 'raft', expected another one, or raft with a file as raft.weights"),
         (lambda: CONFIG.build(replace(SPEC, image_size=30)), "expected sides of multiples of 4"),
         (lambda: CONFIG.build(replace(SPEC, inputs=(FLOW,))), "nothing, pixel by pixel, that the images could be made from"),
         (lambda: replace(CONFIG, discriminator_steps=2), "discriminator_steps: got 2, expected 1: both take a step in each frame"),

@@ -36,6 +36,7 @@ from triptych.gans.model import GENERATOR, Contest, weighted_terms
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import PERCEPTUAL
 from triptych.gans.video_networks import Frame, Vid2VidGenerator, Vid2VidGeneratorConfig, VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.nn.raft import Raft, RaftConfig
 
 FLOW_TERMS = ("flow_l1", "flow_warp", "mask")
 _MADE, _LABELS, _BEFORE = "made", "past_labels", "real_before"
@@ -53,6 +54,7 @@ class Vid2VidConfig(PairedGANConfig):
 
     kind_name: ClassVar = "vid2vid"
     terms: ClassVar = PairedGANConfig.terms | dict.fromkeys(FLOW_TERMS, "flow_weight")
+    unwritten: ClassVar = PairedGANConfig.unwritten | {"raft"}
     changeable: ClassVar = frozenset(("translation",))
 
     generator: Vid2VidGeneratorConfig = Vid2VidGeneratorConfig()
@@ -61,8 +63,10 @@ class Vid2VidConfig(PairedGANConfig):
     "The discriminators."
     flow_weight: float = 10.0
     "Weight of each of the three terms of the flow."
-    teacher: Literal["auto", "data", "classical", "none"] = "auto"
-    "Flow to learn from: the data's own, Lucas and Kanade's between real frames, or none; auto: the data's where it has one, else theirs."
+    teacher: Literal["auto", "data", "raft", "classical", "none"] = "auto"
+    "Flow to learn from: the data's, RAFT's or (classical) Lucas and Kanade's between real frames, none; auto: the first that is there."
+    raft: RaftConfig = RaftConfig()
+    "RAFT as the teacher: auto takes it where it has weights, and the data has no flow. Its file is read when training starts."
     temporal_weight: float = 1.0
     "Weight of the scores of the discriminators of several frames, for both networks."
     translation: Vid2VidTranslationConfig = Vid2VidTranslationConfig()
@@ -72,6 +76,7 @@ class Vid2VidConfig(PairedGANConfig):
         for name in ("discriminator_steps", "generator_steps"):
             self.require(getattr(self, name) == 1, name, "1: both take a step in each frame")
         self.require(0 <= self.temporal_weight < float("inf"), "temporal_weight", "0 or a positive number")
+        self.require(self.teacher != "raft" or self.raft.weights is not None, "teacher", "another one, or raft with a file as raft.weights")
         several = self.discriminator.temporal_scales > 0
         self.require(not (several and self.augment), "augment", "nothing with discriminator.temporal_scales")
         self.require(not (several and self.ada.used), "ada", "none with discriminator.temporal_scales")
@@ -125,7 +130,10 @@ class Vid2Vid(PairedGAN):
         self.flow_name = next((entry.name for entry in spec.inputs if entry.kind == "flow"), None)
         self.teacher = config.teacher
         if self.teacher == "auto":
-            self.teacher = "classical" if self.flow_name is None else "data"
+            self.teacher = "data" if self.flow_name is not None else "classical" if config.raft.weights is None else "raft"
+        self.raft = Raft(config.raft.network) if self.teacher == "raft" else None
+        if self.raft is not None:
+            self.frozen_networks = {**self.frozen_networks, "raft": config.raft.weights}
         self._scales, self._judged_frames = config.discriminator.temporal_scales, config.discriminator.temporal_frames
         self._kept = max(self.past_frames, temporal_memory(scales=self._scales, frames=self._judged_frames))
 
@@ -237,8 +245,8 @@ class Vid2Vid(PairedGAN):
         """The teacher's flow from real frames to those before them, and where it is believed (b, 1, h, w); None without a teacher."""
         if self.teacher == "none":
             return None
-        if self.teacher == "classical" or self.flow_name is None:
-            flow = lucas_kanade(real, before)
+        if self.teacher != "data" or self.flow_name is None:
+            flow = lucas_kanade(real, before) if self.raft is None else self.raft(real, before)
             return flow, confidence(real, before, flow)
         flow = inputs[self.flow_name]
         known = flow.isfinite().all(1, keepdim=True)
@@ -250,14 +258,15 @@ class Vid2Vid(PairedGAN):
     def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
         """Of whole clips, made from their first frame on: l1 and, where that has its weights, perceptual, means over the frames.
 
-        Where there is a teacher also warping_error: how far each frame is from the one before it, warped by the flow of the real frames.
+        Where there is a teacher, and RAFT has its weights, also warping_error: how far each frame is from the one before it, warped by
+        the flow of the real frames.
         """
         frames = list(self._clip(batch.inputs, batch.images.shape[1]))
         real = batch.images.unbind(1)
         distances = {"l1": torch.stack([l1(*pair) for pair in zip(frames, real, strict=True)]).mean(0)}
         if self.perceptual is not None and self.perceptual.network.loaded:
             distances[PERCEPTUAL] = torch.stack([self.perceptual(*pair) for pair in zip(frames, real, strict=True)]).mean(0)
-        if self.teacher != "none" and len(frames) > 1:
+        if self.teacher != "none" and (self.raft is None or self.raft.loaded) and len(frames) > 1:
             errors = []
             for t in range(1, len(frames)):
                 taught = self._taught(real[t], real[t - 1], {name: values[:, t] for name, values in batch.inputs.items()})

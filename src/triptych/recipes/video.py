@@ -29,7 +29,7 @@ def vid2vid_cityscapes() -> RunConfig:
     """vid2vid on the clips of Cityscapes, 512x1024, 347.0M parameters, as imaginaire published it.
 
     35 classes: data.path has the folders images and labels. Clips of 4 frames at first and of 16 in the end; the flow is learned from that
-    of Lucas and Kanade.
+    of RAFT where model.raft.weights names its file, else from that of Lucas and Kanade.
     """
     return RunConfig(
         model=Vid2VidConfig(perceptual=PerceptualConfig(num_scales=3)),
