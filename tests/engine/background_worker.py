@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -15,13 +16,14 @@ import torch
 from torch import nn
 
 from tests.engine.toys import Denoiser, make_loop, resumed, run, seeded
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, RunError
 from triptych.core.files import sync
 from triptych.engine.checkpoint import sweep
 from triptych.engine.checkpointer import Checkpointer
 from triptych.engine.distributed import World, failing_together, open_world
 from triptych.engine.loop import Loop
 from triptych.engine.run_directory import list_checkpoints
+from triptych.engine.sharding import own_part
 
 EVERY = 8
 
@@ -69,8 +71,13 @@ def train_killed(folder: Path, changes: dict[str, Any], ranks: tuple[int, ...], 
 
 
 def fail_together(folder: Path) -> None:
-    """The disk of the last process refuses its parts, then that of the first one a whole checkpoint: all are told alike."""
+    """The disk of the last process refuses its parts, then that of the first one a whole checkpoint: all are told alike.
+
+    So are they of weights that are not finite, in the part of the last process or, whole, in that of all.
+    """
     world = open_world("cpu")
+    for shard in ("full", "none"):
+        overflow_together(folder, world, shard=shard)
     for shard in ("full", "none"):
         loop = opened(folder / shard, world, shard=shard, total_images=100 * EVERY)
         refusing = world.size - 1 if shard == "full" else 0
@@ -87,3 +94,20 @@ def fail_together(folder: Path) -> None:
         assert 2 * EVERY <= loop.images_seen <= 3 * EVERY
         assert list_checkpoints(folder / shard / "checkpoints") == [EVERY]
         assert world.on_main(lambda shard=shard: len(list((folder / shard / "checkpoints").iterdir()))) == 1
+
+
+def overflow_together(folder: Path, world: World, *, shard: str) -> None:
+    loop = opened(folder / f"overflow-{shard}", world, shard=shard, total_images=2 * EVERY)
+    step = loop._iteration
+
+    def last_step(batches: Any) -> None:
+        step(batches)
+        if loop.images_seen == 2 * EVERY and (shard == "none" or world.rank == world.size - 1):
+            with torch.no_grad():
+                for parameter in loop.model.parameters():
+                    own_part(parameter).fill_(math.nan)
+
+    loop._iteration = last_step
+    with pytest.raises(RunError, match=r"model.safetensors has values that are not finite.* at 16 images seen"):
+        run(loop)
+    assert list_checkpoints(folder / f"overflow-{shard}" / "checkpoints") == [EVERY]

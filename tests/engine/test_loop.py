@@ -172,8 +172,9 @@ def test_what_is_not_finite_stops_the_run_and_is_not_saved(tmp_path, where, said
     assert list_checkpoints(tmp_path / "run/checkpoints") == [8, 16]
 
 
+@pytest.mark.parametrize("writing", ["wait", "background"])
 @pytest.mark.parametrize("where", ["weights", "average"])
-def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(tmp_path, where):
+def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(tmp_path, where, writing):
     class Overflowing(Denoiser):
         """Its third step ends in weights that are not finite."""
 
@@ -185,7 +186,7 @@ def test_weights_that_no_loss_has_seen_yet_are_looked_at_before_they_are_saved(t
                 with torch.no_grad():
                     self.network[0].bias[1] = math.inf
 
-    loop = make_loop(seeded(Overflowing), tmp_path / "run", total_images=24, checkpoint_every=8)
+    loop = make_loop(seeded(Overflowing), tmp_path / "run", total_images=24, checkpoint_every=8, checkpoint_writing=writing)
     if where == "average":
         update = loop.averages[1].update
 

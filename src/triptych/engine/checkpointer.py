@@ -102,7 +102,8 @@ class Checkpointer:
         """
         assert not self._pending
         files = self._tensors()
-        self._require_finite(files, images_seen)
+        if self._background is None:
+            self._require_finite(files, images_seen, among=self._world)
         self._pending = self._background is not None
         if not self._writes:
             return
@@ -112,6 +113,8 @@ class Checkpointer:
 
         def save(files: Files) -> None:
             together = self._together
+            if self._background is not None:
+                self._require_finite(files, images_seen, among=together)
             joined = self._joined(files)
             save_checkpoint(self._directory.checkpoints, images_seen=images_seen, files=joined, info=info, together=together)
             self.prune(best)
@@ -141,11 +144,13 @@ class Checkpointer:
             return
         self._background.wait()
         error, self._background.error, self._pending = self._background.error, None, False
-        faults = [each for each in self._world.gather(None if error is None else str(error)) if each is not None]
+        told = None if error is None else (isinstance(error, RunError), str(error))
+        faults = [each for each in self._world.gather(told) if each is not None]
         if error is not None:
             raise error
         if faults:
-            raise CheckpointError(faults[0])
+            of_the_run, text = faults[0]
+            raise RunError(text) if of_the_run else CheckpointError(text)
 
     def close(self) -> None:
         """Waits until this process writes no more; what went wrong with it is not told."""
@@ -160,7 +165,7 @@ class Checkpointer:
 
     def write_snapshot(self, images_seen: int) -> None:
         """Writes a snapshot of the averages by length. All processes call it. Raises as `write` does."""
-        self._require_finite({average.settings.name: average.tensors for average in self._averages}, images_seen)
+        self._require_finite({average.settings.name: average.tensors for average in self._averages}, images_seen, among=self._world)
         if self._writes:
             self._directory.require()
             dtype = torch.float16 if self._train.snapshot_precision == "fp16" else torch.float32
@@ -170,9 +175,10 @@ class Checkpointer:
         """Bytes of the tensors of each file of a checkpoint, by its stem; where the model is divided, of this process's parts."""
         return {name: sum(tensor.nbytes for tensor in tensors.values()) for name, tensors in self._tensors().items()}
 
-    def _require_finite(self, files: Files, images_seen: int) -> None:
-        """Raises RunError in all processes where weights are not finite: no loss has seen those of the last step yet."""
-        fault = next((each for each in self._world.gather(not_finite(files) if self._writes else None) if each is not None), None)
+    def _require_finite(self, files: Files, images_seen: int, *, among: World | None) -> None:
+        """Raises RunError in all these processes where weights are not finite: no loss has seen those of the last step yet."""
+        own = not_finite(files) if self._writes else None
+        fault = next((each for each in ([own] if among is None else among.gather(own)) if each is not None), None)
         if fault is not None:
             raise RunError(
                 f"{fault} at {images_seen} images seen; nothing after the last checkpoint was saved; "
