@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from triptych.core.errors import ConfigError
 from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.inverse_search import inverse_search
 from triptych.gans.lucas_kanade import lucas_kanade
 
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -135,3 +140,39 @@ def test_each_pair_by_itself_and_no_flow_between_equal_images() -> None:
     alone = torch.cat([lucas_kanade(images[k : k + 1], images.roll(1, 0)[k : k + 1]) for k in range(3)])
     assert (found - alone).abs().max() < 1e-10
     assert lucas_kanade(images, images).abs().max() < 1e-10
+
+
+def test_dis_is_asked_for_grey_images_of_8_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for OpenCV: which image is which, brightness, and the order of axes. The real one, where it is there, comes below."""
+    seen: list[np.ndarray] = []
+
+    class Search:
+        def calc(self, first: np.ndarray, second: np.ndarray, flow: None) -> np.ndarray:
+            seen.extend((first, second))
+            return np.stack((first / 255, second / 255), axis=-1).astype(np.float32)
+
+    opencv = SimpleNamespace(DISOPTICAL_FLOW_PRESET_MEDIUM=2, DISOpticalFlow_create=lambda preset: Search())
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    target, source = torch.full((2, 3, 4, 5), -1.0), torch.full((2, 3, 4, 5), 1.0)
+    target[1, 0] = 1.0  # red
+    flow = inverse_search(target, source)
+    assert [image.dtype for image in seen] == [np.uint8] * 4 and {image.shape for image in seen} == {(4, 5)}
+    assert [int(image[0, 0]) for image in seen] == [0, 255, 76, 255]
+    assert flow.shape == (2, 2, 4, 5) and flow.dtype == target.dtype
+    torch.testing.assert_close(flow[:, 0, 0, 0], torch.tensor([0.0, 76 / 255]), rtol=0, atol=1e-6)
+    assert flow[:, 1].min() == 1 and inverse_search(target[:, :1], source[:, :1]).shape == flow.shape
+
+
+def test_dis_finds_where_a_pattern_came_from() -> None:
+    pytest.importorskip("cv2", reason="OpenCV is an extra")
+    y, x = torch.meshgrid(torch.arange(72.0), torch.arange(72.0), indexing="ij")
+    world = (torch.sin(x / 3) * torch.cos(y / 4) + torch.sin((x + 2 * y) / 7))[None, None] / 2
+    target, source = world[..., 4:68, 5:69], world[..., 4:68, 3:67]
+    flow = inverse_search(target, source)[..., 8:-8, 8:-8]
+    assert (flow - torch.tensor([2.0, 0.0])[:, None, None]).abs().mean() < 0.3
+
+
+def test_dis_without_opencv_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ConfigError, match=r'needs OpenCV: pip install "triptych\[flow\]"; or take another teacher'):
+        inverse_search(drawn(1, 3, 8, 8), drawn(1, 3, 8, 8))

@@ -216,6 +216,14 @@ def test_raft_teaches_where_there_are_weights_and_no_true_flow(monkeypatch: pyte
     torch.testing.assert_close(terms["flow_l1"], l1(found * believed, flow * believed).detach(), rtol=0, atol=1e-9)
 
 
+def test_dis_teaches_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triptych.gans.vid2vid.inverse_search", lambda target, source: 0.5 * (target - source)[:, :2] + 1)
+    model, clip = built(replace(CONFIG, teacher="dis")), pan()
+    found = model._taught(clip.images[:, 2], clip.images[:, 1], {})
+    assert found is not None
+    torch.testing.assert_close(found[0], 0.5 * (clip.images[:, 2] - clip.images[:, 1])[:, :2] + 1, rtol=0, atol=0)
+
+
 def test_a_configuration_without_raft_reads_as_before() -> None:
     assert "raft" not in CONFIG.to_dict() and Vid2VidConfig.from_dict(CONFIG.to_dict()) == CONFIG
     named = replace(CONFIG, teacher="raft", raft=RaftConfig(weights="raft.pth"))

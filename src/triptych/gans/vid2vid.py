@@ -29,6 +29,7 @@ from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Tur
 from triptych.core.rng import Rng
 from triptych.gans.discriminators import least_side
 from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.inverse_search import inverse_search
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.lucas_kanade import lucas_kanade
@@ -63,8 +64,8 @@ class Vid2VidConfig(PairedGANConfig):
     "The discriminators."
     flow_weight: float = 10.0
     "Weight of each of the three terms of the flow."
-    teacher: Literal["auto", "data", "raft", "classical", "none"] = "auto"
-    "Flow to learn from: the data's, RAFT's or (classical) Lucas and Kanade's between real frames, none; auto: the first that is there."
+    teacher: Literal["auto", "data", "raft", "classical", "dis", "none"] = "auto"
+    "Flow to learn from: the data's, RAFT's, Lucas and Kanade's (classical), OpenCV's DIS, none; auto: the first that is there of three."
     raft: RaftConfig = RaftConfig()
     "RAFT as the teacher: auto takes it where it has weights, and the data has no flow. Its file is read when training starts."
     temporal_weight: float = 1.0
@@ -246,7 +247,8 @@ class Vid2Vid(PairedGAN):
         if self.teacher == "none":
             return None
         if self.teacher != "data" or self.flow_name is None:
-            flow = lucas_kanade(real, before) if self.raft is None else self.raft(real, before)
+            estimate = self.raft or (inverse_search if self.teacher == "dis" else lucas_kanade)
+            flow = estimate(real, before)
             return flow, confidence(real, before, flow)
         flow = inputs[self.flow_name]
         known = flow.isfinite().all(1, keepdim=True)
