@@ -2,9 +2,9 @@
 
     python benchmarks/flow_teachers.py PHOTOS ... --out benchmarks/results/flow_teachers-DATE.md [--raft FILE]
 
-Both images of a pair are looked up in the photo at places of the scene, four to a pixel, whose mean the pixel is: the source where nothing
-moved, the target where a pan or an affine move puts them, so that the flow is known exactly. Its error is measured where the true flow leads
-to a place inside the source. DIS needs OpenCV (triptych[flow]), RAFT a file of weights; without them their columns are left out.
+Both images of a pair are looked up in the photo at places of the scene, four to a pixel, whose mean the pixel is: the source where
+nothing moved, the target where a pan or an affine move puts them, so that the flow is known exactly. Its error is measured where the true
+flow leads to a place inside the source. DIS needs OpenCV (triptych[flow]), RAFT a file of weights; without them their rows are left out.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def main() -> int:
         f"# Teachers of flow on moved photos, {datetime.date.today().isoformat()}",
         "",
         f"{machine()}.",
-        f"{len(photos)} photos at half their size, three moves of each kind; end-point errors in pixels, means over the pairs; pixels that pass",
-        "the test of colours; processor time of a pair in ms, the median.",
+        f"{len(photos)} photos at half their size, three moves of each kind; end-point errors in pixels, means over the pairs;",
+        "pixels that pass the test of colours; processor time of a pair in ms, the median.",
         "",
         "| pixels a side | move | teacher | mean error | median error | believed | ms |",
         "|---|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
-"""Optical flow by OpenCV's DIS, where OpenCV is there: "Fast Optical Flow using Dense Inverse Search", Kroeger et al. 2016, arXiv 1603.03590.
+"""Optical flow by OpenCV's DIS: "Fast Optical Flow using Dense Inverse Search", Kroeger et al. 2016, https://arxiv.org/abs/1603.03590.
 
-It works on a CPU, on grey images of 8 bits. `pip install "triptych[flow]"` brings it.
+OpenCV is an extra, `pip install "triptych[flow]"`. DIS works on a CPU, on grey images of 8 bits.
 """
 
 from __future__ import annotations
