@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.data.databases import write_database
 from tests.data.pairs import as_map, assert_same, taken, write
 from tests.data.pictures import encoded
 from triptych.core.batch import ClipLength, InputSpec
 from triptych.core.errors import ConfigError, DataError
-from triptych.data.clips import ClipDataConfig, ClipImages, clips_of
+from triptych.data.clip_files import clips_of
+from triptych.data.clips import ClipDataConfig, ClipImages
 from triptych.data.loader import load
 
 HEIGHT, WIDTH = 8, 12
@@ -194,6 +197,36 @@ def test_settings_that_do_not_fit(root: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             settings(root, **changes)
+
+
+def test_a_list_beside_databases_says_which_frames_follow_one_another(tmp_path: Path) -> None:
+    """As imaginaire writes it: parts of a recording have an ending that their keys lack."""
+    files = write_clips(tmp_path / "files", (6, 3))
+    for name in ("images", "labels"):
+        write_database(tmp_path / name, files / name)
+    (tmp_path / "all_filenames.json").unlink()
+    assert [len(clip) for clip in clips_found(tmp_path)] == [6, 3], "by the folders in their keys"
+    listed = {"c0___000___": ["3", "4"], "c0___001___": ["8", "6", "7"], "c1": ["3", "5"]}
+    (tmp_path / "all_filenames.json").write_text(json.dumps(listed))
+    images = settings(tmp_path, length=ClipLength(first=2, most=3)).open().train
+    assert isinstance(images, ClipImages)
+    assert [len(clip) for clip in images.clips] == [2, 3, 2]
+    shown = load(images, np.arange(len(images))).images[:, :, 0, 0, 0].tolist()
+    assert shown == [[0, 4], [20, 12], [40, 48]], "in the order of the list"
+    for text, message in (
+        (json.dumps({"c0": ["3", "9", "10"]}), r"images: has no frame c0/9 \(nor 1 more\), which .*all_filenames.json names"),
+        (json.dumps({"c0": ["3", "3"]}), r"all_filenames.json: expected the stems of each sequence, in order and each once"),
+        ("[", r"all_filenames.json: cannot be read as JSON"),
+    ):
+        (tmp_path / "all_filenames.json").write_text(text)
+        with pytest.raises(DataError, match=message):
+            settings(tmp_path).open()
+
+
+def clips_found(root: Path) -> list[np.ndarray]:
+    images = settings(root, length=ClipLength(first=2, most=3)).open().train
+    assert isinstance(images, ClipImages)
+    return images.clips
 
 
 def test_held_out_clips_are_whole(tmp_path: Path) -> None:

@@ -1,14 +1,12 @@
 """Clips: frames that follow one another, with the maps that they are to be made from, and the true flow where there is one.
 
-The members of a frame lie as those of a pair do (see `pairs`). The frames of a clip are the files of one sub-folder, in the order of their
-names with numbers as numbers; in a folder without sub-folders those whose names are alike up to their last "_" (clip_0001.png). A training
+The members of a frame lie as those of a pair do (see `pairs`); which files are the frames of a clip is said in `clip_files`. A training
 draws a clip for each position of its order: where it starts and how its frames are cut is the same for all its frames and maps.
 """
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -20,11 +18,12 @@ from triptych.core.config import config
 from triptych.core.errors import DataError, nearest
 from triptych.core.reading import read_regular
 from triptych.core.rng import key_of, words
+from triptych.data.clip_files import open_clip_files
 from triptych.data.cut import Cut
 from triptych.data.files import MOST_BYTES, listed
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.naming import held_out
-from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, matched, member_of, roots, specs_of
+from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, member_of, roots, specs_of
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, probe, read
 from triptych.data.transforms import Size, draw, mirror, recolour
@@ -93,7 +92,8 @@ class _Sources:
 
     def __init__(self, config: ClipDataConfig, path: Path, root: Path, *, specs: Sequence[InputSpec] | None = None) -> None:
         self.config, self.root = config, root
-        keys, files, numbers = matched(root, folder_settings(config))
+        found = open_clip_files(root, folder_settings(config))
+        files, numbers, clips = found.files, found.numbers, found.clips
         if specs is None:
             specs = specs_of(config, files, numbers)
             if config.flow is not None:
@@ -101,7 +101,6 @@ class _Sources:
         self.specs = tuple(specs)
         self.members = [member_of(spec, files, numbers, path, root) for spec in self.specs if spec.kind != "flow"]
         self.notes = tuple(note for one in files.values() for note in one.notes)
-        clips = clips_of(keys)
         short = next((name for name, frames in clips.items() if len(frames) < config.length.first), None)
         if short is not None:
             count = len(clips[short])
@@ -110,25 +109,11 @@ class _Sources:
                 "of data.length.first; add frames, lower that, or remove the clip"
             )
         self.names, self.clips = list(clips), [np.array(frames) for frames in clips.values()]
-        self.flow = None if config.flow is None else FlowFiles(root / config.flow, keys, clips=self.clips, folder=config.flow)
+        self.flow = None if config.flow is None else FlowFiles(root / config.flow, found.keys, clips=self.clips, folder=config.flow)
 
     def images(self, chosen: np.ndarray) -> ClipImages:
         """Some of the clips."""
         return ClipImages(self.members, self.config, [self.clips[k] for k in chosen], flow=self.flow)
-
-
-def clips_of(keys: Sequence[str]) -> dict[str, list[int]]:
-    """The numbers of the frames of each clip, in order, by the clip's name; of frames by sub-folders and stem."""
-    clips: dict[str, list[int]] = {}
-    for k, key in enumerate(keys):
-        folder, _, stem = key.rpartition("/")
-        clips.setdefault(folder or stem.rpartition("_")[0], []).append(k)
-    return {name: sorted(clips[name], key=lambda k: in_order(keys[k])) for name in sorted(clips, key=in_order)}
-
-
-def in_order(name: str) -> tuple[list[tuple[str, int]], str]:
-    """What sorts names so that their numbers count as numbers: frame 9 before frame 10."""
-    return [(text, int(number or -1)) for text, number in re.findall(r"(\D*)(\d{0,18})", name)], name
 
 
 class FlowFiles:

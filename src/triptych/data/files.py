@@ -109,6 +109,13 @@ class Files(ABC):
     def read(self, k: int) -> bytes:
         """The bytes of a file. Raises OSError or DataError."""
 
+    def head(self, k: int) -> bytes:
+        """What suffices to read the header of a file. Raises OSError or DataError."""
+        return self.read(k)
+
+    def check_numbers(self) -> None:  # noqa: B027 (most have nothing to say)
+        """Raises DataError for files that cannot be maps, whose pixels are numbers; of most that shows when one is read."""
+
     def expect(self, numbers: Sequence[int]) -> None:  # noqa: B027 (most have nothing to do)
         """Fetches at once what lies elsewhere of files that will be read. Raises DataError."""
 

@@ -6,7 +6,7 @@ images by halvings and a bicubic resize, the maps by one resize to the nearest p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import ClassVar
@@ -201,15 +201,29 @@ def matched(root: Path, types: Mapping[str, str]) -> tuple[list[str], dict[str, 
 
     `types`: the folder of each type, and what it is, for messages; pairs are in the order of the first one's files.
     """
-    files, first = {}, next(iter(types))
+    files = open_types(root, types, folder=lambda path: open_folder(path)[0])
+    return agreed(root, files, {name: stems(images) for name, images in files.items()})
+
+
+def open_types(root: Path, types: Mapping[str, str], *, folder: Callable[[Path], Files]) -> dict[str, Files]:
+    """The files of each type, of one that is no LMDB opened by `folder`. Raises DataError where one is missing or empty."""
+    files = dict[str, Files]()
     for name, meaning in types.items():
         if not (root / name).is_dir():
             raise DataError(f"{root}: holds no folder {name} ({meaning}){nearest(name, listed(root))}")
-        files[name] = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
-    by_stem = {name: stems(images) for name, images in files.items()}
-    keys = list(by_stem[first])
-    if not keys:
+        files[name] = open_database(root / name) if is_database(root / name) else folder(root / name)
+    first = next(iter(types))
+    if not len(files[first].names):
         raise DataError(f"{root / first}: holds no images ({KINDS} are looked for)")
+    return files
+
+
+def agreed(
+    root: Path, files: dict[str, Files], by_stem: Mapping[str, dict[str, int]]
+) -> tuple[list[str], dict[str, Files], dict[str, np.ndarray]]:
+    """What `matched` gives, of the number of each file by its name. Raises DataError for one that another type lacks."""
+    first = next(iter(files))
+    keys = list(by_stem[first])
     for name in files:
         _require_all(by_stem, files, has=first, lacks=name, root=root)
         _require_all(by_stem, files, has=name, lacks=first, root=root)
@@ -256,6 +270,6 @@ def _channels(files: Files, numbers: np.ndarray) -> int:
     """3 where some of these images are in colour, else 1."""
     for k in map(int, numbers[evenly_spaced(len(numbers), PROBED)]):
         with suppress(BadImage), named(files, k):  # that is said where it is read
-            if header_channels(files.read(k)) == 3:
+            if header_channels(files.head(k)) == 3:
                 return 3
     return 1

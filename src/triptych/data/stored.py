@@ -62,12 +62,21 @@ class Member:
     folder: str = ""
     "Where the files lie inside the source, for their keys."
 
+    def __post_init__(self) -> None:
+        """Raises DataError for maps in files that alter numbers."""
+        if self.spec.kind != "image":
+            self.files.check_numbers()
+
     def __len__(self) -> int:
         return len(self.numbers)
 
     def read(self, k: int) -> bytes:
         """The bytes of the k-th."""
         return self.files.read(int(self.numbers[k]))
+
+    def head(self, k: int) -> bytes:
+        """What suffices to read the header of the k-th."""
+        return self.files.head(int(self.numbers[k]))
 
     def describe(self, k: int) -> str:
         """Its path, for messages."""
@@ -143,7 +152,7 @@ def probe(items: Iterable[int], look: Callable[[int], object], *, on_error: Lite
 def measure(stored: Stored, k: int, cut_of: CutOf) -> tuple[Size, Cut]:
     """Width and height of the k-th item, from its header alone, and how it is cut. Raises DataError."""
     with named(stored, k):
-        size = size_of(stored.read(k))
+        size = size_of(stored.head(k) if isinstance(stored, Member) else stored.read(k))
         return size, cut_of(size, stored.describe(k))
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.arrays import Arrays
+from triptych.data.clip_files import by_place
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut import Value
 from triptych.data.database import is_database, open_database
@@ -26,6 +28,7 @@ from triptych.data.skipping import LeftOut
 from triptych.data.source import FILES, check_label_file, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
+from triptych.data.videos import open_clips
 
 TRAIN, HELD_OUT, UNUSED, AGAINST = range(4)
 SIDES = ("training", "held out", "unused", "against")
@@ -285,6 +288,9 @@ def _matched(config: PairedDataConfig, path: Path, folders: Sequence[Path], left
         by_stem = [_numbered(subjects, config, root, name) for name in types]
         subjects.sides = np.append(subjects.sides, np.full(sum(part.count for part in subjects.parts) - len(subjects), side, np.uint8))
         subjects.count()
+        if isinstance(config, ClipDataConfig):
+            files = dict(zip(types, (part.stored for part in subjects.parts[-len(types) :]), strict=True))
+            by_stem = list(by_place(root, files, dict(zip(types, by_stem, strict=True))).values())
         whole, alone = _joined(by_stem, types)
         subjects.complaints += alone
         members = list(whole.values())
@@ -307,7 +313,8 @@ def _numbered(subjects: Subjects, config: PairedDataConfig, root: Path, name: st
     """Adds the files of a type in a folder to the subjects, and returns the item of each stem; one stem twice is a complaint."""
     if not (root / name).is_dir():
         raise DataError(f"{root}: holds no folder {name}")
-    files = open_database(root / name) if is_database(root / name) else open_folder(root / name)[0]
+    opened = open_clips if isinstance(config, ClipDataConfig) else lambda path: open_folder(path)[0]
+    files = open_database(root / name) if is_database(root / name) else opened(root / name)
     first = sum(part.count for part in subjects.parts)
     subjects.parts.append(_member(config, files, name, prefix=f"{(root / name).relative_to(subjects.place).as_posix()}/"))
     subjects.notes += files.notes
