@@ -17,11 +17,12 @@ def write_video(
     pixels: str = "yuv420p",
     options: dict[str, str] | None = None,
     keys: int = 12,
+    rate: int = 25,
 ) -> Path:
     """A file of these frames, uint8 (h, w, 3) or grey (h, w), with a key frame at least every so many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=25, options={"threads": "1", **(options or {})})
+        stream = container.add_stream(codec, rate=rate, options={"threads": "1", **(options or {})})
         stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt = pixels
         stream.codec_context.gop_size = keys

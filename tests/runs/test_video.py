@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,17 +14,22 @@ from PIL import Image
 
 from tests.data.pairs import as_map, write
 from tests.data.pictures import encoded, picture
+from tests.data.videos import write_video
+from tests.processes import forked
 from tests.runs.translators import opened
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.data.clips import ClipDataConfig
+from triptych.data.videos import Video
 from triptych.engine.config import TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, train
+from triptych.runs import Run, open_run, train
+from triptych.runs.clip_videos import VideoSettings
+from triptych.runs.clip_videos import write_video as write_frames
 
 SIDE, CLASSES = 16, 3
 CPU = {"device": "cpu"}
@@ -115,6 +122,126 @@ def test_clips_are_made_frame_by_frame_and_go_on_from_where_they_were(run: Run, 
     in_memory = run.translate({"labels": [class_map("b", t) for t in range(3)]}, **CPU)
     for t, image in enumerate(in_memory.images):
         assert np.array_equal(image[0], opened(out / f"b/{t + 8}.png"))
+
+
+def made_slowly(directory: str, maps: str, out: str) -> int:
+    """The command of a process that is killed: after some frames it waits for a moment at each."""
+    open_run(directory).translate(maps, out=out, progress=lambda done, count: time.sleep(0.05 * (done > 2)), **CPU)
+    return 0
+
+
+def test_a_killed_command_goes_on_within_a_clip_to_the_same_bytes(run: Run, tmp_path: Path) -> None:
+    maps, out, fresh = write_maps(tmp_path / "in", {"a": 12}) / "labels", tmp_path / "out", tmp_path / "fresh"
+    process = forked(made_slowly, str(run.directory), str(maps), str(out), files=f"{tmp_path}/says")
+    deadline = time.monotonic() + 60
+    while len(list(out.glob("a/*.png"))) < 4:
+        assert process.is_alive() and time.monotonic() < deadline
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    there = {path: path.stat().st_mtime_ns for path in out.glob("a/*.png")}
+    assert process.exitcode == -9 and 4 <= len(there) < 12
+    for place in (out, fresh):
+        run.translate(maps, out=place, **CPU)
+    assert {path: path.stat().st_mtime_ns for path in there} == there, "they were not made again"
+    assert contents(out) == contents(fresh) and len(contents(out)) == 12 + 1 + 1
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_video_is_whole_or_absent_and_its_frames_are_kept_until_then(run: Run, tmp_path: Path) -> None:
+    write_maps(tmp_path / "in", {"a": 5}, images=True)
+    folder, out = tmp_path / "in", tmp_path / "made.mp4"
+
+    def interrupt(done: float, count: float) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped, match="what was made is kept, and the same command goes on"):
+        run.translate(folder, out=out, progress=interrupt, **CPU)
+    (kept,) = tmp_path.glob(".made.mp4.partial-*")
+    assert not out.exists() and len(list(kept.glob("a/*.png"))) == 3
+    told: list[float] = []
+    settings = VideoSettings(rate=12.5)
+    made = run.translate(folder, out=out, video=settings, progress=lambda done, count: told.append(done), **CPU)
+    assert told == [3, 4, 5] and not kept.exists() and sorted(path.name for path in tmp_path.iterdir()) == ["in", "made.mp4"]
+    frames = run.translate(folder, out=tmp_path / "frames", **CPU)
+    video = Video(out)
+    assert (len(video), video.rate, video.size) == (5, 12.5, (SIDE, SIDE)) and made.names == frames.names
+    order = sorted(range(5), key=lambda k: int(made.names[k].partition("/")[2]))
+    for place, k in enumerate(order):
+        assert np.array_equal(made.images[k][0], video.frame(place))
+        apart = [np.abs(bright(video.frame(place)) - bright(one[0])).mean() for one in frames.images]
+        assert int(np.argmin(apart)) == k
+    run.translate(folder, out=tmp_path / "again.mp4", video=settings, **CPU)
+    assert (tmp_path / "again.mp4").read_bytes() == out.read_bytes()
+    run.translate(folder, out=tmp_path / "side.webm", video=VideoSettings(compare=True), **CPU)
+    sides = Video(tmp_path / "side.webm")
+    assert (len(sides), sides.rate, sides.size) == (5, 25, (3 * SIDE, SIDE))
+    truth, shown = bright(picture(SIDE, SIDE, seed=2)), bright(sides.frame(2))
+    near, far = (np.abs(shown[:, at : at + SIDE] - truth).mean() for at in (2 * SIDE, SIDE))
+    assert near < far / 2, "the truth stands on the right"
+
+
+def bright(frame: np.ndarray) -> np.ndarray:
+    """What a video keeps at full size; its colours have half of it."""
+    return frame @ np.array([0.299, 0.587, 0.114])
+
+
+@pytest.mark.parametrize("ending", ["mp4", "webm"])
+def test_colours_of_videos_are_those_of_their_frames(tmp_path: Path, ending: str) -> None:
+    y, x = np.mgrid[:33, :47]
+    frames = [np.stack([x * 5, y * 7, np.full_like(x, 20 * t + 90)], -1).astype(np.uint8) for t in range(5)]
+    write_frames(tmp_path / f"out.{ending}", iter(frames), rate=29.97)
+    video = Video(tmp_path / f"out.{ending}")
+    assert (len(video), video.size, round(video.rate, 2)) == (5, (48, 34), 29.97), "even sides"
+    for t, frame in enumerate(frames):
+        assert np.abs(video.frame(t)[:33, :47].astype(float) - frame).mean((0, 1)).max() < 5
+
+
+def test_a_clip_in_a_video_file_and_a_given_first_frame(run: Run, tmp_path: Path) -> None:
+    maps = [class_map("a", t).astype(np.uint8) for t in range(4)]
+    path = write_video(tmp_path / "clip.mkv", maps, codec="ffv1", pixels="gray", rate=10)
+    plain = run.translate({"labels": maps}, **CPU)
+    made = run.translate(path, **CPU)
+    assert made.names == [f"clip/{t:06d}" for t in range(4)]
+    assert all(np.array_equal(one, other) for one, other in zip(made.images, plain.images, strict=True))
+    (tmp_path / "labels").mkdir()
+    path.rename(tmp_path / "labels/clip.mkv")
+    in_folder = run.translate(tmp_path / "labels", out=tmp_path / "out.mp4", **CPU)
+    assert len(in_folder.images) == 4 and Video(tmp_path / "out.mp4").rate == 10, "that of the maps"
+    first = picture(SIDE, SIDE, seed=9)
+    begun = run.translate(tmp_path / "labels", first=first[None], out=tmp_path / "begun", **CPU)
+    assert np.array_equal(begun.images[0][0], first) and not np.array_equal(begun.images[1], plain.images[1])
+    model = run.load(**CPU)
+    assert isinstance(model, Vid2Vid)
+    labels = [model.labels({"labels": torch.from_numpy(one.astype(np.int64))[None]}) for one in maps]
+    past = ((torch.from_numpy(first).permute(2, 0, 1)[None, None] + 0.5) / 127.5 - 1).float()
+    with torch.no_grad():
+        image = model.generator(labels[1], labels[0][:, None], past).image[0]
+    expected = ((image + 1) * 127.5).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy()
+    assert np.abs(begun.images[1][0].astype(int) - expected).max() <= 1
+
+
+def test_videos_that_cannot_be_are_said(run: Run, tmp_path: Path) -> None:
+    maps = write_maps(tmp_path / "in", {"a": 2, "b": 2, "c": 2}) / "labels"
+    stills = np.stack([picture(SIDE, SIDE, seed=k) for k in range(2)])
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"out": tmp_path / "x.mp4"}, r"x.mp4: one video, but there are 3 clips \(a, b, c, ...\); name one of them, or a folder"),
+        ({"out": tmp_path / "x.avi"}, r"x.avi: translations are written as a folder, .npz, of one image .png, .jpg or .webp, or of a clip"),
+        ({"out": tmp_path / "x", "video": VideoSettings(compare=True)}, "compare: got True, but no video is written"),
+        ({"out": tmp_path / "x", "first": stills}, "first: 2 first frames for 3 clips; give one for all, or one for each"),
+    ]
+    for arguments, message in cases:
+        with pytest.raises((ConfigError, DataError), match=message):
+            run.translate(maps, **arguments, **CPU)
+    with pytest.raises(ConfigError, match="first: got an image, but held-out clips are made from their first frame on"):
+        run.translate(None, first=stills[:1], **CPU)
+    with pytest.raises(ConfigError, match=r"held_out: got true, but .*x.mp4 is a video: name a clip"):
+        run.translate(None, out=tmp_path / "x.mp4", **CPU)
+    assert not (tmp_path / "x.mp4").exists()
 
 
 def test_what_does_not_fit_is_said(run: Run, tmp_path: Path) -> None:

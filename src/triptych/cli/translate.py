@@ -11,7 +11,7 @@ from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
-from triptych.core.files import OUTPUTS, OUTPUTS_IN_WORDS
+from triptych.core.files import OUTPUTS
 from triptych.runs.loading import Loading
 
 if TYPE_CHECKING:
@@ -50,9 +50,15 @@ class TranslateOptions(Loading):
     seed: int = 0
     "Seed of random styles."
     out: str | None = None
-    "A folder: NAME.png for each input, or NAME_0.png ...; FILE.npz: all as arr_0; FILE.png, .jpg, .webp: one input. None: RUN/translated."
+    "A folder: NAME.png for each input (NAME_0.png ...); .npz: all; .png, .jpg, .webp: one; .mp4, .webm: a clip. None: RUN/translated."
     grid: int = 16
-    "Rows of grid.png in the folder; 0: no grid."
+    "Rows of grid.png in the folder, for clips spread over their frames; 0: no grid."
+    first: str | None = None
+    "Of a model of clips: an image that clips begin with, or a folder with one for each. None: the first frame is made too."
+    fps: float | None = None
+    "Frames per second of a video; None: those of INPUT where that is a video, else 25."
+    compare: bool = False
+    "The video shows input, made and, where there is one, the truth side by side."
     batch_size: int | None = None
     "Images made at once in each process; None: the run's batch size, fewer where images are larger."
 
@@ -63,10 +69,11 @@ class TranslateOptions(Loading):
         self.require(self.seed >= 0, "seed", "0 or more")
         self.require(self.style != "", "style", "images, or no --style at all")
         self.require(
-            self.out is None or (self.out != "" and Path(self.out).suffix in OUTPUTS),
+            self.out is None or (self.out != "" and Path(self.out).suffix in (*OUTPUTS, ".mp4", ".webm")),
             "out",
-            OUTPUTS_IN_WORDS,
+            "a name that ends with .png, .jpg, .webp, .npz or, for a clip, .mp4 or .webm, or a folder",
         )
+        self.require(self.fps is None or 0 < self.fps <= 1000, "fps", "a number above 0, at most 1000")
         self.require(self.grid >= 0, "grid", "0 or more")
 
 
@@ -81,6 +88,7 @@ def main(arguments: Sequence[str]) -> int:
     require_images(inputs)
 
     from triptych import runs
+    from triptych.runs.clip_videos import VideoSettings
 
     run = runs.open_run(directory)
     options, settings = configure(directory, flags, translation=run.translation)
@@ -103,6 +111,8 @@ def main(arguments: Sequence[str]) -> int:
             settings=settings,
             out=out,
             grid=options.grid,
+            first=options.first,
+            video=VideoSettings(rate=options.fps, compare=options.compare),
             progress=progress,
             **options.keywords(),
         )

@@ -6,6 +6,7 @@ They go to a folder (see translation_folder.py), or as other work to one file.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,29 @@ from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
+from triptych.data.clip_files import clips_of
 from triptych.data.images import Data
+from triptych.data.stored import evenly_spaced
+from triptych.data.videos import pyav
 from triptych.engine.callables import Grid
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
+from triptych.runs.clip_videos import RATE, VIDEOS, VideoFrames, VideoSettings, side_by_side, write_video
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.given.collection import Collection
 from triptych.runs.given.sizes import OutputSize
-from triptych.runs.given.translation import GivenInputs, HeldOut, InputsLike, Styles, Translatable, open_held_out, open_inputs, open_styles
+from triptych.runs.given.translation import (
+    GivenInputs,
+    HeldOut,
+    InputsLike,
+    Styles,
+    Translatable,
+    open_first,
+    open_held_out,
+    open_inputs,
+    open_styles,
+)
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
@@ -61,6 +77,8 @@ def translate(
     settings: Config | None = None,
     out: str | Path | None = None,
     grid: int = GRID_ROWS,
+    first: str | Path | np.ndarray | None = None,
+    video: VideoSettings | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
 ) -> Translations:
@@ -69,8 +87,10 @@ def translate(
     `inputs`: a path (a folder has a sub-folder for each of the model's sources where there are several), or arrays by the names of
     the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
     turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
-    `out`: a folder, with a picture of the first `grid` inputs; a .npz; or, of one image, a picture. An interrupted call goes on where
-    it was. A model of clips makes the frames of each of them in order, into a folder or (None) memory; of held-out clips the last frames.
+    `out`: a folder, with a picture of the first `grid` inputs (of clips: of so many over their length); a .npz; of one image, a picture;
+    or of one clip a video (.mp4, .webm), by the settings of `video`. An interrupted call goes on where it was. A model of clips makes the
+    frames of each of them in order, into a folder, a video or (None) memory; of held-out clips the last frames. `first`: images that
+    clips begin with, in the place of the first frame that is made: one for all clips, or one for each.
     `progress` is told how many of this process's inputs are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
@@ -83,17 +103,31 @@ def translate(
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
+    if first is not None and not (isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs)):
+        name = type(translator).__name__
+        why = "held-out clips are made from their first frame on" if inputs is None else f"{name} makes each image by itself"
+        raise ConfigError("first", f"got an image, but {why}; leave it out")
+    begins = None if first is None else open_first(first, translator, config=data, spec=run.spec, size=size)
     place = None if out is None else Path(out)
+    video_out = place if place is not None and place.suffix in VIDEOS else None
+    if video_out is not None:
+        _check_video(opened_inputs, style_count, video_out)
+    elif video is not None and (video.compare or video.rate is not None):
+        setting = "compare" if video.compare else "fps"
+        raise ConfigError(setting, f"got {video.compare if video.compare else video.rate}, but no video is written; name one, as made.mp4")
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     opened = run.open(Loading(**loading))
     chosen = settings or translator.translation
-    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision)
+    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
-    if isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs) and (place is None or place.suffix):
+    if video_out is not None:
+        made = _in_video(work, wanted, opened.model, video_out, video or VideoSettings(), world=opened.world, progress=progress)
+    elif isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs) and (place is None or place.suffix):
         if place is not None:
-            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; name one, without {place.suffix}")
-        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision)
+            instead = f"name one, without {place.suffix}, or a video (.mp4)"
+            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; {instead}")
+        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision, first=begins)
         made = frames_in_memory(opened.model, clips, device=opened.world.device, progress=progress)
     elif place is None or place.suffix:
         made = _in_one_file(work, wanted, place, world=opened.world, progress=progress)
@@ -123,6 +157,8 @@ class Translation:
     seed: int
     settings: Config
     precision: str
+    first: Collection | None = None
+    "What clips begin with."
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
         """The model's input for some items of one size, with the style of the first answer. `truth`: with the target image, where known."""
@@ -205,6 +241,7 @@ def _work(model: nn.Module, wanted: Translation, fits: Fits, device: torch.devic
 
     inputs, styles = [wanted.inputs.origin, wanted.inputs.names], None if wanted.styles is None else wanted.styles.origin
     asked = [*inputs, styles, wanted.answers, wanted.seed, wanted.settings.to_dict(), wanted.precision, origin]
+    asked += [] if wanted.first is None else [wanted.first.origin]
     return Work(len(wanted.inputs), digest_of(asked), make)
 
 
@@ -248,17 +285,63 @@ def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, 
     folder = Folder(out, [wanted.files(item) for item in range(work.count)], grid_rows=grid_rows)
     with writing(out, world=world, kept="made"):
         world.on_main(lambda: folder.claim(work.identity))
-        if isinstance(model, VideoTranslator) and isinstance(wanted.inputs, GivenInputs):
-            clips = Clips.of(wanted.inputs, settings=wanted.settings, precision=wanted.precision)
-            make_missing_frames(model, clips, folder, device=world.device, world=world, progress=progress)
-        else:
-            make_missing(work, folder, world=world, progress=progress)
-        world.barrier()
+        _make_all(work, wanted, model, folder, world=world, progress=progress)
         if world.is_main and grid_rows:
-            first = range(min(grid_rows, work.count))
-            write_rows(out / GRID, [row for item in first for row in _shown(model, wanted, [item], [folder[item]])])
+            shown = range(min(grid_rows, work.count))
+            if isinstance(model, VideoTranslator):
+                shown = map(int, evenly_spaced(work.count, grid_rows))
+            write_rows(out / GRID, [row for item in shown for row in _shown(model, wanted, [item], [folder[item]])])
         world.barrier()
     return folder
+
+
+def _make_all(work: Work, wanted: Translation, model: nn.Module, folder: Folder, *, world: World, progress: Watch) -> None:
+    """Makes what a folder lacks, of clips frame by frame; when it returns, all processes have."""
+    if isinstance(model, VideoTranslator) and isinstance(wanted.inputs, GivenInputs):
+        clips = Clips.of(wanted.inputs, settings=wanted.settings, precision=wanted.precision, first=wanted.first)
+        make_missing_frames(model, clips, folder, device=world.device, world=world, progress=progress)
+    else:
+        make_missing(work, folder, world=world, progress=progress)
+    world.barrier()
+
+
+def _in_video(
+    work: Work, wanted: Translation, model: nn.Module, out: Path, settings: VideoSettings, *, world: World, progress: Watch
+) -> VideoFrames:
+    """The frames of a clip, in a video file; until that is whole they lie in a hidden folder beside it."""
+    kept = out.parent / f".{out.name}.partial-{work.identity}"
+    frames = Folder(kept, [wanted.files(item) for item in range(work.count)], grid_rows=0)
+    ((_, order),) = clips_of(wanted.inputs.names).items()
+
+    def pictures() -> Iterator[np.ndarray]:
+        for item in order:
+            yield side_by_side(_shown(model, wanted, [item], [frames[item]])[0]) if settings.compare else frames[item][0]
+
+    def write() -> None:
+        rate = settings.rate or (wanted.inputs.rate if isinstance(wanted.inputs, GivenInputs) else None) or RATE
+        write_video(out, pictures(), rate=rate)
+        shutil.rmtree(kept, ignore_errors=True)
+
+    with writing(out, world=world, kept="made"):
+        world.on_main(lambda: frames.claim(work.identity))
+        _make_all(work, wanted, model, frames, world=world, progress=progress)
+        world.on_main(write)
+    places = {item: (out, place) for place, item in enumerate(order)}
+    return VideoFrames([places[item] for item in range(work.count)])
+
+
+def _check_video(inputs: Translatable, answers: int, out: Path) -> None:
+    """Raises ConfigError and DataError for what is no clip, before it is made."""
+    pyav(out)
+    if isinstance(inputs, HeldOut):
+        raise ConfigError("held_out", f"got true, but {out} is a video: name a clip")
+    if answers > 1:
+        raise ConfigError("style_count", f"got {answers}, but {out} is a video: it has one answer; ask for 1, or name a folder")
+    clips = clips_of(inputs.names)
+    if len(clips) > 1:
+        some = ", ".join([*list(clips)[:3], *(["..."] if len(clips) > 2 else [])])
+        raise DataError(f"{out}: one video, but there are {len(clips)} clips ({some}); name one of them, or a folder")
+    _check_one_size(out, inputs)
 
 
 def _shown(model: nn.Module, wanted: Translation, items: Sequence[int], made: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
@@ -274,10 +357,11 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
     `out`: a folder, a .npz for arr_0 uint8 (inputs x answers, h, w, c), or a picture where there is one image.
     """
     check_place(out)
-    if out.suffix not in OUTPUTS:
-        raise DataError(f"{out}: translations are written as a folder, .npz or, of one image, .png, .jpg or .webp, not as {out.suffix}")
+    if out.suffix not in (*OUTPUTS, *VIDEOS):
+        kinds = "a folder, .npz, of one image .png, .jpg or .webp, or of a clip .mp4 or .webm"
+        raise DataError(f"{out}: translations are written as {kinds}, not as {out.suffix}")
     if not out.suffix and out.is_file():
-        raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
+        raise DataError(f"{out} is a file; name a folder, or end the name in .png, .npz or .mp4")
     if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
     for path in (user_path(source) for source in read if isinstance(source, str | Path)):

@@ -21,6 +21,7 @@ from triptych.data.clip_files import clips_of
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch
+from triptych.runs.given.collection import Collection
 from triptych.runs.given.translation import GivenInputs
 from triptych.runs.translation_folder import Folder
 
@@ -33,19 +34,37 @@ class Clips:
     clips: Sequence[Sequence[int]]
     settings: Config
     precision: str
+    first: Collection | None = None
+    "Of each clip, or of all of them, the image that it begins with; None: the first frame is made too."
 
     @classmethod
-    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str) -> Clips:
-        """Those of inputs by sub-folder, or by the beginnings of their names. Raises DataError for frames of a clip of several sizes."""
+    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str, first: Collection | None = None) -> Clips:
+        """Those of inputs by sub-folder, or by the beginnings of their names.
+
+        Raises DataError for frames of a clip of several sizes, and for first frames that do not fit.
+        """
         clips = list(clips_of(inputs.names).values())
         for frames in clips:
-            first = inputs.size(frames[0])
+            expected = inputs.size(frames[0])
             for frame in frames[1:]:
                 size = inputs.size(frame)
-                if size != first:
-                    found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {first[1]}x{first[0]}"
+                if size != expected:
+                    found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {expected[1]}x{expected[0]}"
                     raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
-        return cls(inputs, clips, settings, precision)
+        if first is not None and len(first) not in (1, len(clips)):
+            raise DataError(f"{first.name}: {len(first)} first frames for {len(clips)} clips; give one for all, or one for each")
+        return cls(inputs, clips, settings, precision, first)
+
+    def given(self, clip: int) -> np.ndarray | None:
+        """The image that a clip begins with, uint8 (h, w, c). Raises DataError for one of another size than its frames."""
+        if self.first is None:
+            return None
+        image = min(clip, len(self.first) - 1)
+        pixels, (height, width) = self.first.read(image)[1], self.inputs.size(self.clips[clip][0])
+        if pixels.shape[:2] != (height, width):
+            found = f"{pixels.shape[1]}x{pixels.shape[0]} pixels as its own size, but the clip has {width}x{height}"
+            raise DataError(f"{self.first.items.describe(image)}: {found}; make it that size, or choose one by size")
+        return pixels
 
 
 class _Maker:
@@ -56,9 +75,10 @@ class _Maker:
         self._past: list[Mapping[str, Tensor]] = []
         self._made: list[np.ndarray] = []
 
-    def seen(self, frame: int, made: np.ndarray) -> None:
-        """Takes a frame that was made before: uint8 (h, w, c)."""
+    def seen(self, frame: int, made: np.ndarray) -> np.ndarray:
+        """Takes a frame that was made before, or is given: uint8 (h, w, c)."""
         self._remember(self._inputs(frame), made)
+        return made
 
     def next(self, frame: int) -> np.ndarray:
         """Makes a frame: uint8 (h, w, c)."""
@@ -86,17 +106,21 @@ def make_missing_frames(
 ) -> None:
     """Makes the frames that a folder lacks, each process those of whole clips. `progress` is told of the frames of this process."""
     missing = {item for group in folder.missing(range(len(wanted.inputs))) for item in group}
-    clips = wanted.clips[world.rank :: world.size]
-    done, count = 0, sum(map(len, clips))
-    for frames in clips:
+    mine = range(world.rank, len(wanted.clips), world.size)
+    done, count = 0, sum(len(wanted.clips[clip]) for clip in mine)
+    for clip in mine:
+        frames = wanted.clips[clip]
         there = next((t for t, frame in enumerate(frames) if frame in missing), len(frames))
         maker = _Maker(model, wanted, device)
         for frame in frames[max(0, there - model.past_frames) : there] if there < len(frames) else ():
             maker.seen(frame, folder[frame][0])
         done += there
         progress(done, count)
+        given = wanted.given(clip) if there == 0 else None
         for frame in frames[there:]:
-            folder.save([frame], {"images": maker.next(frame)[None, None]})
+            pixels = maker.next(frame) if given is None else maker.seen(frame, given)
+            given = None
+            folder.save([frame], {"images": pixels[None, None]})
             done += 1
             progress(done, count)
 
@@ -104,9 +128,10 @@ def make_missing_frames(
 def frames_in_memory(model: VideoTranslator, wanted: Clips, *, device: torch.device, progress: Watch) -> list[np.ndarray]:
     """The frames, uint8 (1, h, w, c) each, in the order of the inputs; every process makes all of them."""
     made: dict[int, np.ndarray] = {}
-    for frames in wanted.clips:
-        maker = _Maker(model, wanted, device)
+    for clip, frames in enumerate(wanted.clips):
+        maker, given = _Maker(model, wanted, device), wanted.given(clip)
         for frame in frames:
-            made[frame] = maker.next(frame)[None]
+            made[frame] = (maker.next(frame) if given is None else maker.seen(frame, given))[None]
+            given = None
             progress(len(made), len(wanted.inputs))
     return [made[frame] for frame in range(len(made))]

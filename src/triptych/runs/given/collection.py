@@ -21,13 +21,14 @@ from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
 from triptych.data.dataset_json import file_classes
-from triptych.data.files import KINDS, Folder, is_image, walked
+from triptych.data.files import KINDS, Files, Folder, is_image, walked
 from triptych.data.naming import LABELS, divided, parsed
 from triptych.data.pairs import stems
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
+from triptych.data.videos import VIDEOS, is_video, open_clips, open_video
 from triptych.runs.given.sizes import Sizing, squares
 
 ImagesLike = str | Path | np.ndarray | Sequence[np.ndarray]
@@ -116,11 +117,14 @@ class Collection:
 # Opening
 
 
-def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, classes: ClassesFrom | None = None) -> Collection:
+def open_collection(
+    source: ImagesLike, spec: InputSpec, sizing: Sizing, *, classes: ClassesFrom | None = None, clips: bool = False
+) -> Collection:
     """The images or maps of `spec` in a file, folder, archive, LMDB, array or published data set, or in arrays that it names in messages.
 
-    `classes`: where the labels of files are from; a folder that is split then gives its images for training. None: all files, without
-    labels. Raises ConfigError for `classes` that a path cannot have, DataError for what cannot be used.
+    A video file gives its frames; those in a folder are passed over, unless it is one of `clips`. `classes`: where the labels of files are
+    from; a folder that is split then gives its images for training. None: all files, without labels. Raises ConfigError for `classes` that
+    a path cannot have, DataError for what cannot be used.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source, spec, sizing)
@@ -128,7 +132,7 @@ def open_collection(source: ImagesLike, spec: InputSpec, sizing: Sizing, *, clas
     if not path.exists():
         raise DataError(f"{path}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     try:
-        return _at_path(path, spec, sizing, classes)
+        return _at_path(path, spec, sizing, classes, clips)
     except DataError as error:
         raise (error.renamed("classes") if error.setting == LABELS else error) from error
 
@@ -147,8 +151,12 @@ def open_squares(
     return collection
 
 
-def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom | None) -> Collection:
+def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom | None, clips: bool) -> Collection:
+    if path.is_file() and is_video(path.name):
+        return _all_of(open_video(path), path, spec, sizing)
     stored = "file" if is_image(path.name) and path.is_file() else recognised(path)
+    if stored == "folder" and clips:
+        return _all_of(open_clips(path), path, spec, sizing)
     if stored in ("file", *FILES):
         files, empty = (Folder(path.parent, [path.name]), []) if stored == "file" else open_files(path, stored)
         if not len(files.names):
@@ -169,6 +177,13 @@ def _at_path(path: Path, spec: InputSpec, sizing: Sizing, classes: ClassesFrom |
     items = part if isinstance(part, Records) else ArrayItems(local(part.pixels), str(path))
     class_names = None if stored == "arrays" else part.class_names
     return Collection(str(path), items, spec, sizing, stamp(path), part.labels if labelled else None, class_names)
+
+
+def _all_of(files: Files, path: Path, spec: InputSpec, sizing: Sizing) -> Collection:
+    count = len(files.names)
+    if not count:
+        raise DataError(f"{path}: holds no images ({KINDS}; {VIDEOS} are looked for, in sub-folders too)")
+    return Collection(str(path), Member(spec, files, np.arange(count)), spec, sizing, stamp(path))
 
 
 def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizing: Sizing) -> Collection:

@@ -12,14 +12,16 @@ import torch
 from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.model import Example, Translator
+from triptych.core.model import Example, Translator, VideoTranslator
 from triptych.core.reading import user_path
+from triptych.data.clip_files import open_clip_files
 from triptych.data.config import DataConfig
 from triptych.data.files import listed
 from triptych.data.images import ImageSet
 from triptych.data.loader import load
 from triptych.data.pairs import matched
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
+from triptych.data.videos import ClipFolder
 from triptych.runs.given.collection import Collection, open_collection, stamp
 from triptych.runs.given.data_images import reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
@@ -51,6 +53,15 @@ class GivenInputs:
     def size(self, item: int) -> tuple[int, int]:
         """Height and width of a sample, cut. Raises DataError naming a file that does not fit."""
         return self._sources[0].sizing.fixed or self._measure(item)
+
+    @property
+    def rate(self) -> float | None:
+        """Frames per second of the first video among what is read; None: there is none, or it does not say."""
+        for member in self._members:
+            files = member.items.files if isinstance(member.items, Member) else None
+            for video in files.videos.values() if isinstance(files, ClipFolder) else ():
+                return video.rate or None
+        return None
 
     def _measure(self, item: int) -> tuple[int, int]:
         return of_one_size(self._stored, item, [member.measure(item) for member in self._members])[-1].height_and_width
@@ -155,6 +166,14 @@ def open_styles(style: InputsLike, translator: Translator, *, config: DataConfig
     return Styles(open_collection(style, kind, as_trained(config, spec)), each=each)
 
 
+def open_first(
+    first: str | Path | np.ndarray, translator: Translator, *, config: DataConfig, spec: DataSpec, size: OutputSize
+) -> Collection:
+    """The still images that clips begin with, cut as their frames are. Raises ConfigError and DataError."""
+    kind = InputSpec(name="first", kind="image", channels=translator.output_channels)
+    return open_collection(first, kind, translation_sizing(size, config=config, spec=spec, translator=translator))
+
+
 def _counted(count: int | None, available: int) -> int:
     if count is not None and not 1 <= count <= available:
         raise ConfigError("count", f"got {count}, expected 1 to {available}, the images that are there")
@@ -184,13 +203,13 @@ def _at_path(path: Path, translator: Translator, target: str | None, sizing: Siz
         parts = [name for name in listed(path) if (path / name / first.name).is_dir()]
         if (path / first.name).is_dir() or (len(specs) > 1 and not parts):
             truth = None if target is None else InputSpec(name=target, kind="image", channels=translator.output_channels)
-            return _layout(path, specs, truth, sizing)
+            return _layout(path, specs, truth, sizing, clips=isinstance(translator, VideoTranslator))
         if parts:
             raise DataError(f"{path}: holds {', '.join(parts)}, each with a folder {first.name}; name one of them, as in {path / parts[0]}")
     if len(specs) > 1 and path.exists():
         wanted = ", ".join(spec.name for spec in specs)
         raise DataError(f"{path}: not a folder; this model makes images of {wanted}, which lie in a folder with a sub-folder for each")
-    return [open_collection(path, first, sizing)], None
+    return [open_collection(path, first, sizing, clips=isinstance(translator, VideoTranslator))], None
 
 
 def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
@@ -203,10 +222,17 @@ def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
             raise DataError(f"{place}: holds the two domains {found}; name one of them, as in {place / domains[0]}")
 
 
-def _layout(path: Path, specs: Sequence[InputSpec], truth: InputSpec | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
+def _layout(
+    path: Path, specs: Sequence[InputSpec], truth: InputSpec | None, sizing: Sizing, *, clips: bool
+) -> tuple[list[Collection], Collection | None]:
     """The collections of a folder that has one sub-folder for each source; and that of the target images, where they are there too."""
     chosen = [*specs, *([truth] if truth is not None and (path / truth.name).is_dir() else [])]
-    _, files, numbers = matched(path, {spec.name: "which this model makes images of" for spec in chosen})
+    types = {spec.name: "which this model makes images of" for spec in chosen}
+    if clips:
+        found = open_clip_files(path, types)
+        files, numbers = found.files, found.numbers
+    else:
+        _, files, numbers = matched(path, types)
     origin = stamp(path)
-    found = [Collection(str(path), Member(spec, files[spec.name], numbers[spec.name]), spec, sizing, origin) for spec in chosen]
-    return found[: len(specs)], found[-1] if len(chosen) > len(specs) else None
+    opened = [Collection(str(path), Member(spec, files[spec.name], numbers[spec.name]), spec, sizing, origin) for spec in chosen]
+    return opened[: len(specs)], opened[-1] if len(chosen) > len(specs) else None
