@@ -50,7 +50,10 @@ def test_options_and_settings_of_the_model() -> None:
         (["--style-count", "0"], "--style-count: got 0, expected at least 1"),
         (["--grid", "-1"], "--grid: got -1, expected 0 or more"),
         (["--seed", "-1"], "--seed: got -1, expected 0 or more"),
-        (["--out", "x.gif"], "--out: got 'x.gif', expected a name that ends with .png, .jpg, .webp or .npz, or a folder"),
+        (
+            ["--out", "x.gif"],
+            "--out: got 'x.gif', expected a name that ends with .png, .jpg, .webp, .npz or, for a clip, .mp4 or .webm, or a folder",
+        ),
         (["--checkpoint", "newest"], "--checkpoint: got 'newest'"),
         (["--batch-size", "0"], "--batch-size: got 0"),
         (["--count", "0"], "--count: got 0"),

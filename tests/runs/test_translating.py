@@ -251,7 +251,7 @@ def test_nothing_that_is_read_is_written(plain: Run, styled: Run, tmp_path: Path
         (tmp_path / "in/made", "cannot write .*made: it lies in .*in, which is read"),
         (tmp_path / "in/x.npz", r"cannot write .*x\.npz: it lies in .*in, which is read"),
         (tmp_path / "in/a.png/b", r"cannot write .*a\.png is a file"),
-        (tmp_path / "x.gif", r"x\.gif: translations are written as a folder, \.npz or, of one image, \.png, \.jpg or \.webp, not as \.gif"),
+        (tmp_path / "x.gif", r"x\.gif: translations are written as a folder, .*\.webp, or of a clip \.mp4 or \.webm, not as \.gif"),
     ]
     for out, message in cases:
         with pytest.raises(DataError, match=message):
