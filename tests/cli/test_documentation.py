@@ -30,6 +30,7 @@ from triptych.cli import (
     report,
     sample,
     score,
+    score_clips,
     train,
     translate,
 )
@@ -38,6 +39,7 @@ from triptych.cli.main import VERBS, main
 from triptych.cli.settings import flags_of
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import EncodingConfig
+from triptych.evaluation.clip_metric import CLIP_METRICS
 from triptych.gans.projection import ProjectionConfig
 from triptych.gans.stylegan2 import StyleGAN2Sampling
 from triptych.interop.flags import parse_flags
@@ -45,6 +47,7 @@ from triptych.interop.glow.flags import FLAGS
 from triptych.interop.guided_diffusion.flags import all_flags
 from triptych.interop.imaginaire.flags import read_flags
 from triptych.recipes.catalogue import load_recipe, recipes
+from triptych.runs.clip_scoring import PER_FRAME
 from triptych.runs.document import accept_changes
 from triptych.runs.metric_names import metric_names
 
@@ -147,6 +150,9 @@ def average_takes(rest: list[str]) -> None:
 
 def evaluate_takes(rest: list[str]) -> None:
     metrics = flag_words("--metrics", rest)
+    if any(name in evaluate.CLIP_METRICS for name in metrics):
+        assert set(score_clips.configure(rest[0], rest[1:]).metrics) <= {*CLIP_METRICS, *PER_FRAME}
+        return
     if "--reference" in rest or (metrics and metrics != ["bits-per-dim"]):
         sampling = load_recipe("munit-mnist" if "munit" in rest[0] else "adm-digits").model
         settings = getattr(sampling, "sampling", None) or sampling.translation  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
-from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.flow import confidence, flow_l1, inside, leads_home, mask_loss, past_window, temporal_memory, temporal_window, warped
 from triptych.gans.inverse_search import inverse_search
 from triptych.gans.lucas_kanade import lucas_kanade
 
@@ -54,6 +54,19 @@ def test_a_warp_by_whole_pixels_gives_the_next_frame_of_a_pan() -> None:
     torch.testing.assert_close(warped(before, flow)[..., 1:, :6], now[..., 1:, :6], **EXACT)
     confident = confidence(now, before, flow)
     assert confident[..., 1:, :6].min() == 1 and confident[..., 6:].mean() < 0.2
+
+
+def test_places_inside_and_flows_that_lead_home() -> None:
+    flow, back = 3 * drawn(2, 2, 6, 7), 3 * drawn(2, 2, 6, 7, seed=1)
+    back[:, :, :3] = -flow[:, :, :3].mean((2, 3), keepdim=True)  # some do
+    within, home = inside(flow), leads_home(flow, back)
+    assert 0.1 < within.mean() < 0.9 and 0.02 < home.mean() < 0.9
+    for b, i, j in itertools.product(range(2), range(6), range(7)):
+        x, y = j + float(flow[b, 0, i, j]), i + float(flow[b, 1, i, j])
+        assert float(within[b, 0, i, j]) == (0 <= x <= 6 and 0 <= y <= 5)
+        there = looked_up(back[b], x, y)
+        off, lengths = ((flow[b, :, i, j] + there) ** 2).sum(), (flow[b, :, i, j] ** 2).sum() + (there**2).sum()
+        assert float(home[b, 0, i, j]) == float(off < 0.01 * lengths + 0.5)
 
 
 def test_confidence_of_the_worked_example() -> None:

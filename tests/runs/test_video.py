@@ -22,12 +22,14 @@ from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.data.clips import ClipDataConfig
 from triptych.data.videos import Video
 from triptych.engine.config import TrainConfig
+from triptych.evaluation.pairs import psnr
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
+from triptych.runs.clip_scoring import score_clips
 from triptych.runs.clip_videos import VideoSettings
 from triptych.runs.clip_videos import write_video as write_frames
 
@@ -242,6 +244,21 @@ def test_videos_that_cannot_be_are_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"held_out: got true, but .*x.mp4 is a video: name a clip"):
         run.translate(None, out=tmp_path / "x.mp4", **CPU)
     assert not (tmp_path / "x.mp4").exists()
+
+
+def test_held_out_clips_are_made_and_measured(run: Run, tmp_path: Path) -> None:
+    """Each from its first frame on, beside the real one; the figures lie with the run's other evaluations."""
+    scores = score_clips(run, metrics=["sharpness", "psnr", "warping-error"], **CPU)
+    assert scores.protocol["clips"] == 1 and scores.protocol["frames"] == 3
+    assert scores.out is not None and scores.out.parent == run.directory / "evaluations" and scores.out.is_file()
+    real = np.stack([picture(SIDE, SIDE, seed=t) for t in range(3)])
+    expected = {clip: psnr(np.stack(by_hand(run, clip, 3)), real).mean() for clip in "abc"}
+    assert min(abs(scores.figures["psnr"].value - value) for value in expected.values()) < 1e-3
+    assert len({round(float(value), 2) for value in expected.values()}) == 3 and scores.figures["psnr"].error is None
+    with pytest.raises(ConfigError, match="reference: got .*, but a run is held against its own held-out clips"):
+        score_clips(run, tmp_path, metrics=["sharpness"], **CPU)
+    with pytest.raises(ConfigError, match="count: got 9, expected 1 to 1, the held-out clips of 3 frames"):
+        score_clips(run, metrics=["sharpness"], count=9, **CPU)
 
 
 def test_what_does_not_fit_is_said(run: Run, tmp_path: Path) -> None:

@@ -57,16 +57,25 @@ one image after the other:
                   how well images keep to their label maps, by those that your segmenter makes of them (--label-maps FOLDER)
   class-accuracy  how often a classifier sees the class that an image was made for (--classifier RUN)
 
+clips that a run makes, or a folder of them beside that of the real ones (--reference), by clip:
+  warping-error   how much they flicker: frames beside those before them, warped by the flow of the real clip
+  sharpness       how sharp they are, beside the real ones; look at both
+  fvd             distance of the sets in the features of your I3D network (--clip.i3d FILE --clip.run-i3d-code)
+                  beside one of these also psnr, ssim, ms-ssim, lpips, with errors over the clips
+
 A run alone is measured by bits-per-dim; with --reference, and for a set, by frechet, kid, precision and recall.
 
   triptych evaluate RUN --help                   list the options of bits-per-dim
   triptych evaluate RUN --metrics frechet --help    those of the others, with the settings of the run's sampler
+  triptych evaluate RUN --metrics warping-error --help    those of the metrics of clips
 
 example: triptych evaluate runs/digits --likelihood ode --count 20
 example: triptych evaluate runs/digits --metrics frechet,kid --steps 25 --count 5000
 example: triptych evaluate samples.npz --reference ./photos --metrics fid,kid,precision,recall"""
 
 BITS_PER_DIM = "bits-per-dim"
+CLIP_METRICS = ("warping-error", "sharpness", "fvd")
+"""Those of `evaluation.clip_metric`, whose module would import PyTorch."""
 
 
 @config
@@ -103,6 +112,13 @@ def main(arguments: Sequence[str]) -> int:
     arguments = at_checkpoint(arguments)
     images = first_argument(arguments, usage=_USAGE_LINE)
     reference, for_help = flag_value("--reference", arguments), asks_for_help(arguments)
+    if any(name in CLIP_METRICS for name in flag_words("--metrics", arguments)):
+        if not for_help:
+            require_images(images, note="; expected a run of clips, or a folder of them")
+            require_images(reference, note=" (--reference)")
+        from triptych.cli import score_clips
+
+        return score_clips.main(images, arguments[1:])
     if _scores(flag_words("--metrics", arguments), reference):
         if not for_help:
             require_images(images, note="; expected a run, or images: a folder, .zip, .tar, .npz or .npy")

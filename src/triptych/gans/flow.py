@@ -38,6 +38,24 @@ def confidence(
     return (difference < CONFIDENT).to(difference.dtype)
 
 
+def inside(flow: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b 1 h w"]:
+    """1 where the flow leads to a place inside the source, else 0."""
+    height, width = flow.shape[2:]
+    x, y = flow[:, :1] + torch.arange(width, device=flow.device), flow[:, 1:] + torch.arange(height, device=flow.device)[:, None]
+    return ((x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)).to(flow.dtype)
+
+
+def leads_home(flow: Float[Tensor, "b 2 h w"], back: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b 1 h w"]:
+    """1 where the flow from the source `back`, at the place that the flow leads to, leads home again, else 0: what is seen in one alone.
+
+    |f + f'|^2 < 0.01 (|f|^2 + |f'|^2) + 0.5, Eq. 5 of "Dense Point Trajectories by GPU-Accelerated Large Displacement Optical Flow",
+    Sundaram et al. 2010, as measures of flicker have it (Ruder et al. 2016, Lai et al. 2018).
+    """
+    there = warped(back, flow)
+    off, lengths = (flow + there).square().sum(1, keepdim=True), (flow.square() + there.square()).sum(1, keepdim=True)
+    return (off < 0.01 * lengths + 0.5).to(flow.dtype)
+
+
 def flow_l1(flow: Float[Tensor, "b 2 h w"], teacher: Float[Tensor, "b 2 h w"], confident: Float[Tensor, "b 1 h w"]) -> Float[Tensor, " b"]:
     """The mean of |flow - teacher| over all pixels, 0 where the teacher is not confident."""
     return l1(flow * confident, teacher * confident)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.gans.flow import warped
+from triptych.gans.flow import inside, warped
 from triptych.nn.precision import widened
 
 _COARSEST = 32
@@ -36,25 +36,18 @@ def lucas_kanade(target: Float[Tensor, "b c h w"], source: Float[Tensor, "b c h 
         for here, there in reversed(levels):
             flow = _enlarged(flow, here.shape[2:])
             for _ in range(_STEPS):
-                flow = flow + _step(here, warped(there, flow), _inside(flow))
+                flow = flow + _step(here, warped(there, flow), inside(flow))
             flow = _median(flow)
         return flow
 
 
-def _inside(flow: Tensor) -> Tensor:
-    """Whether each pixel's place lies inside the source: (b, h, w)."""
-    height, width = flow.shape[2:]
-    x, y = flow[:, 0] + torch.arange(width, device=flow.device), flow[:, 1] + torch.arange(height, device=flow.device)[:, None]
-    return (x >= 0) & (x <= width - 1) & (y >= 0) & (y <= height - 1)
-
-
-def _step(target: Tensor, source: Tensor, inside: Tensor) -> Tensor:
+def _step(target: Tensor, source: Tensor, counted: Tensor) -> Tensor:
     """The change of the flow by least squares, at most a pixel each way."""
     padded = F.pad((target + source) / 2, (1, 1, 1, 1), mode="replicate")
     across, down = (padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]) / 2, (padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]) / 2
     difference = target - source
     products = (across * across, across * down, down * down, across * difference, down * difference)
-    sums = _smoothed(torch.stack([product.sum(1) * inside for product in products], dim=1), _AROUND)
+    sums = _smoothed(torch.stack([product.sum(1) * counted[:, 0] for product in products], dim=1), _AROUND)
     xx, xy, yy, xt, yt = sums.unbind(1)
     xx, yy = xx + _DAMPING, yy + _DAMPING
     determinant = xx * yy - xy * xy

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from triptych.core.errors import ConfigError, nearest
 from triptych.evaluation.catalogue import METRICS
+from triptych.evaluation.clip_metric import CLIP_METRICS
 from triptych.evaluation.feature_space import SPACES, Embedder
 from triptych.evaluation.pair_metric import PAIR_METRICS
 from triptych.evaluation.set_metric import SET_METRICS
@@ -55,7 +56,7 @@ def metric_names(names: Sequence[str] | None) -> list[str]:
     known = [FID, *SET_METRICS, *PAIR_METRICS]
     for name in names or ():
         if name not in known:
-            everything = [*METRICS, *known]
+            everything = [*METRICS, *known, *CLIP_METRICS]
             raise ConfigError("metrics", f'unknown metric "{name}"{nearest(name, everything)} (there is {", ".join(everything)})')
     return list(dict.fromkeys(USUAL if names is None else names))
 

@@ -325,7 +325,7 @@ def measured(task: Task, place: Path | None = None) -> Scores:
         took = {"seconds": round(time.monotonic() - started, 1), "processes": task.world.size, "device": task.world.device.type}
         with writing(place, world=task.world):
             if task.world.is_main:
-                _write(place, scores, {"digest": digest_of(asked), "settings": asked["settings"], **took})
+                write_scores(place, scores, {"digest": digest_of(asked), "settings": asked["settings"], **took})
             task.world.barrier()
     return scores
 
@@ -372,7 +372,8 @@ def _figures(task: Task, found: Mapping[str, np.ndarray], references: Mapping[st
             yield name, str(error)
 
 
-def _write(out: Path, scores: Scores, further: Mapping[str, Any]) -> None:
+def write_scores(out: Path, scores: Scores, further: Mapping[str, Any]) -> None:
+    """Writes the numbers by image, and then the figures, with `further` entries, each whole or not at all."""
     arrays = {f"{name}/{kind}": values for name, figure in scores.figures.items() for kind, values in figure.arrays.items()}
     if arrays:
         save_npz(out.with_suffix(".npz"), arrays)

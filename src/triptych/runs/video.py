@@ -67,6 +67,12 @@ class Clips:
         return pixels
 
 
+def seen_again(frames: Sequence[np.ndarray], device: torch.device) -> Tensor:
+    """Frames that were made, uint8 (h, w, c) each, as the next one is shown them: (1, p, c, h, w), the middle of what becomes a level."""
+    levels = torch.from_numpy(np.stack(frames)[None]).to(device).movedim(-1, -3)
+    return (levels.to(torch.get_default_dtype()) + 0.5) / 127.5 - 1
+
+
 class _Maker:
     """Makes the frames of a clip in order."""
 
@@ -84,8 +90,7 @@ class _Maker:
         """Makes a frame: uint8 (h, w, c)."""
         inputs, made = self._inputs(frame), None
         if self._made:
-            levels = torch.from_numpy(np.stack(self._made)[None]).to(self._device).movedim(-1, -3)
-            made = (levels.to(torch.get_default_dtype()) + 0.5) / 127.5 - 1  # the middle of what becomes that level
+            made = seen_again(self._made, self._device)
         with torch.no_grad(), autocast(self._wanted.precision, device=self._device):
             image = self._model.next_frame(inputs, self._past, made, settings=self._wanted.settings)
         pixels = to_uint8(image).numpy()[0]

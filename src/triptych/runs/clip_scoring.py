@@ -1,0 +1,388 @@
+"""Scoring clips, frame beside frame: those that a run makes of its held-out maps, or of a folder, against the real ones.
+
+Figures are means over clips, with their standard errors over clips: the frames of one are alike, and do not count one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych import __version__
+from triptych.core.batch import ClipLength
+from triptych.core.errors import ConfigError, DataError, UserError, nearest
+from triptych.core.images import to_uint8
+from triptych.core.model import VideoTranslator
+from triptych.core.reading import user_path
+from triptych.core.weight_files import read_weights
+from triptych.data.clip_files import clips_of
+from triptych.data.clips import ClipDataConfig, FlowFiles
+from triptych.data.cut import Cut
+from triptych.data.loader import batches_of
+from triptych.engine.distributed import open_world
+from triptych.engine.precision import autocast
+from triptych.engine.progress import Watch, unwatched
+from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, Features, open_i3d, sharpness
+from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
+from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetricConfig, mean
+from triptych.evaluation.set_metric import SET_METRICS
+from triptych.gans.flow import confidence, inside, leads_home
+from triptych.gans.lucas_kanade import lucas_kanade
+from triptych.gans.vid2vid import warping_error
+from triptych.nn.raft import Raft
+from triptych.runs.given.data_images import Spread, reopened
+from triptych.runs.given.pictures import StoredPictures, open_pictures
+from triptych.runs.given.sizes import OutputSize
+from triptych.runs.loading import Loading, LoadingKeywords
+from triptych.runs.pieces import digest_of
+from triptych.runs.protocol import commit
+from triptych.runs.scoring import Scores, write_scores
+from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.video import seen_again
+from triptych.runs.work import Part, Within, Work, done, evaluating
+
+PER_FRAME = tuple(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
+"""Figures of single frames beside their truth."""
+
+Estimate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From real frames (1, c, h, w) and those before them to the flow between the two, there and back."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """A clip and what it should have been."""
+
+    made: np.ndarray
+    "uint8 (t, h, w, c), as `real`."
+    real: np.ndarray
+    flow: np.ndarray | None
+    "The true flow to the frame before: float32 (t, 2, h, w), NaN where it is not known."
+
+
+class ClipSet(ABC):
+    """Clips by number, one at a time in memory."""
+
+    names: Sequence[str]
+    frames: int
+    "Of all clips."
+    size: tuple[int, int]
+    "Height and width."
+    channels: int
+    has_flow: bool
+    identity: Mapping[str, Any]
+    "What they are, for JSON."
+
+    @abstractmethod
+    def clip(self, number: int) -> Clip:
+        """One of them. Raises DataError for what cannot be read."""
+
+
+class FolderClips(ClipSet):
+    """The clips of a folder beside those of another, which has them all, and all of their frames, under the same names."""
+
+    def __init__(self, made: str | Path, real: str | Path, *, flow: str | Path | None, image_size: OutputSize) -> None:
+        """`flow`: a folder of the true flow, CLIP/FRAME.npy. Raises ConfigError or DataError."""
+        cut = image_size if not isinstance(image_size, str) else None
+        self._made, self._real = open_pictures(made, image_size=cut), open_pictures(real, image_size=cut)
+        if (self._made.size, self._made.channels) != (self._real.size, self._real.channels):
+            shapes = [f"{one.size[1]}x{one.size[0]} pixels, {one.channels} channels" for one in (self._made, self._real)]
+            raise DataError(f"{made} has frames of {shapes[0]}, {real} of {shapes[1]}", advice="make them one size by --image-size")
+        keys, truth = _keys(self._made, made), {key: k for k, key in enumerate(_keys(self._real, real))}
+        clips, whole = clips_of(keys), clips_of(list(truth))
+        alone = next((key for key in keys if key not in truth), None)
+        if alone is not None:
+            raise DataError(f"{real}: has no frame {alone}, as {made} does; a clip and its truth have the same names")
+        for name, frames in clips.items():
+            if len(frames) != len(whole[name]):
+                raise DataError(f"{made}: the clip {name or 'of all frames'} has {len(frames)} frames, its truth {len(whole[name])}")
+            if len(frames) < 2:
+                raise DataError(
+                    f"{made}: the clip {name or 'of all frames'} has a single frame; put the frames of a clip into one sub-folder"
+                )
+        self.names, self._clips, self._truth = list(clips), list(clips.values()), [truth[key] for key in keys]
+        self.frames, self.size, self.channels = len(keys), self._made.size, self._made.channels
+        self.has_flow, self._flow = flow is not None, None
+        if flow is not None:
+            if image_size is not None:
+                raise ConfigError(
+                    "image_size", f"got {image_size}, but the true flow is that of the frames as they are; leave one of the two out"
+                )
+            place = user_path(flow)
+            self._flow = FlowFiles(place, keys, clips=[np.array(clip) for clip in self._clips], folder=place.name)
+        self.identity = {"made": self._made.identity, "reference": self._real.identity, "flow": None if flow is None else str(flow)}
+
+    def clip(self, number: int) -> Clip:
+        frames = self._clips[number]
+        flow = None
+        if self._flow is not None:
+            height, width = self.size
+            flow = np.stack([self._flow.read(frame, Cut(height, width), (width, height), None) for frame in frames])
+        return Clip(self._made.images(frames), self._real.images([self._truth[frame] for frame in frames]), flow)
+
+
+class RunClips(ClipSet):
+    """The clips that a run makes of held-out maps, each from its first frame on, every frame of the 8 bits of those before it."""
+
+    def __init__(self, run: StoredRun, opened: Opened, *, frames: int | None, count: int | None) -> None:
+        """Raises ConfigError or DataError where the run makes no clips, or has no held-out ones of so many frames."""
+        config, model = run.config.data, opened.model
+        if not isinstance(config, ClipDataConfig) or not isinstance(model, VideoTranslator):
+            raise ConfigError("metrics", f"{WARPING_ERROR}, {SHARPNESS} and {FVD} are of clips, but this run makes single images")
+        length = frames or config.length.most
+        data = reopened(replace(config, length=ClipLength(first=length, most=length)), run.spec)
+        if data.validation is None:
+            raise ConfigError("reference", "this run's data has no held-out clips; translate some, and measure their folder")
+        available = len(data.validation)
+        if count is not None and not 1 <= count <= available:
+            raise ConfigError("count", f"got {count}, expected 1 to {available}, the held-out clips of {length} frames")
+        self._images, self._model, self._opened = Spread(data.validation, count or available), model, opened
+        self._flow_name = next((entry.name for entry in data.spec.inputs if entry.kind == "flow"), None)
+        self.names = [self._images.key(k) for k in range(len(self._images))]
+        self.frames, self.size, self.channels = length * len(self.names), data.spec.height_and_width, data.spec.channels
+        self.has_flow = self._flow_name is not None
+        settings = {name: value for name, value in config.to_dict().items() if name != "workers"}
+        self.identity = {"weights": dict(opened.origin), "data": settings, "frames": length, "precision": opened.loading.precision}
+
+    def clip(self, number: int) -> Clip:
+        raw = next(iter(batches_of(self._images, [np.array([number])])))
+        inputs, device = raw.to(self._opened.world.device).inputs, self._opened.world.device
+        past, made = list[Mapping[str, Tensor]](), list[np.ndarray]()
+        for t in range(raw.images.shape[1]):
+            now = {entry.name: inputs[entry.name][:, t] for entry in self._model.sources}
+            before = seen_again(made[-self._model.past_frames :], device) if made else None
+            with evaluating(self._opened.model), autocast(self._opened.loading.precision, device=device):
+                image = self._model.next_frame(now, past, before, settings=self._model.translation)
+            made.append(to_uint8(image).numpy()[0])
+            past = [*past, now][-self._model.past_frames :]
+        flow = None if self._flow_name is None else raw.inputs[self._flow_name][0].numpy()
+        return Clip(np.stack(made), raw.images[0].numpy(), flow)
+
+
+def _keys(pictures: StoredPictures, folder: str | Path) -> list[str]:
+    """Sub-folders and stem of the frames."""
+    place = user_path(folder)
+    if not place.is_dir():
+        raise DataError(f"{place}: clips are measured in folders: a sub-folder for each, with its frames")
+    return [Path(pictures.items.describe(k)).relative_to(place).with_suffix("").as_posix() for k in range(len(pictures.items))]  # type: ignore[arg-type]
+
+
+def score_clips(
+    clips: str | Path | StoredRun,
+    reference: str | Path | None = None,
+    *,
+    metrics: Sequence[str],
+    frames: int | None = None,
+    count: int | None = None,
+    image_size: OutputSize = None,
+    flow: str | Path | None = None,
+    settings: ClipMetricConfig | None = None,
+    pair: PairMetricConfig | None = None,
+    out: str | Path | None = None,
+    progress: Watch = unwatched,
+    **loading: Unpack[LoadingKeywords],
+) -> Scores:
+    """The figures of clips beside the real ones, in every process; also written to `out`, a .json.
+
+    `clips`: a run, whose held-out clips of `frames` frames (None: data.length.most), `count` of them, are made; or a folder, beside the
+    `reference` of the same names, with the true `flow` in another. `metrics`: names of CLIP_METRICS and PER_FRAME. `out`: None for a name
+    in the run's folder evaluations, of folders nowhere. Raises ConfigError, CheckpointError and DataError.
+    """
+    settings, pair, chosen = settings or ClipMetricConfig(), pair or PairMetricConfig(), Loading(**loading)
+    for name in metrics:
+        if name not in CLIP_METRICS and name not in PER_FRAME:
+            known = (*CLIP_METRICS, *PER_FRAME)
+            raise ConfigError("metrics", f'unknown metric "{name}" of clips{nearest(name, known)} (there is {", ".join(known)})')
+    place = None if out is None else Path(out)
+    if place is not None and place.suffix != ".json":
+        raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
+    source, world = _opened(clips, reference, frames, count, image_size, flow, chosen)
+    task = _task(metrics, source, settings, pair, world.device)
+    asked = {"metrics": sorted(task.names), **task.identity, **source.identity}
+    if place is None and isinstance(clips, StoredRun):
+        seen = source.identity["weights"]["images"]
+        place = clips.directory / "evaluations" / f"{'+'.join(task.names)}-{seen:09d}-{digest_of(asked)[:6]}.json"
+    started = time.monotonic()
+
+    def make(items: Sequence[int], within: Within) -> Iterator[Part]:
+        for item in items:
+            yield [item], {name: np.array(values)[None] for name, values in task.found(source.clip(item)).items()}
+
+    def conclude(parts: Iterable[Part]) -> Scores:
+        rows: dict[str, list[np.ndarray]] = {}
+        for _, arrays in parts:
+            for name, values in arrays.items():
+                rows.setdefault(name, []).append(values)
+        figures = dict(task.figures({name: np.concatenate(values) for name, values in rows.items()}))
+        counts = {"clips": len(source.names), "frames": source.frames, "size": list(source.size)}
+        protocol = {**counts, **task.identity, **source.identity, "quantization": "uint8", "triptych": __version__, "commit": commit()}
+        return Scores(figures, task.missing, protocol, place)
+
+    def write(path: Path, scores: Scores) -> None:
+        took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}
+        write_scores(path, scores, {"digest": digest_of(asked), **took})
+
+    work = Work(len(source.names), asked, make)
+    return done(work, place, world=world, progress=progress, kept="measured", conclude=conclude, write=write)
+
+
+def _opened(
+    clips: str | Path | StoredRun,
+    reference: str | Path | None,
+    frames: int | None,
+    count: int | None,
+    image_size: OutputSize,
+    flow: str | Path | None,
+    loading: Loading,
+) -> tuple[ClipSet, Any]:
+    """The clips, and the processes that look at them. Raises ConfigError for what is not of a run, or not of a folder."""
+    if isinstance(clips, StoredRun):
+        for name, value in (("reference", reference), ("image_size", image_size), ("flow", flow)):
+            if value is not None:
+                raise ConfigError(name, f"got {value}, but a run is held against its own held-out clips, as they are; leave it out")
+        opened = clips.open(loading)
+        return RunClips(clips, opened, frames=frames, count=count), opened.world
+    if reference is None:
+        raise ConfigError("reference", "missing: a folder of the real clips, under the same names")
+    for name, value in (("frames", frames), ("count", count)):
+        if value is not None:
+            raise ConfigError(name, f"got {value}, but {clips} is a folder, of which all clips count; leave it out")
+    return FolderClips(clips, reference, flow=flow, image_size=image_size), open_world(loading.device)
+
+
+# Measuring --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Task:
+    """What is measured of each clip, and what is made of that."""
+
+    device: torch.device
+    frames: dict[str, PairMeasure] = field(default_factory=dict)
+    "By name, what looks at frames one by one."
+    flow: str | None = None
+    estimate: Estimate | None = None
+    "None: the true flow."
+    sharpness: bool = False
+    features: Features | None = None
+    missing: dict[str, str] = field(default_factory=dict)
+    identity: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        others = {WARPING_ERROR: self.flow is not None, SHARPNESS: self.sharpness, FVD: self.features is not None}
+        return [*(name for name, there in others.items() if there), *self.frames]
+
+    def found(self, clip: Clip) -> dict[str, Any]:
+        """Numbers of a clip, by metric."""
+        found: dict[str, Any] = {name: _over_frames(each.measure(clip.made, clip.real)) for name, each in self.frames.items()}
+        if self.flow is not None:
+            found[WARPING_ERROR] = self._warping_errors(clip)
+        if self.sharpness:
+            found[SHARPNESS] = sharpness(clip.made, clip.real)
+        if self.features is not None:
+            found[FVD] = np.stack((self.features(clip.made), self.features(clip.real)))
+        return found
+
+    @torch.no_grad()
+    def _warping_errors(self, clip: Clip) -> tuple[float, float, float]:
+        """That of the clip, that of the real one, and the share of the pixels that count; NaN where none does.
+
+        A frame none of whose pixels counts (after a cut) says nothing of flicker: it is in the share alone.
+        """
+        made, real = (torch.from_numpy(x).to(self.device).movedim(-1, 1).double() / 127.5 - 1 for x in (clip.made, clip.real))
+        errors = []
+        for t in range(1, len(real)):
+            now, before = real[t : t + 1], real[t - 1 : t]
+            if self.estimate is not None:
+                flow, back = (found.double() for found in self.estimate(now.float(), before.float()))
+                counted = leads_home(flow, back)
+            else:
+                assert clip.flow is not None
+                flow = torch.from_numpy(clip.flow[t : t + 1]).to(self.device).double()
+                counted = flow.isfinite().all(1, keepdim=True).double()
+                flow = flow.nan_to_num(0.0)
+            counted = counted * inside(flow) * confidence(now, before, flow)
+            both = [float(warping_error(x[t : t + 1], x[t - 1 : t], flow, counted)) for x in (made, real)]
+            errors.append([*both, float(counted.mean())])
+        each = np.array(errors)
+        seen = each[each[:, 2] > 0, :2]
+        ours, theirs = seen.mean(axis=0) if len(seen) else (np.nan, np.nan)
+        return float(ours), float(theirs), float(each[:, 2].mean())
+
+    def figures(self, rows: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Figure]]:
+        """From the numbers of all clips, (n, ...) by metric. Raises ConfigError where there is none."""
+        for name in list(self.names):
+            try:
+                yield name, self._figure(name, rows[name])
+            except UserError as error:
+                self.missing[name] = str(error)
+        if all(name in self.missing for name in self.names):
+            raise ConfigError("metrics", "; ".join(f"{name} cannot be measured: {reason}" for name, reason in self.missing.items()))
+
+    def _figure(self, name: str, values: np.ndarray) -> Figure:
+        if name == FVD:
+            made, real = (FeatureSet({"features": values[:, k]}) for k in (0, 1))
+            return SET_METRICS["frechet"].measure(made, real, SetMetricConfig())
+        if name == WARPING_ERROR:
+            seen = values[np.isfinite(values[:, 0])]
+            if not len(seen):
+                raise DataError("in no frame is there a pixel whose flow is believed: nothing can be compared")
+            return replace(mean(seen[:, 0]), details={"real": float(seen[:, 1].mean()), "counted": float(values[:, 2].mean())})
+        return self.frames[name].conclude(values) if name in self.frames else mean(values)
+
+
+def _over_frames(values: np.ndarray) -> float:
+    """The mean of those that are finite; PSNR has others where frames are equal to their truth."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float(values[0])
+
+
+def _task(metrics: Sequence[str], source: ClipSet, settings: ClipMetricConfig, pair: PairMetricConfig, device: torch.device) -> _Task:
+    """What can be measured; why the rest cannot. Raises ConfigError where that is all."""
+    task = _Task(device)
+    blank = np.zeros((1, *source.size, source.channels), np.uint8)
+    for name in dict.fromkeys(metrics):
+        try:
+            if name == WARPING_ERROR:
+                task.flow, task.estimate = _flow(settings, source.has_flow, device)
+                occlusion = "colours" if task.estimate is None else "colours and forward-backward"
+                task.identity |= {"flow_of": task.flow, "masked_by": occlusion}
+            elif name == SHARPNESS:
+                task.sharpness = True
+            elif name == FVD:
+                task.features, task.identity["i3d_sha256"] = open_i3d(settings, device=device)
+            else:
+                task.frames[name] = PAIR_METRICS[name].make(pair, device)
+                task.frames[name].measure(blank, blank)
+                task.identity |= {name: dict(task.frames[name].identity)} if task.frames[name].identity else {}
+        except UserError as error:
+            task.frames.pop(name, None)
+            task.missing[name] = str(error)
+    if not task.names:
+        raise ConfigError("metrics", "; ".join(f"{name} cannot be measured: {reason}" for name, reason in task.missing.items()))
+    return task
+
+
+def _flow(settings: ClipMetricConfig, known: bool, device: torch.device) -> tuple[str, Estimate | None]:
+    """Whose flow counts, and what estimates it. Raises ConfigError where it is not there, CheckpointError for another file."""
+    kind = settings.flow
+    if kind == "auto":
+        kind = "data" if known else "classical" if settings.raft.weights is None else "raft"
+    if kind == "data":
+        if not known:
+            raise ConfigError("flow", "got data, but the clips come without a true flow; give its folder, or take another flow")
+        return kind, None
+    if kind == "classical":
+        return "Lucas and Kanade", lambda target, source: (lucas_kanade(target, source), lucas_kanade(source, target))
+    assert settings.raft.weights is not None
+    raft = Raft(settings.raft.network).to(device)
+    raft.load(read_weights(user_path(settings.raft.weights)), source=settings.raft.weights)
+    return settings.raft.network, lambda target, source: (raft(target, source), raft(source, target))
