@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # Forked from a process that has imported PyTorch once and has no threads; torchrun's processes would import it three times.
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", "triptych.runs"])
+_SERVER.set_forkserver_preload(["pytest", "torch._dynamo", "torch.distributed.checkpoint", "tests.contract.shrink"])
 
 
 class Said(NamedTuple):

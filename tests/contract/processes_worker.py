@@ -1,4 +1,4 @@
-"""What several processes do: train every shrunk recipe in a folder, and sample from it; go on with some runs."""
+"""What several processes do: train shrunk recipes in a folder, and sample from it; go on with some runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.contract.shrink import BATCH, MODELS, shrunk
+from tests.contract.shrink import BATCH, light
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
@@ -23,16 +23,16 @@ def go_on(folder: Path, total_images: int) -> None:
     """Trains those runs in the folder until then, by a rate that does not depend on it."""
     with in_float64():
         for name in CHANGING:
-            config = shrunk(name)
+            config = light(name)
             optim = replace(config.optim, warmup_images=0, schedule="constant")
             config = replace(config, optim=optim, train=replace(config.train, total_images=total_images))
             train(config, folder / name, device="cpu")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, recipes: list[str]) -> None:
     with in_float64():
-        for name in MODELS:
-            config = shrunk(name)
+        for name in recipes:
+            config = light(name)
             # No warm-up: the weights have to move far enough to tell one training from another.
             optim = replace(config.optim, warmup_images=0)
             batch = BATCH if build(config, config.data.open().spec).group_size == 1 else GROUPED

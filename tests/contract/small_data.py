@@ -92,7 +92,7 @@ def feature_weights() -> Path:
     path = _root() / "squeezenet.pt"
     generator = torch.Generator().manual_seed(0)
     shapes = required_tensors("squeezenet1_0", FIRST_LAYER)
-    torch.save({name: 0.05 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}, path)
+    torch.save({name: 0.05 * torch.randn(shape, generator=generator, dtype=torch.float32) for name, shape in shapes.items()}, path)
     return path
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.contract.kinds import KINDS
 from tests.contract.moved import moved_model
-from tests.contract.shrink import BATCH, KINDS, shrunk
+from tests.contract.shrink import BATCH, shrunk
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from tests.contract import processes_worker
-from tests.contract.shrink import BATCH, MODELS, shrunk
+from tests.contract.kinds import MODELS
+from tests.contract.shrink import BATCH, shrunk
 from tests.float64 import in_float64
 from tests.processes import run_together
 from triptych.engine.metric_log import read_metrics
@@ -24,8 +25,8 @@ MAKERS = [name for name in MODELS if shrunk(name).model.verbs() & {"sample", "up
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
     one, two = (tmp_path_factory.mktemp(f"processes{processes}") for processes in (1, 2))
-    run_together(2, processes_worker.main, two, timeout_seconds=600)
-    processes_worker.main(one)
+    run_together(2, processes_worker.main, two, MODELS, timeout_seconds=600)
+    processes_worker.main(one, MODELS)
     return one, two
 
 

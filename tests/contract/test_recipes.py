@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.contract.kinds import KINDS, able
 from tests.contract.moved import first_batch, gradients, moved_model
-from tests.contract.shrink import BATCH, KINDS, RECIPES, able, shrunk
+from tests.contract.shrink import BATCH, RECIPES, light, shrunk
 from tests.contract.small_data import SIDE, full_spec
 from tests.engine.toys import START
 from tests.float64 import in_float64, widened
@@ -55,7 +56,7 @@ def whole_run(tmp_path_factory) -> Callable[[str], Run]:
 
 
 def halting(name: str) -> RunConfig:
-    config = shrunk(name)
+    config = light(name)
     return replace(config, train=replace(config.train, checkpoint_every=2 * BATCH))
 
 

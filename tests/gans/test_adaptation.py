@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.contract.kinds import able
 from tests.contract.moved import first_batch, moved_model
-from tests.contract.shrink import able, shrunk
+from tests.contract.shrink import shrunk
 from tests.engine.toys import make_loop, metrics, resumed, run, stop_after
 from tests.float64 import in_float64
 from tests.gans.noise_gan import SIZE, ToyNoiseGAN, labelled, noise_gan

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.diffusion import recorded
+from triptych.core.outline import without_weights
 from triptych.diffusion.classifier import ClassifierNetwork
 from triptych.diffusion.unet import EncoderConfig, UNet, UNetConfig
 
@@ -53,7 +54,7 @@ def diffusion_weights(
     """Weights for DIFFUSION, with other settings of the network where they are given."""
     base: dict[str, Any] = {"num_channels": 32, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,)}
     config = UNetConfig(**(base | {"num_heads": 2, "resblock_updown": True} | settings))
-    with torch.device("meta"):
+    with without_weights():
         return weights_of(UNet(config, image_size=size, in_channels=channels, out_channels=outputs, num_classes=classes))
 
 
@@ -67,7 +68,7 @@ def classifier_weights(*, pool: Any = "attention", classes: int = 1000, size: in
     """Weights for CLASSIFIER, with other settings where they are given."""
     base: dict[str, Any] = {"num_channels": 64, "num_res_blocks": 1, "channel_mult": (1, 2), "attention_resolutions": (8,)}
     config = EncoderConfig(**(base | {"num_head_channels": 64, "resblock_updown": True} | settings))
-    with torch.device("meta"):
+    with without_weights():
         return weights_of(ClassifierNetwork(config, image_size=size, in_channels=3, num_classes=classes, pool=pool))
 
 

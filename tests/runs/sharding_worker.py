@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.contract.shrink import shrunk
+from tests.contract.shrink import light
 from tests.float64 import in_float64
 from triptych.core.errors import ConfigError
 from triptych.engine.config import AverageConfig, PhaseOptimConfig
@@ -26,7 +26,7 @@ CHANGING = "stylegan2-digits"
 
 def settings(name: str, **changes: Any) -> RunConfig:
     """The shrunk recipe with clipping, an average of each kind, snapshots, a grid, and steps far above rounding."""
-    config = shrunk(name)
+    config = light(name)
     optim = replace(config.optim, warmup_images=0, schedule="constant", clip_norm=0.5, phases=(PhaseOptimConfig(eps=1e-3),))
     given: dict[str, Any] = {"batch_size": BATCH, "total_images": 2 * BATCH, "ema_rates": (0.9,), "ema_lengths": ()}
     given |= {"averages": (AverageConfig(length=0.1),), "snapshot_every": BATCH, "validate_images": 3, "sample_count": 3, **changes}

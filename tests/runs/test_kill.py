@@ -11,10 +11,10 @@ from tests.processes import forked
 from triptych.cli.main import main
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
 
-TOTAL, BATCH = 160, 8
+TOTAL, BATCH = 120, 8
 FLAGS = f"""--train.total-images {TOTAL} --train.batch-size {BATCH} --train.checkpoint-every {BATCH} --train.sample-count 0
---train.validate-images 0 --model.network.num-channels 32 --model.network.channel-mult 1 2 --model.network.attention-resolutions 4
---data.image-size 8 --data.workers 0 --log.every {BATCH} --device cpu""".split()
+--train.validate-images 0 --model.network.num-channels 32 --model.network.num-res-blocks 1 --model.network.channel-mult 1 2
+--model.network.attention-resolutions 4 --data.image-size 8 --data.workers 0 --log.every {BATCH} --device cpu""".split()
 
 
 def start(run: Path) -> BaseProcess:
