@@ -176,8 +176,8 @@ def test_dis_is_asked_for_grey_images_of_8_bits(monkeypatch: pytest.MonkeyPatch)
     assert flow[:, 1].min() == 1 and inverse_search(target[:, :1], source[:, :1]).shape == flow.shape
 
 
+@pytest.mark.peer("cv2")
 def test_dis_finds_where_a_pattern_came_from() -> None:
-    pytest.importorskip("cv2", reason="OpenCV is an extra")
     y, x = torch.meshgrid(torch.arange(72.0), torch.arange(72.0), indexing="ij")
     world = (torch.sin(x / 3) * torch.cos(y / 4) + torch.sin((x + 2 * y) / 7))[None, None] / 2
     target, source = world[..., 4:68, 5:69], world[..., 4:68, 3:67]
