@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +30,11 @@ from triptych.gans.init import InitConfig
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, open_run, train
+from triptych.runs import Run, clip_videos, open_run, train
 from triptych.runs.clip_scoring import score_clips
 from triptych.runs.clip_videos import VideoSettings
 from triptych.runs.clip_videos import write_video as write_frames
+from triptych.runs.translation_folder import Folder
 
 SIDE, CLASSES = 16, 3
 CPU = {"device": "cpu"}
@@ -149,6 +152,95 @@ def test_a_killed_command_goes_on_within_a_clip_to_the_same_bytes(run: Run, tmp_
     assert contents(out) == contents(fresh) and len(contents(out)) == 12 + 1 + 1
 
 
+def filmed_slowly(directory: str, maps: str, out: str) -> int:
+    """As made_slowly; and it waits at each frame that it writes to the video."""
+
+    def waited(frames: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        for frame in frames:
+            time.sleep(0.05)
+            yield frame
+
+    clip_videos.write_video = lambda place, frames, *, rate: write_frames(place, waited(frames), rate=rate)
+    return made_slowly(directory, maps, out)
+
+
+def test_a_command_that_is_killed_at_frames_and_at_the_video_writes_the_same_video(run: Run, tmp_path: Path) -> None:
+    maps, out, fresh = write_maps(tmp_path / "in", {"a": 12}) / "labels", tmp_path / "out/a.mp4", tmp_path / "fresh.mp4"
+
+    def killed_when(there: Callable[[], bool]) -> dict[Path, int]:
+        """The frames that are kept after a kill, with their times."""
+        process, deadline = forked(filmed_slowly, str(run.directory), str(maps), str(out), files=f"{tmp_path}/says"), time.monotonic() + 60
+        while not there():
+            assert process.is_alive() and time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+        process.join()
+        assert process.exitcode == -9 and not out.exists()
+        return {path: path.stat().st_mtime_ns for path in out.parent.glob(".a.mp4.partial-*/a/*.png")}
+
+    some = killed_when(lambda: len(list(out.parent.glob(".a.mp4.partial-*/a/*.png"))) >= 4)
+    assert 4 <= len(some) < 12
+    every = killed_when(lambda: any(out.parent.glob(".a.mp4.tmp-*")))
+    assert len(every) == 12 and some.items() <= every.items(), "they were not made again"
+    told: list[float] = []
+    run.translate(maps, out=out, progress=lambda done, count: told.append(done), **CPU)
+    assert told == [12], "no frame was made again"
+    run.translate(maps, out=fresh, **CPU)
+    assert out.read_bytes() == fresh.read_bytes() and len(Video(out)) == 12
+    assert [path.name for path in out.parent.iterdir()] == ["a.mp4"], "nothing is left of the kills"
+
+
+def test_a_folder_of_videos_has_one_of_each_clip(run: Run, tmp_path: Path) -> None:
+    root, out, settings = write_maps(tmp_path / "in", {"a": 4, "b": 3}, images=True), tmp_path / "out", VideoSettings(kind="webm")
+
+    def interrupt(done: float, count: float) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped, match="what was made is kept"):
+        run.translate(root, out=out, video=settings, progress=interrupt, **CPU)
+    assert not any(out.glob("*.webm"))
+    told: list[float] = []
+    made = run.translate(root, out=out, video=settings, progress=lambda done, count: told.append(done), **CPU)
+    assert told == [4, 5, 6, 7] and made.names == [
+        f"{clip}/{t}" for clip, t in (*(("a", t) for t in (10, 11, 8, 9)), *(("b", t) for t in (10, 8, 9)))
+    ]
+    for clip, length in (("a", 4), ("b", 3)):
+        run.translate(root / "labels" / clip, out=tmp_path / f"{clip}.webm", **CPU)
+        assert (out / f"{clip}.webm").read_bytes() == (tmp_path / f"{clip}.webm").read_bytes() and len(
+            Video(out / f"{clip}.webm")
+        ) == length
+    assert np.array_equal(made.images[3][0], Video(out / "a.webm").frame(1))
+    assert {path.name for path in out.iterdir()} == {"a.webm", "b.webm", "grid.png", ".triptych-translate.json"}
+    with Image.open(out / "grid.png") as image:
+        assert image.height > 7 * SIDE and image.width > 3 * SIDE, "a row for each frame: map, frame, truth"
+    before = (out / "a.webm").stat().st_mtime_ns
+    (out / "b.webm").unlink()
+    run.translate(root, out=out, video=settings, **CPU)
+    assert (out / "a.webm").stat().st_mtime_ns == before and (out / "b.webm").is_file(), "what is there is kept"
+    run.translate(root, out=out, video=replace(settings, compare=True), **CPU)
+    assert Video(out / "a.webm").size == (3 * SIDE, SIDE), "another request replaces them"
+
+
+def test_a_long_clip_takes_the_memory_of_a_few_frames(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, alive = list[weakref.ref[Any]](), list[int]()
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            found = function(*arguments, **named)
+            arrays = [x for part in (found, *arguments) for x in (part.values() if isinstance(part, dict) else [part])]
+            seen.extend(weakref.ref(x) for x in arrays if isinstance(x, torch.Tensor | np.ndarray))
+            alive.append(sum(ref() is not None for ref in seen))
+            return found
+
+        return call
+
+    for place, name in ((Vid2Vid, "next_frame"), (Folder, "save"), (Folder, "__getitem__")):
+        monkeypatch.setattr(place, name, watched(getattr(place, name)))
+    run.translate(write_maps(tmp_path / "in", {"a": 16}) / "labels", out=tmp_path / "out.mp4", **CPU)
+    assert len(alive) == 3 * 16 and max(alive[8:]) <= max(alive[:8]) < 24
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -232,6 +324,12 @@ def test_videos_that_cannot_be_are_said(run: Run, tmp_path: Path) -> None:
     stills = np.stack([picture(SIDE, SIDE, seed=k) for k in range(2)])
     cases: list[tuple[dict[str, Any], str]] = [
         ({"out": tmp_path / "x.mp4"}, r"x.mp4: one video, but there are 3 clips \(a, b, c, ...\); name one of them, or a folder"),
+        (
+            {"out": tmp_path / "x.mp4", "video": VideoSettings(kind="mp4")},
+            "video: got mp4, for a video of each clip in a folder, but .*x.mp4 is",
+        ),
+        ({"video": VideoSettings(kind="webm")}, "video: got webm, but there is no folder for a video of each clip; name one"),
+        ({"out": tmp_path / "x.npz", "video": VideoSettings(kind="webm")}, "video: got webm, but there is no folder"),
         ({"out": tmp_path / "x.avi"}, r"x.avi: translations are written as a folder, .npz, of one image .png, .jpg or .webp, or of a clip"),
         ({"out": tmp_path / "x", "video": VideoSettings(compare=True)}, "compare: got True, but no video is written"),
         ({"out": tmp_path / "x", "first": stills}, "first: 2 first frames for 3 clips; give one for all, or one for each"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.arguments import at_checkpoint, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
@@ -55,10 +55,12 @@ class TranslateOptions(Loading):
     "Rows of grid.png in the folder, for clips spread over their frames; 0: no grid."
     first: str | None = None
     "Of a model of clips: an image that clips begin with, or a folder with one for each. None: the first frame is made too."
+    video: Literal["mp4", "webm"] | None = None
+    "The folder gets a video of each clip, CLIP.mp4 or CLIP.webm. None: frames."
     fps: float | None = None
-    "Frames per second of a video; None: those of INPUT where that is a video, else 25."
+    "Frames per second of videos; None: those of INPUT where that is a video, else 25."
     compare: bool = False
-    "The video shows input, made and, where there is one, the truth side by side."
+    "A video shows input, made and, where there is one, the truth side by side."
     batch_size: int | None = None
     "Images made at once in each process; None: the run's batch size, fewer where images are larger."
 
@@ -112,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
             out=out,
             grid=options.grid,
             first=options.first,
-            video=VideoSettings(rate=options.fps, compare=options.compare),
+            video=VideoSettings(kind=options.video, rate=options.fps, compare=options.compare),
             progress=progress,
             **options.keywords(),
         )

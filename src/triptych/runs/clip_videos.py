@@ -1,23 +1,30 @@
 """Clips that a run made, as video files: out.mp4, or CLIP.mp4 for each clip in a folder.
 
-The frames are made as always, in a hidden folder beside the video whose name is a hash of what was asked for. A video is written when its
-frames are all there, and is whole or absent; the frames are removed when all videos are written. So an interrupted command goes on at the
-frame where it was, and a clip of any length takes the memory of a few frames.
+The frames are made as always, in a hidden folder beside the video, or in the folder of videos, whose name is a hash of what was asked for.
+Videos are written when all frames are there, each whole or absent; the frames are removed when all videos are written. So an interrupted
+command goes on at the frame where it was, and a clip of any length takes the memory of a few frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from triptych.core.errors import DataError, one_line
 from triptych.core.files import whole
+from triptych.data.stored import evenly_spaced
 from triptych.data.videos import Video, pyav
+from triptych.engine.distributed import World
+from triptych.runs.files import writing
+from triptych.runs.pieces import digest_of
+from triptych.runs.translation_folder import GRID, Folder
+from triptych.runs.translation_grid import write_rows
 
 VIDEOS = (".mp4", ".webm")
 """Endings of the videos that are written."""
@@ -36,6 +43,8 @@ _SMPTE_170M, _MPEG_RANGE = 6, 1  # the matrix by which the library converts RGB,
 class VideoSettings:
     """How frames become videos."""
 
+    kind: Literal["mp4", "webm"] | None = None
+    "A folder gets a video of each clip, CLIP.mp4 or CLIP.webm; None: the frames."
     rate: float | None = None
     "Frames per second; None: those of the video that the frames are made of, else 25."
     compare: bool = False
@@ -89,6 +98,69 @@ class VideoFrames(Sequence[np.ndarray]):
         if path not in self._videos:
             self._videos = {path: Video(path)}
         return self._videos[path].frame(frame)[None]
+
+
+@dataclass(frozen=True)
+class Filmed:
+    """The frames that become videos."""
+
+    clips: Mapping[str, Sequence[int]]
+    "Of each clip the items that are its frames, in order."
+    files: Sequence[Sequence[str]]
+    "Of each item the file of its frame, until the video is written."
+    digest: str
+    "Changes with what the frames are made of."
+    make: Callable[[Folder], None]
+    "Makes the frames that a folder lacks; when it returns, all processes have."
+    show: Callable[[int, np.ndarray], Sequence[np.ndarray]]
+    "From an item and what was made of it, uint8 (1, h, w, c), to the pictures that stand in a row."
+
+
+def in_videos(wanted: Filmed, out: Path, settings: VideoSettings, *, rate: float, grid_rows: int, world: World) -> VideoFrames:
+    """The frames of all clips, in the video `out` or, in a folder, in one of each clip, with a picture of `grid_rows` of them.
+
+    A folder's videos that are there from the same request are kept. Raises DataError for what cannot be written.
+    """
+    alone = out.suffix in VIDEOS
+    names = [out.name if alone else f"{clip or 'clip'}.{settings.kind}" for clip in wanted.clips]
+    places = [out if alone else out / name for name in names]
+    kept = out.parent / f".{out.name}.partial-{wanted.digest}" if alone else out / f".frames.partial-{wanted.digest}"
+    frames = Folder(kept, wanted.files, grid_rows=0)
+    videos = Folder(out, [[name] for name in names], grid_rows=grid_rows)
+    made = VideoFrames(_by_item(wanted.clips.values(), places))
+
+    def pictures(items: Sequence[int]) -> Iterator[np.ndarray]:
+        for item in items:
+            yield side_by_side(wanted.show(item, frames[item])) if settings.compare else frames[item][0]
+
+    def write(numbers: Iterable[int]) -> None:
+        clips = list(wanted.clips.values())
+        for number in numbers:
+            places[number].parent.mkdir(parents=True, exist_ok=True)
+            write_video(places[number], pictures(clips[number]), rate=rate)
+
+    def draw_grid() -> None:
+        shown = [int(item) for item in evenly_spaced(len(made), grid_rows)]
+        write_rows(out / GRID, [[made[item][0]] if settings.compare else wanted.show(item, made[item]) for item in shown])
+
+    with writing(out, world=world, kept="made"):
+        if not alone:
+            world.on_main(lambda: videos.claim(digest_of([wanted.digest, settings.kind, settings.compare, rate])))
+        left = [number for number, place in enumerate(places) if alone or not place.is_file()]
+        if left:
+            world.on_main(lambda: frames.claim(wanted.digest))
+            wanted.make(frames)
+            world.on_main(lambda: write(left))
+        world.on_main(lambda: shutil.rmtree(kept, ignore_errors=True))
+        if grid_rows and not alone:
+            world.on_main(draw_grid)
+    return made
+
+
+def _by_item(clips: Iterable[Sequence[int]], places: Sequence[Path]) -> list[tuple[Path, int]]:
+    """Of each item its video, and its place there."""
+    found = {item: (place, t) for place, clip in zip(places, clips, strict=True) for t, item in enumerate(clip)}
+    return [found[item] for item in range(len(found))]
 
 
 def side_by_side(cells: Sequence[np.ndarray]) -> np.ndarray:

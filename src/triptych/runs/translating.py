@@ -6,7 +6,6 @@ They go to a folder (see translation_folder.py), or as other work to one file.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,7 @@ from triptych.engine.callables import Grid
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.runs.clip_videos import RATE, VIDEOS, VideoFrames, VideoSettings, side_by_side, write_video
+from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.given.collection import Collection
 from triptych.runs.given.sizes import OutputSize
@@ -88,9 +87,9 @@ def translate(
     the sources; None: the run's held-out images. `style`: images whose look is taken, all of them together, or, with `style_each`, in
     turn, input by input; `style_count`: answers to each input. `size`: None for the run's; "own"; the short side; or height and width.
     `out`: a folder, with a picture of the first `grid` inputs (of clips: of so many over their length); a .npz; of one image, a picture;
-    or of one clip a video (.mp4, .webm), by the settings of `video`. An interrupted call goes on where it was. A model of clips makes the
-    frames of each of them in order, into a folder, a video or (None) memory; of held-out clips the last frames. `first`: images that
-    clips begin with, in the place of the first frame that is made: one for all clips, or one for each.
+    or of one clip a video (.mp4, .webm). By the settings of `video` a folder is one of videos, one of each clip. An interrupted call goes
+    on where it was. A model of clips makes the frames of each of them in order, into a folder, videos or (None) memory; of held-out clips
+    the last frames. `first`: images that clips begin with, in the place of the first frame that is made: one for all clips, or for each.
     `progress` is told how many of this process's inputs are done, and how many there are.
     Raises ConfigError, CheckpointError and DataError for what does not fit or cannot be read or written.
     """
@@ -109,20 +108,20 @@ def translate(
         raise ConfigError("first", f"got an image, but {why}; leave it out")
     begins = None if first is None else open_first(first, translator, config=data, spec=run.spec, size=size)
     place = None if out is None else Path(out)
-    video_out = place if place is not None and place.suffix in VIDEOS else None
-    if video_out is not None:
-        _check_video(opened_inputs, style_count, video_out)
-    elif video is not None and (video.compare or video.rate is not None):
-        setting = "compare" if video.compare else "fps"
-        raise ConfigError(setting, f"got {video.compare if video.compare else video.rate}, but no video is written; name one, as made.mp4")
+    video = video or VideoSettings()
+    filming = _films(place, video)
+    if filming:
+        _check_video(opened_inputs, style_count, filming)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     opened = run.open(Loading(**loading))
     chosen = settings or translator.translation
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
-    if video_out is not None:
-        made = _in_video(work, wanted, opened.model, video_out, video or VideoSettings(), world=opened.world, progress=progress)
+    if filming:
+        filmed = _filmed(work, wanted, opened.model, world=opened.world, progress=progress)
+        rate = video.rate or (opened_inputs.rate if isinstance(opened_inputs, GivenInputs) else None) or RATE
+        made = in_videos(filmed, filming, video, rate=rate, grid_rows=grid, world=opened.world)
     elif isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs) and (place is None or place.suffix):
         if place is not None:
             instead = f"name one, without {place.suffix}, or a video (.mp4)"
@@ -258,7 +257,7 @@ def _in_one_file(work: Work, wanted: Translation, out: Path | None, *, world: Wo
     arrays = False
     if out is not None and out.suffix == ".npz":
         arrays = True
-        world.on_main(lambda: _check_one_size(out, wanted.inputs))
+        world.on_main(lambda: _check_one_size(out, wanted.inputs, range(work.count)))
 
     def conclude(parts: Iterable[Part]) -> Any:  # an array of arrays is a sequence of them
         return assembled(parts, work.count)["images"] if arrays else _by_input(parts, work.count)
@@ -272,13 +271,15 @@ def _in_one_file(work: Work, wanted: Translation, out: Path | None, *, world: Wo
     return done(work, out, world=world, progress=progress, kept="made", conclude=conclude, write=write)
 
 
-def _check_one_size(out: Path, inputs: Translatable) -> None:
-    first = inputs.size(0)
-    for item in range(1, len(inputs)):
+def _check_one_size(out: Path, inputs: Translatable, items: Sequence[int]) -> None:
+    first = inputs.size(items[0])
+    for item in items[1:]:
         size = inputs.size(item)
         if size != first:
             sizes = f"{first[1]}x{first[0]}, {inputs.names[item]} would be {size[1]}x{size[0]}"
-            raise DataError(f"{out}: holds images of one size, but {inputs.names[0]} would be {sizes}; write a folder, or choose a size")
+            raise DataError(
+                f"{out}: holds images of one size, but {inputs.names[items[0]]} would be {sizes}; write a folder, or choose a size"
+            )
 
 
 def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, grid_rows: int, world: World, progress: Watch) -> Folder:
@@ -305,43 +306,50 @@ def _make_all(work: Work, wanted: Translation, model: nn.Module, folder: Folder,
     world.barrier()
 
 
-def _in_video(
-    work: Work, wanted: Translation, model: nn.Module, out: Path, settings: VideoSettings, *, world: World, progress: Watch
-) -> VideoFrames:
-    """The frames of a clip, in a video file; until that is whole they lie in a hidden folder beside it."""
-    kept = out.parent / f".{out.name}.partial-{work.identity}"
-    frames = Folder(kept, [wanted.files(item) for item in range(work.count)], grid_rows=0)
-    ((_, order),) = clips_of(wanted.inputs.names).items()
+def _filmed(work: Work, wanted: Translation, model: nn.Module, *, world: World, progress: Watch) -> Filmed:
+    """What becomes videos."""
+    return Filmed(
+        clips=clips_of(wanted.inputs.names),
+        files=[wanted.files(item) for item in range(work.count)],
+        digest=work.identity,
+        make=lambda folder: _make_all(work, wanted, model, folder, world=world, progress=progress),
+        show=lambda item, answers: _shown(model, wanted, [item], [answers])[0],
+    )
 
-    def pictures() -> Iterator[np.ndarray]:
-        for item in order:
-            yield side_by_side(_shown(model, wanted, [item], [frames[item]])[0]) if settings.compare else frames[item][0]
 
-    def write() -> None:
-        rate = settings.rate or (wanted.inputs.rate if isinstance(wanted.inputs, GivenInputs) else None) or RATE
-        write_video(out, pictures(), rate=rate)
-        shutil.rmtree(kept, ignore_errors=True)
-
-    with writing(out, world=world, kept="made"):
-        world.on_main(lambda: frames.claim(work.identity))
-        _make_all(work, wanted, model, frames, world=world, progress=progress)
-        world.on_main(write)
-    places = {item: (out, place) for place, item in enumerate(order)}
-    return VideoFrames([places[item] for item in range(work.count)])
+def _films(out: Path | None, settings: VideoSettings) -> Path | None:
+    """The video, or the folder of them, that is asked for. Raises ConfigError for settings that none takes."""
+    if out is not None and out.suffix in VIDEOS:
+        if settings.kind is not None:
+            raise ConfigError("video", f"got {settings.kind}, for a video of each clip in a folder, but {out} is one file; leave it out")
+        return out
+    if settings.kind is not None:
+        if out is None or out.suffix:
+            raise ConfigError("video", f"got {settings.kind}, but there is no folder for a video of each clip; name one")
+        return out
+    for name, value in (("compare", settings.compare), ("fps", settings.rate)):
+        if value:
+            raise ConfigError(
+                name, f"got {value}, but no video is written; name one, as made.mp4, or ask for a folder of them by {{}}", ["video"]
+            )
+    return None
 
 
 def _check_video(inputs: Translatable, answers: int, out: Path) -> None:
-    """Raises ConfigError and DataError for what is no clip, before it is made."""
+    """Raises ConfigError and DataError for what is no clip, before it is made. `out`: a video, or a folder of them."""
     pyav(out)
+    what = "a video" if out.suffix else "a folder of videos"
     if isinstance(inputs, HeldOut):
-        raise ConfigError("held_out", f"got true, but {out} is a video: name a clip")
+        raise ConfigError("held_out", f"got true, but {out} is {what}: name a clip")
     if answers > 1:
-        raise ConfigError("style_count", f"got {answers}, but {out} is a video: it has one answer; ask for 1, or name a folder")
+        raise ConfigError("style_count", f"got {answers}, but {out} is {what}: it has one answer; ask for 1, or name a folder of images")
     clips = clips_of(inputs.names)
-    if len(clips) > 1:
+    if len(clips) > 1 and out.suffix:
         some = ", ".join([*list(clips)[:3], *(["..."] if len(clips) > 2 else [])])
-        raise DataError(f"{out}: one video, but there are {len(clips)} clips ({some}); name one of them, or a folder")
-    _check_one_size(out, inputs)
+        reason = f"{out}: one video, but there are {len(clips)} clips ({some}); name one of them, or a folder for a video of each"
+        raise DataError(f"{reason} (--video {out.suffix[1:]})")
+    for clip in clips.values():
+        _check_one_size(out, inputs, clip)
 
 
 def _shown(model: nn.Module, wanted: Translation, items: Sequence[int], made: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
