@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.data.pairs import write
+from tests.data.pictures import encoded, picture
 from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
 from tests.interop.test_sit import weights
 from triptych.cli.main import main
@@ -17,6 +21,7 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import seeded_build
 from triptych.data.config import DataConfig
+from triptych.data.latents import read_stamp
 from triptych.diffusion.continuous import LevelSamplingConfig
 from triptych.diffusion.edm2 import EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
@@ -27,8 +32,9 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.gans.kl_autoencoder import KLAutoencoder, KLAutoencoderConfig
 from triptych.gans.kl_networks import KLNetworksConfig
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, import_run, open_run
+from triptych.runs import Run, import_run, open_run, train
 from triptych.runs.document import RunDocument
+from triptych.runs.latent_data import encode_data
 from triptych.runs.latent_space import LatentSpace
 
 MEAN, STD = torch.tensor([5.81, 3.25, 0.12, -2.15]), torch.tensor([4.17, 4.62, 3.71, 3.28])
@@ -109,6 +115,62 @@ def test_edm2_has_moments_and_black_is_0(folder: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(ours.images(latents()), (2 * decoded - 1).clamp(-1, 1), atol=1e-5, rtol=1e-5)
     seen = model.posterior((images() + 1) / 2).mean
     torch.testing.assert_close(ours.samples(images()), (seen - mean) * 0.5 / std, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images in three classes."""
+    root = tmp_path_factory.mktemp("photos")
+    for k in range(9):
+        write(root / "abc"[k % 3] / f"{k}.png", encoded(picture(16, 16, seed=k)))
+    return root
+
+
+@pytest.mark.parametrize("program", ["sit", "nvidia"])
+def test_a_training_goes_on_with_latents_of_other_images(program: str, folder: Path, photos: Path, tmp_path: Path) -> None:
+    """They are encoded and scaled as those that the weights are of; the weights are the imported ones, a little further."""
+    run, _ = imported(folder, program, tmp_path / "run", autoencoder=folder / "kl")
+    labels, file = "auto" if program == "sit" else "none", tmp_path / "latents.npz"
+    arguments = ["data", "encode", str(photos), "--with", str(run.directory), "--out", str(file), "--labels", labels, "--device", "cpu"]
+    assert main(arguments) == 0 and encode_data(photos, run, file, labels=labels, device="cpu").already
+    config = replace(run.config, data=replace(run.config.data, path=str(file), workers=0, validation_fraction=0.5))
+    opened = config.data.open()
+    assert opened.spec.latents == run.spec.latents and opened.validation is not None
+    originals = read_stamp(file).data.open()
+    pixels = torch.from_numpy(originals.train.batch(np.arange(2)).images).movedim(-1, 1) / 127.5 - 1
+    means = torch.stack([torch.from_numpy(opened.train.content(k)[0]) for k in range(2)])
+    assert run.spec.latents is not None
+    torch.testing.assert_close(run.spec.latents.normalised(means), space(run).samples(pixels), atol=1e-5, rtol=1e-5)
+    train_config = replace(config.train, total_images=4, batch_size=2, sample_count=0, validate_images=2, ema_rates=(), compile="off")
+    before = run.tensors(weights="raw")
+    longer = train(replace(config, train=train_config, optim=replace(config.optim, learning_rate=1e-5)), run.directory, device="cpu")
+    after = longer.tensors(weights="raw")
+    assert longer.checkpoints()[-1] == 4 and longer.spec.latents == run.spec.latents
+    apart = [float((after[name] - before[name]).abs().max()) for name in before if before[name].is_floating_point()]
+    assert 0 < max(apart) < 1e-3
+
+
+def test_latents_that_do_not_fit_an_imported_model_are_refused(folder: Path, photos: Path, tmp_path: Path) -> None:
+    run, _ = imported(folder, "sit", tmp_path / "run", autoencoder=folder / "kl")
+    encode_data(photos, open_run(folder / "kl"), tmp_path / "own.npz", device="cpu")
+    config = replace(run.config, data=replace(run.config.data, path=str(tmp_path / "own.npz"), workers=0))
+    with pytest.raises(
+        ConfigError, match=r"mean .* in place of 0, 0, 0, 0, std .*give its own, encoded by triptych data encode IMAGES --with"
+    ):
+        train(config, run.directory, device="cpu")
+    file = tmp_path / "latents.npz"
+    with pytest.raises(ConfigError, match="image_size: got 32, but the run learned latents of images of 16 pixels; leave it out"):
+        encode_data(photos, run, file, image_size=32, device="cpu")
+    with pytest.raises(ConfigError, match="weights: got raw, but .*run says which weights of its autoencoder encode; leave it out"):
+        encode_data(photos, run, file, weights="raw", device="cpu")
+    encode_data(photos, run, file, device="cpu")
+    with pytest.raises(
+        ConfigError, match=r"latent_std: got 2, but latents.npz has latents on the scale of a model that learned them, 1; leave"
+    ):
+        replace(config.data, path=str(file), latent_std=2.0).open()
+    bare, _ = imported(folder, "sit", tmp_path / "bare")
+    with pytest.raises(ConfigError, match="FlowMatching gives no distribution of latents; give the run of an autoencoder"):
+        encode_data(photos, bare, tmp_path / "bare.npz", device="cpu")
 
 
 def test_samples_are_images_also_where_the_autoencoder_is_gone(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

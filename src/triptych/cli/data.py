@@ -123,7 +123,7 @@ class EncodeOptions(Loading):
     """Latents of which images, by which weights, to where."""
 
     autoencoder: str | None = None
-    "The run of the autoencoder; --with is short for it."
+    "The run of the autoencoder, or one on its latents, which says scale and size; --with is short for it."
     out: str | None = None
     "FILE.npz of the latents."
     image_size: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ _OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", 
 class LatentStamp(Config):
     """What latents are of."""
 
+    unwritten: ClassVar = frozenset({"as_learned"})
+
     latents: LatentSpec
     "The autoencoder, its images' size, and the latents' moments over the training images."
     data: DataConfig
@@ -44,6 +46,8 @@ class LatentStamp(Config):
     "Arithmetic of the encoder."
     class_names: tuple[str, ...] | None = None
     "Names of the classes; None: there are no labels."
+    as_learned: bool = False
+    "Whether moments and scale are those of latents that a model learned before, and not of these."
 
     def text(self) -> str:
         """The stamp as it is in the file."""
@@ -53,6 +57,8 @@ class LatentStamp(Config):
     def asked(self) -> dict[str, Any]:
         """All that the latents depend on, for JSON: the stamp without what was found."""
         document = self.to_dict()
+        if self.as_learned:
+            return document
         return document | {"latents": {name: value for name, value in document["latents"].items() if name not in ("mean", "std")}}
 
 
@@ -172,7 +178,7 @@ def open_latents(config: DataConfig, path: Place) -> Data:
     file = read_latent_file(path)
     stamp = file.stamp
     _check_settings(config, file, path)
-    spec = replace(stamp.latents, scaled_to=config.latent_std)
+    spec = stamp.latents if stamp.as_learned else replace(stamp.latents, scaled_to=config.latent_std)
     held_out = file.held_out if config.validation_fraction > 0 else np.zeros_like(file.held_out)
     train, rest = (np.flatnonzero(chosen) for chosen in (~file.held_out, held_out))
     if not len(train):
@@ -198,6 +204,9 @@ def _check_settings(config: DataConfig, file: LatentFile, path: Place) -> None:
     if config.image_size != spec.image_size:
         reason = f"got {config.image_size}, but {path.name} keeps latents of images of {spec.image_size} pixels; set it to that"
         raise ConfigError("data.image_size", reason)
+    if file.stamp.as_learned and config.latent_std not in (plain.latent_std, spec.scaled_to):
+        reason = f"got {config.latent_std:g}, but {path.name} has latents on the scale of a model that learned them, {spec.scaled_to:g}"
+        raise ConfigError("data.latent_std", f"{reason}; leave it out")
     if config.channels not in (None, spec.channels):
         raise ConfigError("data.channels", f"got {config.channels}, but the images of {path.name} have {spec.channels}; leave it out")
     for name in _OF_IMAGES:

@@ -172,9 +172,10 @@ def same_images(stored: DataSpec, images: DataSpec) -> DataSpec:
     names = ("image_size", "width", "channels", "num_classes", "inputs", "frames")
     lines = [f"{name} {getattr(images, name)} in place of {getattr(stored, name)}" for name in names]
     wrong = [line for line, name in zip(lines, names, strict=True) if getattr(images, name) != getattr(stored, name)]
-    wrong += unlike_latents(stored, images)
+    unlike = unlike_latents(stored, images)
+    own = "its own, encoded by triptych data encode IMAGES --with this run" if stored.latents is not None and unlike else "its own"
     raise ConfigError(
         "data",
-        f"the images are not those of this run ({', '.join(wrong) or 'other class names'}); give its own, or begin another run with "
-        "--init-from this one",
+        f"the images are not those of this run ({', '.join([*wrong, *unlike]) or 'other class names'}); give {own}, or begin another run "
+        "with --init-from this one",
     )

@@ -25,6 +25,7 @@ from triptych.core.model import Model
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint, sweep
 from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import Exported, ExportRequest, ImportedRun, ImportRequest, Program, Target, exported, imported
+from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
 from triptych.runs.latent_space import decoded_by, keep_autoencoder
 from triptych.runs.loading import Loading
@@ -87,7 +88,7 @@ def import_run(
             save_checkpoint(directory.checkpoints, images_seen=0, files=source.files, info=info)
         more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
-        directory.write_config(RunDocument(source.config, spec, source.recipe).to_dict())
+        directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())
         for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
             report(line)
     return open_run(run_dir)
@@ -105,6 +106,11 @@ def _decoded(source: ImportedRun, autoencoder: str | Path | None, report: Callab
     latents = decoded_by(autoencoder, source.spec, source.latents)
     report(f"latents are decoded by {autoencoder}, of which the run keeps a copy")
     return replace(source.spec, latents=latents)
+
+
+def _of_images(config: RunConfig, spec: DataSpec) -> RunConfig:
+    """The configuration with the size of the images that the samples are latents of, where they are."""
+    return config if spec.latents is None else replace(config, data=replace(config.data, image_size=spec.latents.image_size))
 
 
 def untrained_import(directory: RunDirectory) -> bool:

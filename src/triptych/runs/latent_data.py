@@ -26,6 +26,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.latent_space import autoencoder_of
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces
 from triptych.runs.stored import Opened, StoredRun
@@ -58,6 +59,7 @@ def encode_data(
 ) -> EncodedData:
     """Writes mean and deviation of the latents of images at a path, by the autoencoder of `run`, to `out`, an .npz; for all processes.
 
+    Where `run` is one on latents, its own autoencoder encodes as it did the latents that the run learned, and they get the run's scale.
     Of each image the middle is encoded, prepared as those that the autoencoder learned; `image_size`: at another size. `flip`: whether
     mirrored images are encoded too; None: where the autoencoder's training mirrored them. An interrupted call goes on where it was, and
     a file of just these latents is left alone. Raises ConfigError, DataError and CheckpointError for what cannot be used.
@@ -67,6 +69,13 @@ def encode_data(
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)
     check_kept(place, source)
+    learned = run.spec.latents
+    if learned is not None:
+        run, chosen = _autoencoder_in(run, learned, chosen)
+        if image_size not in (None, learned.image_size):
+            reason = f"got {image_size}, but the run learned latents of images of {learned.image_size} pixels"
+            raise ConfigError("image_size", f"{reason}; leave it out")
+        image_size = learned.image_size
     if not isinstance(run.outline, GaussianEncoder):
         raise ConfigError("with", f"{type(run.outline).__name__} gives no distribution of latents; give the run of an autoencoder")
     config = _prepared(run.config.data, Path(source), image_size=image_size, flip=flip, labels=labels)
@@ -76,9 +85,11 @@ def encode_data(
     opened = run.open(chosen)
     data = _without_bad(data, opened.world)
     stamp = _stamp(run, opened, config, data.spec)
+    if learned is not None:
+        stamp = dataclasses.replace(stamp, latents=learned, as_learned=True)
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
     shape = _shape(opened, data.spec)
-    work = Work(count, [stamp.asked, count], lambda items, within: _encoded(items, within, opened, data))
+    work = Work(count, [stamp.asked, count], lambda items, within: _encoded(items, within, opened, data, stamp.latents))
     pieces = Pieces.of(place, identity=work.identity)
     if opened.world.on_main(lambda: _holds(place, stamp)):
         opened.world.on_main(pieces.remove)  # of a call that was killed before it could
@@ -87,11 +98,27 @@ def encode_data(
         make_missing(work, pieces, world=opened.world, progress=progress)
         opened.world.barrier()
         if opened.world.is_main:
-            stamp = _measured(stamp, pieces, count, training=len(data.train))
+            stamp = stamp if stamp.as_learned else _measured(stamp, pieces, count, training=len(data.train))
             _write(place, stamp, pieces, data, count=count, shape=shape)
             pieces.remove()
         opened.world.barrier()
     return EncodedData(count, shape, read_stamp(place))
+
+
+def _autoencoder_in(run: StoredRun, learned: LatentSpec, loading: Loading) -> tuple[StoredRun, Loading]:
+    """The run of the autoencoder of a run on latents, and its weights that encoded them.
+
+    Raises ConfigError for other weights that are asked for, or for images that are no squares, CheckpointError where it is not there.
+    """
+    for name, value, usual in (("checkpoint", loading.checkpoint, "latest"), ("weights", loading.chosen, None)):
+        if value != usual:
+            raise ConfigError(name, f"got {value}, but {run.directory} says which weights of its autoencoder encode; leave it out")
+    if learned.width not in (None, learned.image_size):
+        raise ConfigError(
+            "with", f"{run.directory} learned latents of {learned.width}x{learned.image_size} images; squares are encoded here"
+        )
+    found = autoencoder_of(learned, run.paths)
+    return found.run, dataclasses.replace(loading, checkpoint=str(learned.checkpoint), weights=found.weights)
 
 
 def _prepared(config: DataConfig, source: Path, *, image_size: int | None, flip: bool | None, labels: ClassesFrom) -> DataConfig:
@@ -160,7 +187,7 @@ def _holds(place: Path, stamp: LatentStamp) -> bool:
     return place.is_file() and holds_latents(place) and read_stamp(place).asked == stamp.asked
 
 
-def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data) -> Iterator[Part]:
+def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data, latents: LatentSpec) -> Iterator[Part]:
     training = len(data.train)
     for part in ranges(items, opened.batch_size(data.spec.height_and_width)):
         numbers = np.arange(part.start, part.stop)
@@ -170,7 +197,7 @@ def _encoded(items: Sequence[int], within: Within, opened: Opened, data: Data) -
         images = RawBatch(torch.from_numpy(np.concatenate(groups)), None, torch.from_numpy(numbers)).to(opened.world.device).images
         arrays: dict[str, np.ndarray] = {}
         for prefix, shown in {"": images, **({MIRRORED: images.flip(3)} if data.train.config.flip else {})}.items():
-            mean, std = _posterior(opened, shown)
+            mean, std = _posterior(opened, latents.seen(shown))
             arrays |= {prefix + MEAN: mean.contiguous().numpy(), prefix + STD: std.contiguous().numpy()}
         yield part, arrays
 
