@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from tests.data.pictures import write_folder, write_tar, write_zip
 from triptych.cli.main import main
 from triptych.core.errors import ConfigError, DataError
+from triptych.data import matlab
 from triptych.data.config import DataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data
+from triptych.data.matlab import read_structs
 from triptych.data.skipping import write_skip
 from triptych.data.subjects import open_subjects
 from triptych.runs.packing import pack_data
@@ -86,6 +93,7 @@ def test_the_numbers_of_the_development_kit_by_the_names_of_a_training_folder(tm
     data = opened(root, truth, **settings)
     assert (len(data.train), len(data.validation)) == (9, 12) and data.spec.class_names == ("n01", "n02", "n03")
     assert told(data) == EXPECTED | {f"{word}_{k}.png": word for word in IDS for k in range(3)}
+    assert told(opened(root, truth, **settings | {"class_file": str(write_kit(tmp_path / "meta.mat", IDS))})) == told(data)
     # Caffe's: numbers from 0 on in the order of the lines of another file.
     caffe = written(tmp_path / "val.txt", *(f"{name} {sorted(IDS).index(word)}" for name, word in EXPECTED.items()))
     words = written(tmp_path / "synset_words.txt", *(f"{word} tench, Tinca tinca" for word in sorted(IDS)))
@@ -183,6 +191,54 @@ def test_files_that_cannot_be_read(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             opened(folder, labels, class_file=str(written(tmp_path / "classes.txt", *lines)))
+
+
+def write_kit(path: Path, numbers: Mapping[str, Any], *, compressed: bool = True) -> Path:
+    """As meta.mat of ImageNet's development kit, by SciPy."""
+    fields = [(name, object) for name in ("ILSVRC2012_ID", "WNID", "words", "num_children", "children")]
+    synsets = np.array([(number, word, "Ünlike, words", 2.0, np.array([3.0, 4.0])) for word, number in numbers.items()], dtype=fields)
+    savemat(path, {"version": "1", "other": np.eye(3), "synsets": synsets[:, None]}, do_compression=compressed)
+    return path
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("kind", [float, np.uint16, np.int32, np.uint8])
+def test_files_of_matlab(tmp_path, kind, compressed):
+    path = write_kit(tmp_path / "meta.mat", {"n02119789": kind(1), "n7": kind(250), "x" * 40: kind(3)}, compressed=compressed)
+    assert read_structs(path, "synsets", ("WNID", "ILSVRC2012_ID")) == [("n02119789", 1.0), ("n7", 250.0), ("x" * 40, 3.0)]
+    assert read_structs(path, "synsets", ("words", "children"))[2] == ("Ünlike, words", None)
+    for name, field, said in (("synsets", "none", "its fields are ILSVRC2012_ID, WNID, words"), ("other", "WNID", "no such variable")):
+        with pytest.raises(
+            DataError, match=rf"meta\.mat: not read as a file of MATLAB, version 5 to 7 \({said}.*expected a variable {name} with"
+        ):
+            read_structs(path, name, (field,))
+
+
+def test_damaged_files_of_matlab_are_said(tmp_path, monkeypatch):
+    content = write_kit(tmp_path / "meta.mat", IDS, compressed=False).read_bytes()
+    generator = np.random.default_rng(0)
+    whole, failed = read_structs(tmp_path / "meta.mat", "synsets", ("WNID",)), 0
+    for trial in range(150):
+        damaged = bytearray(content[: generator.integers(len(content))] if trial % 3 == 0 else content)
+        for place in generator.integers(len(damaged), size=trial % 3) if damaged else ():
+            damaged[place] = generator.integers(256)
+        (tmp_path / "damaged.mat").write_bytes(damaged)
+        try:
+            assert len(read_structs(tmp_path / "damaged.mat", "synsets", ("WNID",))) <= len(whole)
+        except DataError:
+            failed += 1
+    assert failed > 50
+    folder, labels = write_folder(tmp_path / "val", FLAT), written(tmp_path / "labels.txt", *("4" for _ in WORDS))
+    for numbers, said in (
+        ({"a": 1, "b": np.array([])}, "1 of its 2 synsets have a WNID and an ILSVRC2012_ID"),
+        ({"a": 1, "b": 2}, "the class 4"),
+    ):
+        with pytest.raises(DataError, match=said):
+            opened(folder, labels, class_file=str(write_kit(tmp_path / "kit.mat", numbers)))
+    monkeypatch.setattr(matlab, "_MOST_BYTES", 2**20)
+    (tmp_path / "bomb.mat").write_bytes(content[:128] + struct.pack("<II", 15, len(packed := zlib.compress(bytes(2**20 + 1)))) + packed)
+    with pytest.raises(DataError, match="a part of it is cut short, or too large"):
+        read_structs(tmp_path / "bomb.mat", "synsets", ("WNID",))
 
 
 def test_settings_that_do_not_fit(tmp_path):

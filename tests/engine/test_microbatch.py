@@ -132,6 +132,17 @@ def test_the_sizes_divide_a_share_as_evenly_as_can_be():
     assert Microbatch(model, train=train, world=world).sizes == [12, 6, 4, 2]
 
 
+def test_a_coupled_batch_of_several_processes_names_them_all():
+    """One process cannot try what fits while the others wait for its gradients."""
+    model = hungry(room=4, couples_samples=True)
+    microbatch = Microbatch(model, train=TrainConfig(total_images=1, batch_size=24), world=World(0, 2, torch.device("cpu")))
+    expected = (
+        r"batch_size: got 24, but 12 images at once .*; lower it, which is that of all 2 processes \(triptych plan --processes 2 measures"
+    )
+    with pytest.raises(DoesNotFit, match=expected):
+        microbatch.halve("so it was")
+
+
 def test_the_largest_that_fits_is_found_in_few_trials():
     for count in range(1, 40):
         sizes = list(range(count, 0, -1))

@@ -286,6 +286,13 @@ def test_the_plan_of_several_processes(monkeypatch):
     shown = "\n".join(cli.lines_of(found))
     assert "16 on 2 machines of 8, 4 images of a batch each; 8 hold one copy" in shown and "each machine" in shown
     assert "the other processes" not in shown
+    roomy = dataclasses.replace(found.memory, free_bytes=10**10, fixed=1e9, per_image=1e9, loader_bytes=0, gradient_bytes=10**9)
+    for divisible, said in (
+        (True, "microbatch that fits is 7 in each process"),
+        (False, "batch that fits is 8 in each process, 128 in all"),
+    ):
+        lines = "\n".join(cli.lines_of(dataclasses.replace(found, memory=dataclasses.replace(roomy, divisible=divisible))))
+        assert f"the largest {said}" in lines
     json.dumps(found.to_dict())
 
 

@@ -129,6 +129,8 @@ def lines_of(plan: Plan) -> Iterator[str]:
     if memory.free_bytes is not None:
         largest = memory.largest
         says = "any microbatch fits" if largest is None else f"the largest {cut} that fits is {largest:,}" if largest else f"no {cut} fits"
+        if largest and plan.scaled is not None:
+            says += " in each process" if memory.divisible else f" in each process, {largest * plan.processes:,} in all of them"
         yield f"                {in_bytes(memory.free_bytes)} are free: {says}"
     note = ", from smaller sizes" if plan.extrapolated else ""
     yield f"speed           {plan.rate:,.3g} images/s ({plan.step_seconds:.3g} s a step of {plan.images_per_step:,} images{note})"

@@ -47,7 +47,7 @@ class DataConfig(Config):
     label_file: str | None = None
     "Text file with the classes of the images in no sub-folder: one a line, in the order of the images' names, or behind each name."
     class_file: str | None = None
-    "Text file with the names of the classes that label_file has as numbers: by the number behind each, else one a line from 0 on."
+    "Names of the classes that label_file has as numbers, by the number behind each, else one a line from 0 on; or ImageNet's meta.mat."
     crop: Literal["center", "random"] = "center"
     "Centre square, or a random square; held-out images have the centre square."
     resize: int | None = None

@@ -4,7 +4,7 @@ Each line has the class of an image: alone, in the order of the names of the ima
 ImageNet's development kit), or behind the name of an image and a space, a tab or a comma (val.txt of Caffe, LOC_val_solution.csv of
 Kaggle). Images in sub-folders that no line names have the class of their folder, so the classes of flat images meet those of a training
 folder by their names. Where the lines have numbers, a second file may say the names: of the number behind each name (map_clsloc.txt), else
-of 0, 1 and so on, one in each line (synset_words.txt).
+of 0, 1 and so on, one in each line (synset_words.txt). Of ImageNet's development kit that is meta.mat.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from triptych.core.reading import read_regular, user_path
 from triptych.data.config import DataConfig
 from triptych.data.dataset_json import file_classes
 from triptych.data.files import Files
+from triptych.data.matlab import read_structs
 from triptych.data.naming import TRAINING, Classes, Paths, held_out_folder, parsed
 
 _MOST_BYTES = 2**28
@@ -162,7 +163,7 @@ def _by_name(
 
 def _named(said: Labels, class_file: str) -> Labels:
     """The labels by the names of their classes. Raises DataError for a number, or a name, that the file of classes lacks."""
-    rows = [text.split(None, 2) for _, text in _lines(class_file)]
+    rows = _of_kit(class_file) if class_file.lower().endswith(".mat") else [text.split(None, 2) for _, text in _lines(class_file)]
     numbered = all(len(row) > 1 and row[1].isdecimal() for row in rows)
     names = {row[1].lstrip("0") or "0" if numbered else str(k): row[0] for k, row in enumerate(rows)}
     own = set(names.values())
@@ -176,6 +177,17 @@ def _named(said: Labels, class_file: str) -> Labels:
             raise DataError(f"{said.file}: line {line} has the class {word[:_SHOWN]}, which is not in {class_file} ({held})")
         words.append(name)
     return replace(said, words=words)
+
+
+def _of_kit(file: str) -> list[list[str]]:
+    """Name and number of each class of ImageNet's development kit, in meta.mat. Raises DataError for another file."""
+    found = read_structs(user_path(file), "synsets", ("WNID", "ILSVRC2012_ID"))
+    rows = [
+        [name, f"{number:.0f}"] for name, number in found if isinstance(name, str) and name and isinstance(number, float) and number >= 1
+    ]
+    if len(rows) < len(found) or not rows:
+        raise DataError(f"{file}: {len(rows):,} of its {len(found):,} synsets have a WNID and an ILSVRC2012_ID; expected all")
+    return rows
 
 
 def _distinct(words: list[str | None]) -> Classes:

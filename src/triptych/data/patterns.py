@@ -40,12 +40,12 @@ def matched(path: Path) -> list[Path] | None:
         if _GLOB.search(text) and not Path(text).exists():
             names = sorted(glob.glob(text))
             if not names:
-                raise DataError(f"{text}: finds no file (data.path)")
+                raise DataError(f"{text}: finds no file")
             found |= dict.fromkeys(map(Path, names))
         elif Path(text).exists():
             found[Path(text)] = None
         else:
-            raise DataError(f"{text}: does not exist, but is of {path} (data.path)")
+            raise DataError(f"{text}: does not exist, but is of {path}")
         if len(found) > MOST:
             raise DataError(f"{path}: stands for more than {MOST:,} files; give their folder")
     return list(found)
@@ -66,6 +66,6 @@ def expanded(text: str, whole: Place) -> Iterator[str]:
     elif "," in found[1]:
         parts = iter(found[1].split(","))
     else:
-        raise DataError(f"{whole}: {found[0]} is no range and no list; expected braces such as {{000..009}} or {{a,b}} (data.path)")
+        raise DataError(f"{whole}: {found[0]} is no range and no list; expected braces such as {{000..009}} or {{a,b}}")
     for part in parts:
         yield from expanded(f"{text[: found.start()]}{part}{text[found.end() :]}", whole)

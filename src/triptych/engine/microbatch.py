@@ -29,7 +29,7 @@ class Microbatch:
     """The largest number of images that go through a network at once: one for all phases and all processes."""
 
     def __init__(self, model: Model, *, train: TrainConfig, world: World) -> None:
-        self._model, self._train = model, train
+        self._model, self._train, self._processes = model, train, world.size
         self.group = model.group_size
         self.size = min(train.at_once(world.size), -(-train.batch_size // world.size))
         self.halves = train.out_of_memory == "halve" and not model.couples_samples and not is_divided(train, world)
@@ -53,7 +53,10 @@ class Microbatch:
         what = f"{images} at once {'does' if self.size == 1 else 'do'} not fit into memory ({said})"
         if self._model.couples_samples:
             coupled = f"and the samples of a batch affect each other in {type(self._model).__name__}, so that it cannot be divided"
-            remedy = "lower it (triptych plan measures what fits)" if batch is None else f"{batch} fit: lower it to that"
+            every, option = "", ""
+            if self._processes > 1:
+                every, option = f", which is that of all {self._processes} processes", f" --processes {self._processes}"
+            remedy = f"lower it{every} (triptych plan{option} measures what fits)" if batch is None else f"{batch} fit: lower it to that"
             return DoesNotFit("train.batch_size", f"got {self._train.batch_size}, but {what}, {coupled}; {remedy}")
         if self.size > self.group:
             leave = "" if self._train.out_of_memory == "halve" else ", or leave that to train.out_of_memory halve"

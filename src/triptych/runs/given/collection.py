@@ -24,6 +24,7 @@ from triptych.data.dataset_json import file_classes
 from triptych.data.files import KINDS, Files, Folder, is_image, walked
 from triptych.data.naming import LABELS, divided, parsed
 from triptych.data.pairs import stems
+from triptych.data.patterns import exists, matched
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
 from triptych.data.tfrecord import Records
@@ -129,7 +130,7 @@ def open_collection(
     if not isinstance(source, str | Path):
         return _of_arrays(source, spec, sizing)
     path = user_path(source)
-    if not path.exists():
+    if not exists(path):
         raise DataError(f"{path}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     try:
         return _at_path(path, spec, sizing, classes, clips)
@@ -209,13 +210,19 @@ def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizin
 def stamp(path: Path) -> str:
     """A hash of the names, sizes and times of the files at a path, links followed."""
     hashed = hashlib.sha256()
-    for file in sorted(files_below(path)) if path.is_dir() else [path]:
+    for file in sorted(files_at(path)):
         try:
             found = file.stat()
             hashed.update(os.fsencode(f"{file} {found.st_size} {found.st_mtime_ns}\n"))
         except OSError:  # a link to nothing: who reads it as an image says so
             hashed.update(os.fsencode(f"{file} cannot be read\n"))
     return hashed.hexdigest()
+
+
+def files_at(path: Path) -> Iterator[Path]:
+    """The files of a pattern, those in a folder (see `files_below`), or the one file."""
+    several = matched(path)
+    yield from several if several is not None else files_below(path) if path.is_dir() else [path]
 
 
 def files_below(folder: Path) -> Iterator[Path]:

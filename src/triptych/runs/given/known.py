@@ -19,7 +19,7 @@ from typing import Any
 from triptych.core.cache import cache_folder
 from triptych.core.files import write_text
 from triptych.core.reading import parsed_json, read_regular
-from triptych.runs.given.collection import files_below
+from triptych.runs.given.collection import files_at
 
 _FORMAT = 1
 _MOMENT = 2 * 10**9  # nanoseconds; the clock of a file system ticks every second at the slowest
@@ -52,7 +52,7 @@ def _stamp(path: Path) -> str | None:
     """A hash that changes with the files at a path, links followed; None where they changed a moment ago, or cannot be looked at."""
     hashed, newest = hashlib.sha256(), 0
     try:
-        for file in files_below(path) if path.is_dir() else [path]:
+        for file in files_at(path):
             status = os.stat(file)
             newest = max(newest, status.st_mtime_ns, status.st_ctime_ns)
             numbers = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)

@@ -30,6 +30,7 @@ from triptych.data.decode import header_and_colours
 from triptych.data.files import KINDS, Files, Folder, is_image
 from triptych.data.images import ImageSet
 from triptych.data.naming import LABELS, pairs_warning, parsed
+from triptych.data.patterns import exists
 from triptych.data.source import FILES, open_files, open_pixels, recognised
 from triptych.data.stored import Stored, named, read
 from triptych.data.tfrecord import Records
@@ -90,7 +91,7 @@ def open_pictures(
     DataError for what cannot be used, and where nothing says their size and they have several.
     """
     place = user_path(path)
-    if not place.exists():
+    if not exists(place):
         raise DataError(f"{place}: does not exist; expected a folder, .zip, .tar, .npz or .npy of images")
     cut = _asked(image_size, like)
     kind, items, labels, notes = _opened(place, side=_FULL_SIZE if cut is None else min(cut.height_and_width))
