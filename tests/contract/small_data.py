@@ -21,6 +21,7 @@ from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.pairs import PairedDataConfig
+from triptych.data.pans import FLOW, POINTS, PanDataConfig
 from triptych.nn.feature_networks import required_tensors
 
 COUNT, SIDE, CLASSES = 40, 32, 4
@@ -61,12 +62,13 @@ def _paired(target: str, maps: tuple[str, ...], instances: str | None, condition
 
 
 @functools.cache
-def _clips(target: str, maps: tuple[str, ...]) -> Path:
+def _clips(target: str, maps: tuple[str, ...], points: str | None) -> Path:
     """Clips of 6 frames."""
-    root = _root() / "-".join(("clips", target, *maps))
+    numbers = {target: 256, **dict.fromkeys(maps, CLASSES), **({} if points is None else {points: 200})}
+    root = _root() / "-".join(("clips", *numbers))
     for index in range(12):
-        for name in (target, *maps):
-            _write(root / name / f"clip{index}", f"{name}{index}", 256 if name == target else CLASSES, count=6)
+        for name, count in numbers.items():
+            _write(root / name / f"clip{index}", f"{name}{index}", count, count=6)
     return root
 
 
@@ -104,8 +106,10 @@ def small_data(data: DataConfig) -> DataConfig:
     plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
     if isinstance(data, ClipDataConfig):
         classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=9)  # in the middle of a batch
-        path = _clips(data.target, data.maps)
+        path = _clips(data.target, data.maps, data.points)
         return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
+    if isinstance(data, PanDataConfig):
+        plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2}
     if isinstance(data, PairedDataConfig):
         path = _paired(data.target, data.maps, data.instances, data.conditions)
         return replace(data, **plain, path=str(path), width=None, num_classes=(CLASSES,) * len(data.maps), validation_fraction=0.25)
@@ -149,7 +153,12 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
         names = ["style"] if data.style_count == 1 else [f"style_{k}" for k in itertools.islice(itertools.count(1), data.style_count)]
         inputs = [InputSpec(name=name, kind="image", channels=channels) for name in names]
         inputs.append(InputSpec(name="style_labels", kind="labels", num_classes=classes))
-    frames, length = (data.length.most, data.length) if isinstance(data, ClipDataConfig) else (None, None)
+    if isinstance(data, PanDataConfig):
+        inputs += [InputSpec(name=FLOW, kind="flow"), InputSpec(name=POINTS, kind="points")]
+    if isinstance(data, ClipDataConfig) and data.points is not None:
+        inputs.append(InputSpec(name=data.points, kind="points"))
+    clips = isinstance(data, ClipDataConfig | PanDataConfig)
+    frames, length = (data.length.most, data.length) if clips else (None, None)
     return DataSpec(
         frames=frames,
         clip_length=length,

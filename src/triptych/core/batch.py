@@ -40,9 +40,10 @@ class InputSpec(Config):
 
     name: str
     "Its name in `Batch.inputs`."
-    kind: Literal["image", "classes", "instances", "labels", "flow"]
+    kind: Literal["image", "classes", "instances", "labels", "flow", "points"]
     """image: in [-1, 1] (b, c, h, w). classes, instances: class or object of each pixel, int64 (b, h, w). labels: a class each, int64 (b,).
-    flow: of each pixel how many pixels (x, y) further it was in the frame before, float32 (b, 2, h, w); NaN where that is not known."""
+    flow: of each pixel how many pixels (x, y) further it was in the frame before, float32 (b, 2, h, w); NaN where that is not known.
+    points: the point of the scene that each pixel shows, int64 (b, h, w), numbered from 0 in each clip; -1 where none is known."""
     channels: int | None = None
     "image: 1 (grey), 3 (RGB), or as many as a latent has."
     num_classes: int | None = None
@@ -50,7 +51,7 @@ class InputSpec(Config):
     dont_care: bool = False
     "classes: whether there are pixels of class num_classes, the ignore index."
     frames: int | None = None
-    "image, classes, instances: the frames of each sample, as the axis t behind b; None: there is no such axis."
+    "image, classes, instances, flow, points: the frames of each sample, as the axis t behind b; None: there is no such axis."
 
     def validate(self) -> None:
         fits = _counts(self.channels, _MOST_CHANNELS) if self.kind == "image" else self.channels is None

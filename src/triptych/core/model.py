@@ -348,16 +348,22 @@ class VideoTranslator(Translator, Protocol):
 
     past_frames: int
     "How many frames before it a frame depends on."
+    remembers: bool
+    "Whether it depends on all of them, by way of what `remembered` gives."
 
     def next_frame(
         self, inputs: Mapping[str, Tensor], past: Sequence[Mapping[str, Tensor]], made: Tensor | None, *, settings: Config
     ) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of the next frame.
 
-        `inputs`: those of the frame, as of `Translator.translate`; `past`: those of the frames before it, oldest first, at most
+        `inputs`: those of the frame, as of `Translator.translate`, and what was remembered of the frame before; `past`: those of the frames before it, oldest first, at most
         `past_frames`; `made`: their images (b, p, c, h, w), None where it is the first frame. Without gradients; the model must be in
         evaluation mode.
         """
+        ...
+
+    def remembered(self, inputs: Mapping[str, Tensor], image: Tensor) -> Mapping[str, Tensor]:
+        """What joins the inputs of the next frame, of a frame with these inputs and this image (b, c, h, w); without gradients."""
         ...
 
 

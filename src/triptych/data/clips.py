@@ -37,20 +37,25 @@ class ClipDataConfig(PairedDataConfig):
     """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
 
     kind_name: ClassVar = "clips"
+    unwritten: ClassVar = PairedDataConfig.unwritten | {"points"}
 
     length: ClipLength = ClipLength()
     "Frames of a clip in the course of a training."
     most_step: int = 1
     "Training clips take every s-th frame, s drawn from 1 to this, as far as their clip is long enough."
+    points: str | None = None
+    "Folder of maps of the point of the scene that each pixel shows, PNG: its number, from 1 on, of 8, 16 or 24 bits (RGB); 0: none."
     flow: str | None = None
     "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: none."
 
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")
         self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
-        taken = (self.target, self.instances, *self.maps, *self.conditions)
-        own = self.flow is None or (self.flow not in (*taken, "", ".", "..") and "/" not in self.flow)
-        self.require(own, "flow", "the name of a folder of its own, without a slash, or nothing")
+        taken = (self.target, self.instances, *self.maps, *self.conditions, "", ".", "..")
+        for name, others in (("points", taken), ("flow", (*taken, self.points))):
+            folder = getattr(self, name)
+            own = folder is None or (folder not in others and "/" not in folder)
+            self.require(own, name, "the name of a folder of its own, without a slash, or nothing")
         self.require(self.on_error == "stop", "on_error", "stop: a frame cannot be left out of its clip")
         self.require(self.skip is None, "skip", "nothing: a frame cannot be left out of its clip")
 
@@ -92,10 +97,12 @@ class _Sources:
 
     def __init__(self, config: ClipDataConfig, path: Path, root: Path, *, specs: Sequence[InputSpec] | None = None) -> None:
         self.config, self.root = config, root
-        found = open_clip_files(root, folder_settings(config))
+        found = open_clip_files(root, folder_settings(config) | ({} if config.points is None else {config.points: "data.points"}))
         files, numbers, clips = found.files, found.numbers, found.clips
         if specs is None:
             specs = specs_of(config, files, numbers)
+            if config.points is not None:
+                specs.append(InputSpec(name=config.points, kind="points"))
             if config.flow is not None:
                 specs.append(InputSpec(name=config.flow, kind="flow"))
         self.specs = tuple(specs)
@@ -204,6 +211,8 @@ class ClipImages(ImageSet):
             self._load(frames, crop, {name: values[k] for name, values in found.items()})
             for values in found.values():
                 values[k, len(frames) :] = values[k, len(frames) - 1]
+            if self.config.points is not None:
+                found[self.config.points][k] = numbered(found[self.config.points][k])
         for k in np.flatnonzero(draws.flip):
             for name, values in found.items():
                 self._mirror(values[k], name)
@@ -270,6 +279,11 @@ class ClipImages(ImageSet):
             return
         pixels = values if values.dtype == np.uint8 else values[..., None].view(np.uint8)
         mirror(pixels, np.ones(len(values), dtype=bool))
+
+
+def numbered(points: np.ndarray) -> np.ndarray:
+    """The points of a clip (t, h, w), numbered anew: from 0 on, so that there are at most t h w; -1 where there is none."""
+    return np.unique(np.append(points, -1), return_inverse=True)[1][:-1].reshape(points.shape) - 1
 
 
 def _below(word: int, high: int) -> int:

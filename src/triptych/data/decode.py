@@ -107,9 +107,10 @@ def _silent_tiff(image: Image.Image) -> Iterator[None]:
         os.close(nothing)
 
 
-def number_map(data: bytes) -> np.ndarray:
+def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
     """The numbers of the pixels of an encoded map, upright: int64 (h, w). Of a palette it is the place, not the colour.
 
+    `wide`: colours are numbers of 24 bits, red + 256 green + 65536 blue, and no picture.
     Raises ValueError for a picture that is no map, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
@@ -117,12 +118,14 @@ def number_map(data: bytes) -> np.ndarray:
             raise ValueError("a JPEG, which alters numbers, as a map: save maps as PNG")
         orientation, raw = orientation_of(image), image.tile[0][3] if image.tile else None
         image.load()
-        numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image)
+        numbers = _numbers(ImageOps.exif_transpose(image) if orientation != 1 else image, wide=wide)
     return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
 
 
-def _numbers(image: Image.Image) -> np.ndarray:
+def _numbers(image: Image.Image, *, wide: bool) -> np.ndarray:
     values = np.asarray(image)
+    if wide and image.mode == "RGB":
+        return values.astype(np.int64) @ np.array([1, 2**8, 2**16])
     if image.mode in ("1", "L", "P", "I") or image.mode.startswith("I;16"):
         return values.astype(np.int64)
     if image.mode in ("LA", "PA"):

@@ -93,8 +93,8 @@ class PairedDataConfig(DataConfig):
             chosen, rest = kept, rest if self.validation_fraction > 0 else rest[:0]
         if not len(chosen):
             raise DataError(f"{train_root}: no pairs to train on, for data.skip leaves all of them out")
-        train = PairedImages(members, self, items=chosen)
-        validation = PairedImages(held_members, self, items=rest) if len(rest) else None
+        train = self.images(members, chosen)
+        validation = self.images(held_members, rest) if len(rest) else None
         for images in (train, validation):
             if images is not None:
                 images.probe()
@@ -102,6 +102,10 @@ class PairedDataConfig(DataConfig):
         spec = DataSpec(image_size=self.image_size, width=width, channels=train.channels, inputs=tuple(specs[1:]))
         notes = (*(note for one in files.values() for note in one.notes), *left_out.notes())
         return Data(without_bad(train), None if validation is None else without_bad(validation), spec, notes)
+
+    def images(self, members: Sequence[Member], items: np.ndarray) -> PairedImages:
+        """Some of the pairs of these files."""
+        return PairedImages(members, self, items=items)
 
 
 def member_of(spec: InputSpec, files: Mapping[str, Files], numbers: Mapping[str, np.ndarray], path: Path, root: Path) -> Member:

@@ -169,7 +169,8 @@ def read(
         cut = cut_of(size, where)
         if spec.kind == "image":
             return size, cut.image(value, spec.channels or 3, crop)
-        numbers = number_map(value) if isinstance(value, bytes) else value.astype(np.int64)
+        points = spec.kind == "points"  # which are stored with numbers from 1 on, 0 for none
+        numbers = (number_map(value, wide=points) if isinstance(value, bytes) else value.astype(np.int64)) - points
         return size, cut.numbers(numbers if spec.num_classes is None else class_map(numbers, spec, where, remedy=remedy), crop)
 
 

@@ -56,8 +56,8 @@ class SpatialNorm:
     base: Norm
     cond_channels: tuple[int, ...]
     "Of each map."
-    num_filters: int = 128
-    "Of the hidden layer; 0: there is none."
+    num_filters: int | tuple[int, ...] = 128
+    "Of the hidden layer, of all maps or of each; 0: there is none."
     kernel_size: int = 3
     separate: bool = True
     "Two convolutions, gammas and betas, in place of one whose first half is gamma."
@@ -171,9 +171,11 @@ class SpatialNormLayer(ConditionalNorm):
             return _named(Conv2d(ins, outs, norm.kernel_size, padding=padding, padding_mode=mode, weight_norm=norm.weight_norm))
 
         self.mlps, self.gammas, self.betas = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for ins in norm.cond_channels:
-            layers = [convolution(ins, norm.num_filters)] if norm.num_filters else []
-            hidden = norm.num_filters or ins
+        count = len(norm.cond_channels)
+        every = norm.num_filters if isinstance(norm.num_filters, tuple) else (norm.num_filters,) * count
+        for ins, filters in zip(norm.cond_channels, every, strict=True):
+            layers = [convolution(ins, filters)] if filters else []
+            hidden = filters or ins
             if norm.separate:
                 self.gammas.append(convolution(hidden, channels))
                 self.betas.append(convolution(hidden, channels))

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec
+from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Turn
@@ -94,7 +94,7 @@ class Vid2VidConfig(PairedGANConfig):
         has_flow = any(entry.kind == "flow" for entry in spec.inputs)
         if self.teacher == "data" and not has_flow:
             raise ConfigError("teacher", "got data, but the data has no flow; give its folder as data.flow, or take another teacher")
-        labels = LabelMaps(frame_inputs(spec), positive_conditions=self.positive_conditions)
+        labels = LabelMaps(label_inputs(spec), positive_conditions=self.positive_conditions)
         generator, patch = self.generator, self.discriminator.patch
         sides = {
             "generator.num_layers": (generator.num_layers, generator.stride, generator.least_size),
@@ -104,28 +104,35 @@ class Vid2VidConfig(PairedGANConfig):
             patch = self.discriminator.temporal
             sides["discriminator.temporal.num_layers"] = (patch.num_layers, 1, least_side(patch))
         self.check_sides(spec, sides=sides)
+        return self.model(spec, labels)
+
+    def model(self, spec: DataSpec, labels: LabelMaps) -> Vid2Vid:
+        """The model of data that was checked."""
         return Vid2Vid(self, spec, labels)
 
 
-def frame_inputs(spec: DataSpec) -> tuple[Any, ...]:
-    """The inputs of single frames that these are made from."""
-    return tuple(replace(entry, frames=None) for entry in spec.inputs if entry.kind != "flow")
+def label_inputs(spec: DataSpec) -> tuple[InputSpec, ...]:
+    """The inputs of single frames that label maps are put together from."""
+    return tuple(replace(entry, frames=None) for entry in spec.inputs if entry.kind not in ("flow", "points"))
 
 
 class Vid2Vid(PairedGAN):
     """The model of a Vid2VidConfig."""
 
+    generator_class: ClassVar[type[Vid2VidGenerator]] = Vid2VidGenerator
+
     config: Vid2VidConfig
     generator: Vid2VidGenerator
     discriminator: VideoDiscriminator
+    remembers: bool = False
     _frame = 0
 
     def __init__(self, config: Vid2VidConfig, spec: DataSpec, labels: LabelMaps) -> None:
         channels = {"label_channels": labels.channels, "image_channels": spec.channels}
-        generator = Vid2VidGenerator(config.generator, **channels, image_size=spec.height_and_width)
+        generator = self.generator_class(config.generator, **channels, image_size=spec.height_and_width)
         discriminator = VideoDiscriminator(config.discriminator, **channels)
         given = {"labels": labels, "sizes": config.generator, "translation": config.translation}
-        super().__init__(config, replace(spec, inputs=frame_inputs(spec)), generator, discriminator, **given, partial=True)
+        super().__init__(config, replace(spec, inputs=labels.inputs), generator, discriminator, **given, partial=True)
         self.spec = spec
         self.past_frames = config.generator.frames - 1
         self.flow_name = next((entry.name for entry in spec.inputs if entry.kind == "flow"), None)
@@ -168,11 +175,12 @@ class Vid2Vid(PairedGAN):
             return super().loss(phase, moment, rng)
         label = self.labels(moment.inputs)
         frame = self._generated(moment, label)
-        terms = self.judged(moment, label, frame.image, rng) | self._flow_terms(frame, moment)
+        terms = self.judged(moment, label, frame.image, rng) | self.frame_terms(frame, moment)
         for contest in self._temporal_contests(moment, frame.image, rng):
             terms |= self._temporal_terms(contest)
         made = _with_next(moment.inputs.get(_MADE), frame.image.detach(), most=self._kept)
-        return replace(weighted_terms(terms, self.weights), carried={_MADE: made})
+        carried = {_MADE: made, **self.remembered(moment.inputs, frame.image.detach())}
+        return replace(weighted_terms(terms, self.weights), carried=carried)
 
     def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
         """A frame of clips: its image and maps, the real frames before it, and of the frames that were `made` those that count."""
@@ -183,6 +191,14 @@ class Vid2Vid(PairedGAN):
             inputs[_LABELS] = self._past_labels(clip, past_window(frame, frames=self.past_frames + 1))
         return Batch(clip.images[:, frame], None, clip.index, inputs)
 
+    def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
+        """What of a frame joins the inputs of the one after it, beside its image and maps: nothing."""
+        return {}
+
+    def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the generator of a frame with a past is given beside that, by name: nothing."""
+        return {}
+
     def _past_labels(self, clip: Batch, frames: Sequence[int]) -> Tensor:
         return torch.stack(
             [self.labels({name: values[:, frame] for name, values in self._maps(clip.inputs).items()}) for frame in frames], dim=1
@@ -191,11 +207,20 @@ class Vid2Vid(PairedGAN):
     def _maps(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {entry.name: inputs[entry.name] for entry in self.sources}
 
+    @staticmethod
+    def has_past(moment: Batch) -> bool:
+        """Whether a frame is not the first of its clips."""
+        return _MADE in moment.inputs
+
+    def frame_terms(self, frame: Frame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
+        """The terms of a frame beside those of its image."""
+        return self._flow_terms(frame, moment)
+
     def _generated(self, moment: Batch, label: Tensor) -> Frame:
         made = moment.inputs.get(_MADE)
         if made is None:
             return self.generator(label)
-        return self.generator(label, moment.inputs[_LABELS], made[:, -self.past_frames :])
+        return self.generator(label, moment.inputs[_LABELS], made[:, -self.past_frames :], **self.guidance(moment.inputs))
 
     # Terms --------------------------------------------------------------------------------------------------------------
 
@@ -281,9 +306,11 @@ class Vid2Vid(PairedGAN):
         """The frames of whole clips, made from their first one on."""
         past: list[dict[str, Tensor]] = []
         made: Tensor | None = None
+        memory: Mapping[str, Tensor] = {}
         for frame in range(length):
             now = {name: values[:, frame] for name, values in self._maps(inputs).items()}
-            image = self.next_frame(now, past, made, settings=self.config.translation)
+            image = self.next_frame({**now, **memory}, past, made, settings=self.config.translation)
+            memory = self.remembered({**now, **memory}, image)
             yield image
             past = [*past, now][-self.past_frames :]
             made = _with_next(made, image, most=self.past_frames)
@@ -320,7 +347,8 @@ class Vid2Vid(PairedGAN):
         label = self._label(inputs)
         if made is None or not past:
             return self.generator(label).image
-        return self.generator(label, torch.stack([self.labels(maps) for maps in past], dim=1), made).image
+        labels = torch.stack([self.labels(maps) for maps in past], dim=1)
+        return self.generator(label, labels, made, **self.guidance(inputs)).image
 
 
 def warping_error(

@@ -102,6 +102,10 @@ class Vid2VidGeneratorConfig(GeneratorConfig):
         """Channels where the size was halved so often."""
         return min(self.max_num_filters, self.num_filters * 2**level)
 
+    def guided(self, level: int) -> bool:
+        """Whether guidance modulates the blocks where the size was halved so often (see wc_vid2vid)."""
+        return False
+
     def map_width(self, level: int) -> int:
         """Channels of an embedding where the size was halved so often."""
         return min(self.max_num_filters, self.embedding.num_filters * 2**level)
@@ -246,10 +250,12 @@ class Vid2VidGenerator(nn.Module):
         """A residual block that the label map modulates, and the warped image too where the size was halved fewer than `combined` times."""
         config = self.config
         channels = config.map_width(min(level, config.embedding.num_downsamples))
+        maps, filters = self._further_maps(level)
+        maps = (channels,) * (2 if level < config.combined else 1) + maps
         norm = SpatialNorm(
             Norm("instance", affine=False),
-            cond_channels=(channels,) * (2 if level < config.combined else 1),
-            num_filters=0,
+            cond_channels=maps,
+            num_filters=(0,) * (len(maps) - len(filters)) + filters,
             kernel_size=config.spade_kernel_size,
             separate=False,
         )
@@ -257,13 +263,21 @@ class Vid2VidGenerator(nn.Module):
             ins, outs, order="NACNAC", options=BlockOptions(norm=norm, nonlinearity="leakyrelu", weight_norm=config.weight_norm)
         )
 
+    def _further_maps(self, level: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Channels, and filters of the hidden layer, of the maps beside those of labels and of the warped image."""
+        return (), ()
+
     def forward(
         self,
         label: Float[Tensor, "b n h w"],
         past_labels: Float[Tensor, "b p n h w"] | None = None,
         past_images: Float[Tensor, "b p c h w"] | None = None,
+        guidance: Float[Tensor, "b g h w"] | None = None,
     ) -> Frame:
-        """The frame of a label map, after the p frames before it (oldest first, at most frames - 1); without such the first of a clip."""
+        """The frame of a label map, after the p frames before it (oldest first, at most frames - 1); without such the first of a clip.
+
+        `guidance`: a further map, for a generator whose configuration has guided sizes.
+        """
         config, block = self.config, self.get_submodule
         past = 0 if past_images is None else past_images.shape[1]
         if past > config.frames - 1 or past != (0 if past_labels is None else past_labels.shape[1]):
@@ -291,9 +305,11 @@ class Vid2VidGenerator(nn.Module):
             moved = warped(past_images[:, -1], flow)
             found, combined = (flow, mask, moved), self.img_prev_embedding(torch.cat((moved, mask), dim=1))
         for level in reversed(range(shared)):
-            maps = [_at(now, level)]
-            if combined is not None and level < config.combined:
-                maps.append(_at(combined, level))
+            maps: list[Tensor | None] = [_at(now, level)]
+            if level < config.combined:
+                maps.append(None if combined is None else _at(combined, level))
+            if config.guided(level):
+                maps.append(guidance)
             x = block(f"up_{level}")(x, *maps)
             x = enlarged(x) if level else x
         image = self.conv_img(x)
@@ -307,6 +323,49 @@ class Vid2VidGenerator(nn.Module):
             return self.fc(resized(label, size, mode="nearest"))
         constant = self.fc(label.new_zeros(1, self.config.style_dims)).view(1, -1, *self.first_size)
         return resized(constant, size, mode="nearest").expand(len(label), -1, -1, -1)
+
+
+@config
+class WCVid2VidGeneratorConfig(Vid2VidGeneratorConfig):
+    """The generator of a frame from label maps, the frames before it, and guidance: the colours of points that were seen before."""
+
+    spade_kernel_size: int = 3
+    "Side of the kernels that see a map, an odd number."
+    guidance_filters: int = 128
+    "Channels between the guidance and the scale and shift that it gives; 0: none between. It modulates the `combined` largest sizes."
+
+    def validate(self) -> None:
+        self.require(self.guidance_filters >= 0, "guidance_filters", "0 or more")
+        self.require(self.combined >= 1, "combined", "at least 1: these sizes have the guidance")
+
+    def guided(self, level: int) -> bool:
+        return level < self.combined
+
+    def shrunk(self) -> Self:
+        return replace(Vid2VidGeneratorConfig.shrunk(self), guidance_filters=min(self.guidance_filters, 4))
+
+
+class WCVid2VidGenerator(Vid2VidGenerator):
+    """One frame of label maps, past frames and guidance: the colours of points, and where they are known.
+
+    Keys as those of Vid2VidGenerator; the guidance is the last map of the norms that have it.
+    """
+
+    config: WCVid2VidGeneratorConfig
+
+    def __init__(
+        self,
+        config: WCVid2VidGeneratorConfig,
+        *,
+        label_channels: int,
+        image_channels: int = 3,
+        image_size: tuple[int, int] = (512, 512),
+    ) -> None:
+        self._guidance_channels = image_channels + 1
+        super().__init__(config, label_channels=label_channels, image_channels=image_channels, image_size=image_size)
+
+    def _further_maps(self, level: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return ((self._guidance_channels,), (self.config.guidance_filters,)) if self.config.guided(level) else ((), ())
 
 
 def _at(maps: Sequence[Tensor], level: int) -> Tensor:

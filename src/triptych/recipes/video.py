@@ -1,4 +1,4 @@
-"""Recipes of vid2vid: clips made from clips of label maps.
+"""Recipes of vid2vid and of world-consistent vid2vid: clips made from clips of label maps.
 
 The published model is that of NVlabs/imaginaire. Its counts are in epochs of eight processes; here they are clips: 2,975 in an epoch of
 Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/
@@ -8,15 +8,25 @@ torchvision.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from triptych.core.batch import ClipLength
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import AS_STORED
+from triptych.data.pans import PanDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.vid2vid import Vid2VidConfig
-from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, Vid2VidGeneratorConfig, VideoDiscriminatorConfig
+from triptych.gans.video_networks import (
+    EmbeddingConfig,
+    FlowNetworkConfig,
+    Vid2VidGeneratorConfig,
+    VideoDiscriminatorConfig,
+    WCVid2VidGeneratorConfig,
+)
+from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.recipes.config import RunConfig
 
 _CITYSCAPES = 2_975
@@ -98,4 +108,67 @@ def vid2vid_maps64() -> RunConfig:
         ),
         optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=2_000),
         log=LogConfig(every=100),
+    )
+
+
+def wc_vid2vid_cityscapes() -> RunConfig:
+    """World-consistent vid2vid on the clips of Cityscapes, 512x1024, 633.5M parameters, with the settings that imaginaire published.
+
+    35 classes: data.path has the folders images, labels and points, a map of the point of the scene that each pixel shows. Published runs
+    have their first two frames made by a SPADE of its own; here the generator makes them itself.
+    """
+    recipe = vid2vid_cityscapes()
+    return replace(
+        recipe,
+        model=WCVid2VidConfig(discriminator_rate=4.0),
+        data=replace(
+            recipe.data,
+            points="points",
+            crop="center",
+            scale=None,
+            length=ClipLength(first=4, most=100, double_every=20 * _CITYSCAPES),
+        ),
+        train=replace(
+            recipe.train,
+            total_images=100 * _CITYSCAPES,
+            batch_size=_PROCESSES,
+            ema_rates=(),
+            checkpoint_every=2 * _CITYSCAPES,
+            sample_every=4_000,
+            validate_every=2 * _CITYSCAPES,
+        ),
+        optim=replace(recipe.optim, learning_rate=1e-4, betas=(0.0, 0.999), decay_every=40 * _CITYSCAPES),
+        log=LogConfig(every=800),
+    )
+
+
+def wc_vid2vid_pans64() -> RunConfig:
+    """World-consistent vid2vid on pans over still pictures with maps of 12 classes, 64x64, without a perceptual network: for two CPU cores.
+
+    data.path holds train/ and val/, or neither, with images/ (pictures) and labels/ (maps of the classes 0 to 11), of at least 96 pixels a
+    side. A window moves over each; which points it sees, and the flow, are known.
+    """
+    small = vid2vid_maps64()
+    return replace(
+        small,
+        model=WCVid2VidConfig(
+            generator=WCVid2VidGeneratorConfig(
+                num_filters=8,
+                max_num_filters=64,
+                num_layers=4,
+                num_downsamples=2,
+                spade_kernel_size=1,
+                combined=2,
+                guidance_filters=16,
+                embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
+                flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+            ),
+            discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
+            perceptual_weight=0.0,
+            l1_weight=10.0,
+            initial=InitConfig(gain=1.0),
+        ),
+        data=PanDataConfig(
+            maps=("labels",), num_classes=(12,), image_size=64, length=ClipLength(first=4, most=8, double_every=2_000), enlarge=True
+        ),
     )

@@ -154,13 +154,15 @@ class RunClips(ClipSet):
     def clip(self, number: int) -> Clip:
         raw = next(iter(batches_of(self._images, [np.array([number])])))
         inputs, device = raw.to(self._opened.world.device).inputs, self._opened.world.device
-        past, made = list[Mapping[str, Tensor]](), list[np.ndarray]()
+        past, made, memory = list[Mapping[str, Tensor]](), list[np.ndarray](), dict[str, Tensor]()
         for t in range(raw.images.shape[1]):
             now = {entry.name: inputs[entry.name][:, t] for entry in self._model.sources}
             before = seen_again(made[-self._model.past_frames :], device) if made else None
             with evaluating(self._opened.model), autocast(self._opened.loading.precision, device=device):
-                image = self._model.next_frame(now, past, before, settings=self._model.translation)
+                image = self._model.next_frame({**now, **memory}, past, before, settings=self._model.translation)
             made.append(to_uint8(image).numpy()[0])
+            if self._model.remembers:
+                memory = dict(self._model.remembered({**now, **memory}, seen_again(made[-1:], device)[:, 0]))
             past = [*past, now][-self._model.past_frames :]
         flow = None if self._flow_name is None else raw.inputs[self._flow_name][0].numpy()
         return Clip(np.stack(made), raw.images[0].numpy(), flow)

@@ -68,11 +68,13 @@ def palette(count: int) -> np.ndarray:
 
 
 def pictured(values: Tensor, spec: InputSpec) -> np.ndarray:
-    """An image as it is, classes in colours, instances by their edges."""
+    """An image as it is, classes in colours, instances by their edges, points white where there is one."""
     if spec.kind == "image":
         return levels(values[None])
     if spec.kind == "classes":
         return palette(spec.num_classes or 0)[values.cpu().numpy()]
+    if spec.kind == "points":
+        return np.where(values.cpu().numpy() >= 0, 255, 0).astype(np.uint8)[..., None]
     edges = instance_edges(values[None, None])[0, 0].cpu().numpy()
     return np.where(edges > 0, 0, 255).astype(np.uint8)[..., None]
 

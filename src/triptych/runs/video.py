@@ -80,6 +80,7 @@ class _Maker:
         self._model, self._wanted, self._device = model, wanted, device
         self._past: list[Mapping[str, Tensor]] = []
         self._made: list[np.ndarray] = []
+        self._memory: Mapping[str, Tensor] = {}
 
     def seen(self, frame: int, made: np.ndarray) -> np.ndarray:
         """Takes a frame that was made before, or is given: uint8 (h, w, c)."""
@@ -92,7 +93,7 @@ class _Maker:
         if self._made:
             made = seen_again(self._made, self._device)
         with torch.no_grad(), autocast(self._wanted.precision, device=self._device):
-            image = self._model.next_frame(inputs, self._past, made, settings=self._wanted.settings)
+            image = self._model.next_frame({**inputs, **self._memory}, self._past, made, settings=self._wanted.settings)
         pixels = to_uint8(image).numpy()[0]
         self._remember(inputs, pixels)
         return pixels
@@ -102,6 +103,8 @@ class _Maker:
         return wanted.inputs.example(self._model, [frame], device=self._device, settings=wanted.settings, truth=False).inputs
 
     def _remember(self, inputs: Mapping[str, Tensor], made: np.ndarray) -> None:
+        if self._model.remembers:
+            self._memory = self._model.remembered({**inputs, **self._memory}, seen_again([made], self._device)[:, 0])
         most = self._model.past_frames
         self._past, self._made = [*self._past, inputs][-most:], [*self._made, made][-most:]
 
@@ -117,7 +120,8 @@ def make_missing_frames(
         frames = wanted.clips[clip]
         there = next((t for t, frame in enumerate(frames) if frame in missing), len(frames))
         maker = _Maker(model, wanted, device)
-        for frame in frames[max(0, there - model.past_frames) : there] if there < len(frames) else ():
+        first = 0 if model.remembers else max(0, there - model.past_frames)
+        for frame in frames[first:there] if there < len(frames) else ():
             maker.seen(frame, folder[frame][0])
         done += there
         progress(done, count)

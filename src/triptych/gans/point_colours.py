@@ -1,0 +1,53 @@
+"""The colours of the points of a scene: taken from the frames that show them first, and shown where later frames show them again.
+
+"World-Consistent Video-to-Video Synthesis", Mallya et al. 2020, https://arxiv.org/abs/2007.08509. A table (b, n, c + 1) has for each of
+n points its colour and whether that is known, 1 or 0. A map of points (b, h, w) has the number of the point that each pixel shows; -1
+where none is known.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from triptych.gans.losses import sample_mean
+from triptych.nn.precision import widened
+
+
+def no_colours(count: int, *, like: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n c1"]:
+    """The table of so many points before the first of such images: none is known."""
+    return like.new_zeros(len(like), count, like.shape[1] + 1)
+
+
+def with_colours(table: Float[Tensor, "b n c1"], points: Int[Tensor, "b h w"], image: Float[Tensor, "b c h w"]) -> Float[Tensor, "b n c1"]:
+    """The table with the colours of the points that an image is the first to show: of several pixels of a point the first in reading order.
+
+    Points that are known keep their colours; those beyond the table have none.
+    """
+    count, pixels = table.shape[1], points[0].numel()
+    places = points.flatten(1)
+    places = torch.where((places >= 0) & (places < count), places, count)  # one row more, for what is no point of the table
+    order = torch.arange(pixels, device=points.device).expand_as(places)
+    first = torch.full((len(table), count + 1), pixels, device=points.device).scatter_reduce(1, places, order, "amin")[:, :count]
+    new = (first < pixels) & (table[..., -1] == 0)
+    colours = image.flatten(2).movedim(1, 2).to(table.dtype)
+    found = colours.gather(1, first.clamp(max=pixels - 1)[..., None].expand(-1, -1, colours.shape[2]))
+    return torch.where(new[..., None], torch.cat((found, torch.ones_like(found[..., :1])), dim=-1), table)
+
+
+def seen_colours(table: Float[Tensor, "b n c1"], points: Int[Tensor, "b h w"]) -> Float[Tensor, "b c1 h w"]:
+    """The colours of the points that pixels show, -1 where they are not known; the last channel is 1 where they are, else 0."""
+    count = table.shape[1]
+    places = points.flatten(1)
+    inside = (places >= 0) & (places < count)
+    found = table.gather(1, torch.where(inside, places, 0)[..., None].expand(-1, -1, table.shape[2]))
+    known = inside[..., None] & (found[..., -1:] > 0)
+    colours = torch.where(known, found[..., :-1], -1)
+    return torch.cat((colours, known.to(table.dtype)), dim=-1).movedim(1, 2).unflatten(2, points.shape[1:])
+
+
+def guidance_loss(image: Float[Tensor, "b c h w"], guidance: Float[Tensor, "b c1 h w"]) -> Float[Tensor, " b"]:
+    """The mean of |image - colours| over the pixels whose colours are known; 0 where there are none."""
+    known = guidance[:, -1:]
+    return sample_mean((widened(image) - guidance[:, :-1]).abs() * known) / sample_mean(known).clamp(min=torch.finfo(known.dtype).tiny)

@@ -1,0 +1,100 @@
+"""World-consistent vid2vid (Mallya et al. 2020, arXiv 2007.08509): clips that keep the colours of what they show again.
+
+It is known of pixels which point of the scene they show, p_t(x). A point gets the colour of the first frame that shows it; a later frame
+is made with guidance, an image g_t of the colours that are known by then and a mask m_t of where they are (see `point_colours`). Guidance
+modulates the norms of the largest sizes beside the label map and the warped frame. The generator minimises in each frame, beside the
+terms of `vid2vid`,
+
+    w_g sum m |x_t - g_t| / sum m
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import config
+from triptych.core.errors import ConfigError
+from triptych.gans.label_maps import LabelMaps
+from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours, with_colours
+from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
+from triptych.gans.video_networks import Frame, Vid2VidGenerator, WCVid2VidGenerator, WCVid2VidGeneratorConfig
+
+_COLOURS = "colours"
+"""Name of the table of colours among the inputs of a frame."""
+
+
+@config
+class WCVid2VidConfig(Vid2VidConfig):
+    """World-consistent vid2vid."""
+
+    kind_name: ClassVar = "wc_vid2vid"
+    terms: ClassVar = Vid2VidConfig.terms | {"guidance": "guidance_weight"}
+
+    generator: WCVid2VidGeneratorConfig = WCVid2VidGeneratorConfig()
+    "The generator of a frame, with its flow network."
+    guidance_weight: float = 20.0
+    "Weight of the distance from the colours of points that were seen before."
+
+    def build(self, spec: DataSpec) -> WCVid2Vid:
+        """As vid2vid's; raises ConfigError also for data without points."""
+        if spec.frames is not None and not any(entry.kind == "points" for entry in spec.inputs):
+            reason = "the data does not say which points its pixels show; give their folder as data.points, or data of the kind pans"
+            raise ConfigError("", reason)
+        model = Vid2VidConfig.build(self, spec)
+        assert isinstance(model, WCVid2Vid)
+        return model
+
+    def model(self, spec: DataSpec, labels: LabelMaps) -> WCVid2Vid:
+        return WCVid2Vid(self, spec, labels)
+
+
+class WCVid2Vid(Vid2Vid):
+    """The model of a WCVid2VidConfig."""
+
+    generator_class: ClassVar[type[Vid2VidGenerator]] = WCVid2VidGenerator
+    remembers: bool = True
+
+    config: WCVid2VidConfig
+    generator: WCVid2VidGenerator
+
+    def __init__(self, config: WCVid2VidConfig, spec: DataSpec, labels: LabelMaps) -> None:
+        super().__init__(config, spec, labels)
+        points = next(entry for entry in spec.inputs if entry.kind == "points")
+        self.points_name = points.name
+        self.sources = (*self.sources, replace(points, frames=None))
+
+    def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
+        moment = super()._moment(clip, frame, made)
+        points = clip.inputs[self.points_name]
+        known = no_colours(points[0].numel(), like=clip.images[:, 0]) if made is None else clip.inputs[_COLOURS]
+        return replace(moment, inputs={**moment.inputs, _COLOURS: known})
+
+    def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
+        """The colours of the points that were shown so far."""
+        points, table = inputs[self.points_name], inputs.get(_COLOURS)
+        if table is None:
+            table = no_colours(0, like=image)
+        if not self.training:  # else there is room for all points of the clip
+            table = F.pad(table, (0, 0, 0, max(0, int(points.max()) + 1 - table.shape[1])))
+        return {_COLOURS: with_colours(table, points, image)}
+
+    def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The colours of the points that the frame shows."""
+        points = inputs.get(self.points_name)
+        if points is None:
+            raise ConfigError(self.points_name, "missing, expected whole numbers of shape (b, h, w)")
+        return {"guidance": seen_colours(inputs[_COLOURS], points)} if _COLOURS in inputs else {}
+
+    def frame_terms(self, frame: Frame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
+        """Those of the flow and, of a frame with a past, guidance."""
+        terms = super().frame_terms(frame, moment)
+        if self.config.guidance_weight > 0 and self.has_past(moment):
+            terms["guidance"] = guidance_loss(frame.image, self.guidance(moment.inputs)["guidance"])
+        return terms

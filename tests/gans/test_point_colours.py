@@ -1,0 +1,59 @@
+"""Colours of points against a direct loop over pixels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours, with_colours
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+POINTS, FRAMES, SIDES = 40, 4, (5, 7)
+
+
+def clip() -> tuple[Tensor, Tensor]:
+    """Points (b, t, h, w), some of them nowhere and some beyond the table; and images."""
+    generator = torch.Generator().manual_seed(3)
+    points = torch.randint(-9, POINTS + 3, (2, FRAMES, *SIDES), generator=generator)
+    return points, torch.rand(2, FRAMES, 3, *SIDES, generator=generator) * 2 - 1
+
+
+def test_colours_against_a_loop() -> None:
+    points, images = clip()
+    table = no_colours(POINTS, like=images[:, 0])
+    known: list[dict[int, Tensor]] = [{}, {}]
+    shown = 0
+    for t in range(FRAMES):
+        found = seen_colours(table, points[:, t])
+        for k, y, x in torch.cartesian_prod(torch.arange(2), torch.arange(SIDES[0]), torch.arange(SIDES[1])).tolist():
+            colour = known[k].get(int(points[k, t, y, x]))
+            expected = torch.tensor([-1.0, -1.0, -1.0, 0.0]) if colour is None else torch.cat((colour, torch.ones(1)))
+            shown += colour is not None
+            assert torch.equal(found[k, :, y, x], expected)
+        table = with_colours(table, points[:, t], images[:, t])
+        for k in range(2):
+            for y in range(SIDES[0]):
+                for x in range(SIDES[1]):
+                    point = int(points[k, t, y, x])
+                    if 0 <= point < POINTS:
+                        known[k].setdefault(point, images[k, t, :, y, x])
+    assert 100 < shown < 2 * FRAMES * SIDES[0] * SIDES[1]
+
+
+def test_a_point_keeps_its_first_colour() -> None:
+    image = torch.zeros(1, 3, 1, 2)
+    table = with_colours(no_colours(1, like=image), torch.tensor([[[-1, 0]]]), image + 0.25)
+    table = with_colours(table, torch.tensor([[[0, 0]]]), image + 0.5)
+    assert seen_colours(table, torch.tensor([[[0, -1]]]))[0, :, 0].T.tolist() == [[0.25, 0.25, 0.25, 1.0], [-1.0, -1.0, -1.0, 0.0]]
+
+
+def test_the_loss_is_a_mean_over_known_pixels() -> None:
+    guidance = torch.zeros(2, 4, 2, 2)
+    guidance[0, 3, 0, 0] = 1  # a quarter of the first image, nothing of the second
+    image = torch.full((2, 3, 2, 2), 0.5, requires_grad=True)
+    loss = guidance_loss(image, guidance)
+    assert loss.tolist() == [0.5, 0.0]
+    (gradient,) = torch.autograd.grad(loss.sum(), image)
+    assert gradient.isfinite().all() and gradient[0, :, 0, 0].tolist() == [1 / 3] * 3 and gradient.abs().sum() == 1
