@@ -109,7 +109,7 @@ def small_data(data: DataConfig) -> DataConfig:
         path = _clips(data.target, data.maps, data.points)
         return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
     if isinstance(data, PanDataConfig):
-        plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2}
+        plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2, "enlarge": True}
     if isinstance(data, PairedDataConfig):
         path = _paired(data.target, data.maps, data.instances, data.conditions)
         return replace(data, **plain, path=str(path), width=None, num_classes=(CLASSES,) * len(data.maps), validation_fraction=0.25)

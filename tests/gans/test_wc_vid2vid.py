@@ -37,7 +37,7 @@ PUBLISHED = {
     "street": (WCVid2VidGeneratorConfig(), 35, 633_518_950, 644, "1f973c294482be23bd9cebebad3891a61b7ae9526650291e5a9ef9b0fca6bdd4"),
     "mannequin": (WCVid2VidGeneratorConfig(max_num_filters=512), 35, 209_944_422, 632, None),
 }
-"""Configuration, channels of label maps, parameters, tensors; and a hash of the names and shapes in their order, where that is published."""
+"""Configuration, channels of label maps, parameters, tensors; and a hash of the names and shapes in their order, where they are known."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -356,9 +356,9 @@ class VideoTranslator(Translator, Protocol):
     ) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of the next frame.
 
-        `inputs`: those of the frame, as of `Translator.translate`, and what was remembered of the frame before; `past`: those of the frames before it, oldest first, at most
-        `past_frames`; `made`: their images (b, p, c, h, w), None where it is the first frame. Without gradients; the model must be in
-        evaluation mode.
+        `inputs`: those of the frame, as of `Translator.translate`, and what was remembered of the frame before; `past`: those of the
+        frames before it, oldest first, at most `past_frames`; `made`: their images (b, p, c, h, w), None where it is the first frame.
+        Without gradients; the model must be in evaluation mode.
         """
         ...
 

@@ -67,7 +67,8 @@ class PanImages(PairedImages):
     def __init__(self, members: Sequence[Member], config: PanDataConfig, *, items: np.ndarray) -> None:
         super().__init__(members, config, items=items)
         self._window, around = self._cut.height_and_width, 2 * config.margin
-        self._cut = replace(self._cut, image_size=self._window[0] + around, width=self._window[1] + around)
+        width = None if self._cut.width is None else self._cut.width + around
+        self._cut = replace(self._cut, image_size=self._cut.image_size + around, width=width)
 
     def places(self, item: int, position: int | None, *, count: int, seed: int) -> np.ndarray:
         """Top and left of the window in each frame (count, 2), as a position draws them; None: there and back, the same in every run."""
