@@ -90,7 +90,9 @@ class PanImages(PairedImages):
         whole = {self._members[0].spec.name: scenes.images, **scenes.inputs}
         down, across = self._cut.height_and_width
         world = np.arange(down * across).reshape(down, across)
-        found = {name: np.empty((len(items), count, height, width, *values.shape[3:]), values.dtype) for name, values in whole.items()}
+        found: dict[str, np.ndarray] = {
+            name: np.empty((len(items), count, height, width, *values.shape[3:]), values.dtype) for name, values in whole.items()
+        }
         found[FLOW] = np.full((len(items), count, 2, height, width), np.nan, dtype=np.float32)
         found[POINTS] = np.empty((len(items), count, height, width), dtype=np.int64)
         for k, item in enumerate(items):

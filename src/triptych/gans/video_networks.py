@@ -305,12 +305,12 @@ class Vid2VidGenerator(nn.Module):
             moved = warped(past_images[:, -1], flow)
             found, combined = (flow, mask, moved), self.img_prev_embedding(torch.cat((moved, mask), dim=1))
         for level in reversed(range(shared)):
-            maps: list[Tensor | None] = [_at(now, level)]
+            seen: list[Tensor | None] = [_at(now, level)]
             if level < config.combined:
-                maps.append(None if combined is None else _at(combined, level))
+                seen.append(None if combined is None else _at(combined, level))
             if config.guided(level):
-                maps.append(guidance)
-            x = block(f"up_{level}")(x, *maps)
+                seen.append(guidance)
+            x = block(f"up_{level}")(x, *seen)
             x = enlarged(x) if level else x
         image = self.conv_img(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -342,7 +342,7 @@ class WCVid2VidGeneratorConfig(Vid2VidGeneratorConfig):
         return level < self.combined
 
     def shrunk(self) -> Self:
-        return replace(Vid2VidGeneratorConfig.shrunk(self), guidance_filters=min(self.guidance_filters, 4))
+        return replace(super().shrunk(), guidance_filters=min(self.guidance_filters, 4))
 
 
 class WCVid2VidGenerator(Vid2VidGenerator):
