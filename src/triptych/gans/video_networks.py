@@ -7,9 +7,9 @@ Video-to-Video Synthesis", Mallya et al. 2020, https://arxiv.org/abs/2007.08509.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +64,9 @@ class FlowNetworkConfig(Config):
 @config
 class Vid2VidGeneratorConfig(GeneratorConfig):
     """The generator of a frame from label maps and the frames before it."""
+
+    narrow: ClassVar[Mapping[str, int]] = {}
+    "What a subclass makes small in `shrunk`, beside the settings here."
 
     num_filters: int = 32
     "Channels at full size; they double with each halving."
@@ -131,6 +134,7 @@ class Vid2VidGeneratorConfig(GeneratorConfig):
             style_dims=4,
             embedding=replace(self.embedding, num_filters=4, num_downsamples=2),
             flow=replace(self.flow, num_filters=4, num_downsamples=1, num_res_blocks=1, multiplier=4.0),
+            **self.narrow,
         )
 
 
@@ -329,6 +333,8 @@ class Vid2VidGenerator(nn.Module):
 class WCVid2VidGeneratorConfig(Vid2VidGeneratorConfig):
     """The generator of a frame from label maps, the frames before it, and guidance: the colours of points that were seen before."""
 
+    narrow: ClassVar = {"guidance_filters": 4}
+
     spade_kernel_size: int = 3
     "Side of the kernels that see a map, an odd number."
     guidance_filters: int = 128
@@ -340,9 +346,6 @@ class WCVid2VidGeneratorConfig(Vid2VidGeneratorConfig):
 
     def guided(self, level: int) -> bool:
         return level < self.combined
-
-    def shrunk(self) -> Self:
-        return replace(super().shrunk(), guidance_filters=min(self.guidance_filters, 4))
 
 
 class WCVid2VidGenerator(Vid2VidGenerator):
