@@ -17,6 +17,7 @@ from triptych.cli import (
     data,
     data_doctor,
     data_pack,
+    data_points,
     data_show,
     encode,
     evaluate,
@@ -194,9 +195,11 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("doctor", "stats", "encode", "pack", "show") and not rest[1].startswith("-")
+    assert rest[0] in ("doctor", "stats", "encode", "pack", "points", "show") and not rest[1].startswith("-")
     if rest[0] == "pack":
         assert data_pack.configure(rest[1:])[1].path == rest[1]
+    elif rest[0] == "points":
+        assert data_points.configure(rest[1:])[0] == rest[1]
     elif rest[0] == "show":
         assert data_show.configure(rest[1:])[1].data.path == rest[1]
     elif rest[0] == "doctor":

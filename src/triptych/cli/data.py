@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli import data_doctor, data_pack, data_show
+from triptych.cli import data_doctor, data_pack, data_points, data_show
 from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
@@ -21,6 +21,7 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
        triptych data encode IMAGES --with RUN --out FILE.npz [--image-size N] [--flip False]
        triptych data show IMAGES [--recipe RECIPE] [--out FILE.png] [--count N] [--draws N] [--p P] [--SETTING ...]
        triptych data pack IMAGES --size N --out FILE.npz [--recipe RECIPE] [--data.SETTING ...]
+       triptych data points UNPROJECTIONS --out FOLDER [--height N] [--width N]
 
   doctor   decode every image, and say whether a training can use them and what is wrong with which: damaged files, sizes, colours,
            duplicates; ends with 1 where it cannot
@@ -32,6 +33,7 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
            its class map, style images or small image
   pack     write the images as training takes them into one file (.npz of pixels, or .zip of PNGs), which is learned many times faster and
            gives the same batches
+  points   write imaginaire's unprojection files (.pkl), which are not run, as maps of the points of a scene, for data.points of clips
 
 IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, CIFAR-10's or openai/glow's files.
 
@@ -42,7 +44,7 @@ example: triptych data doctor ./photos --image-size 64 --page photos.html
          triptych data encode ./photos --with runs/kl --out latents.npz
          triptych data show ./photos --recipe stylegan2-photos64 --p 0.5
          triptych data pack ./photos --size 64 --out photos64.npz"""
-_VERBS = ("doctor", "stats", "encode", "pack", "show")
+_VERBS = ("doctor", "stats", "encode", "pack", "points", "show")
 
 
 @config
@@ -82,7 +84,14 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if arguments[0] not in _VERBS:
         raise ConfigError("", f"unknown triptych data {arguments[0]!r}{nearest(arguments[0], _VERBS)} (triptych data --help)")
-    verbs = {"doctor": data_doctor.main, "stats": _stats, "encode": _encode, "pack": data_pack.main, "show": data_show.main}
+    verbs = {
+        "doctor": data_doctor.main,
+        "stats": _stats,
+        "encode": _encode,
+        "pack": data_pack.main,
+        "points": data_points.main,
+        "show": data_show.main,
+    }
     return verbs[arguments[0]](arguments[1:])
 
 
