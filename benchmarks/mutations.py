@@ -345,7 +345,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/clip_scoring.py", "seen = each[each[:, 2] > 0, :2]", "seen = each[:, :2]"),
     ("runs/clip_scoring.py", "counted = counted * inside(flow) * confidence(now, before, flow)", "counted = counted * inside(flow)"),
     ("runs/clip_scoring.py", "counted = counted * inside(flow) * confidence(now, before, flow)", "counted = counted * confidence(now, before, flow)"),
-    ("runs/clip_scoring.py", "before = seen_again(made[-self._model.past_frames :], device) if made else None", "before = None"),
+    ("runs/clip_scoring.py", "before = seen_again(made[-self._model.past_frames :], device) if made else None", "before = None", *_tests("runs", "video")),
     ("runs/clip_scoring.py", 'details={"real": float(seen[:, 1].mean())', 'details={"real": float(seen[:, 0].mean())'),
     ("evaluation/clip_metric.py", "np.abs(np.diff(x, axis=1)), np.abs(np.diff(x, axis=2))", "np.abs(np.diff(x, axis=1)), np.abs(np.diff(x, axis=1))"),
     ("evaluation/clip_metric.py", ".float().movedim(-1, 0)[None]", ".float().movedim(-1, 1)[None].transpose(1, 2).flip(1)"),
