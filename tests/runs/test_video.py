@@ -271,6 +271,8 @@ def test_a_video_is_whole_or_absent_and_its_frames_are_kept_until_then(run: Run,
         assert int(np.argmin(apart)) == k
     run.translate(folder, out=tmp_path / "again.mp4", video=settings, **CPU)
     assert (tmp_path / "again.mp4").read_bytes() == out.read_bytes()
+    run.translate(folder, out=tmp_path / "again.mp4", video=VideoSettings(compare=True), **CPU)
+    assert Video(tmp_path / "again.mp4").size == (3 * SIDE, SIDE), "a file that is named is written anew"
     run.translate(folder, out=tmp_path / "side.webm", video=VideoSettings(compare=True), **CPU)
     sides = Video(tmp_path / "side.webm")
     assert (len(sides), sides.rate, sides.size) == (5, 25, (3 * SIDE, SIDE))

@@ -92,7 +92,8 @@ def table(scores: Scores) -> list[str]:
             lines.append(f"{'  real':{column}}{figure.details['real']:.4f}")
     lines += [f"{name:{column}}not measured: {reason}" for name, reason in scores.missing.items()]
     height, width = protocol["size"]
-    parts = [f"{protocol['clips']} clips, {protocol['frames']} frames of {width}x{height}"]
+    count = protocol["clips"]
+    parts = [f"{count} clip{'' if count == 1 else 's'}, {protocol['frames']} frames of {width}x{height}"]
     if "flow_of" in protocol:
         flow = "the true flow" if protocol["flow_of"] == "data" else f"flow by {protocol['flow_of']}"
         parts.append(f"{flow} where {protocol['masked_by']} agree")
