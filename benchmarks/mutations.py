@@ -369,7 +369,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/wc_vid2vid.py", "self.has_past(moment)", "not self.has_past(moment)"),
     ("data/pans.py", "flow[0][known], flow[1][known] = across, down", "flow[0][known], flow[1][known] = down, across"),
     ("data/pans.py", "np.minimum(steps, count - 1 - steps)", "np.minimum(steps, count - steps)"),
-    ("data/pans.py", "return most - abs(places % (2 * most) - most)", "return abs(places % (2 * most) - most)"),
+    ("data/pans.py", "return most - abs(places % (2 * most) - most)", "return places % (most + 1)"),
     ("data/decode.py", "np.array([1, 2**8, 2**16])", "np.array([2**16, 2**8, 1])"),
     ("data/clips.py", ".reshape(points.shape) - 1", ".reshape(points.shape)"),
     ("gans/vid2vid.py", "return flow, confidence(real, before, flow) * known", "return flow, confidence(real, before, flow)"),
