@@ -170,7 +170,7 @@ def report(rows: dict[str, list[tuple[int, float]]], *, iterations: int) -> tupl
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seeds", type=int, default=3)
-    arguments.add_argument("--iterations", type=int, default=2_500)
+    arguments.add_argument("--iterations", type=int, default=8_000)
     arguments.add_argument("--out", type=Path)
     options = arguments.parse_args()
     rows: dict[str, list[tuple[int, float]]] = {}
