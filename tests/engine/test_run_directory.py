@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,18 @@ def test_a_folder_of_other_things_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a run: it has no config.json but holds cat.png and 1 more; choose a new"):
         RunDirectory(tmp_path).create()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cat.png", "dog.png"]
+
+
+def test_a_run_that_another_process_makes_at_that_moment_is_no_other_thing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, listed = RunDirectory(tmp_path), Path.iterdir
+
+    def just_made(path: Path) -> Iterator[Path]:
+        run.write_config(DOCUMENT)
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", just_made)
+    run.create()
+    assert run.exists() and run.samples.is_dir()
 
 
 @pytest.mark.parametrize("inside", ["", "run"])

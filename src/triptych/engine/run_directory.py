@@ -68,9 +68,9 @@ class RunDirectory:
         Raises CheckpointError when the path is a file, cannot be made, or is a folder with files that are not of a run.
         """
         try:
-            if self.root.is_dir() and not self.exists():
+            if self.root.is_dir():
                 foreign = sorted(path.name for path in self.root.iterdir() if not _belongs(path))
-                if foreign:
+                if foreign and not self.exists():  # looked for afterwards: another process may be making the run
                     raise CheckpointError(
                         f"{self.root} is not a run: it has no config.json but holds {foreign[0]}"
                         + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
