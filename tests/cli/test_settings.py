@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tyro
 
 from triptych.cli.sample import SampleOptions
 from triptych.cli.score import ScoreOptions
@@ -33,6 +34,15 @@ def value_of(settings: Config, dotted: str) -> Any:
     for name in dotted.split("."):
         value = getattr(value, name)
     return value
+
+
+def test_the_parser_is_shown_the_given_flags_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All settings of a recipe would take it a tenth of a second."""
+    forms: list[Any] = []
+    monkeypatch.setattr(tyro, "cli", lambda form, **_: forms.append(form) or form())
+    parsed("--train.seed", "0", "--run=here")
+    (form,) = forms
+    assert set(vars(form())) == {"run", "train"} and set(vars(form().train)) == {"seed"}
 
 
 def test_without_flags_the_recipe_stays_as_it_is() -> None:

@@ -57,12 +57,13 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     assert len(flags) == len(list(flags_of(options))) + len(list(flags_of(settings))), "a setting has the name of an option of the verb"
     words = list(_plain_booleans(arguments, flags))
     if "-h" in words or "--help" in words:
-        page = _form("Flags", options, settings, shown=True)
+        page = _form("Flags", options, settings, names=flags, shown=True)
         tyro.cli(page, prog=printable(prog), description=printable(description), args=["--help"])
-    form = _form("Flags", options, settings)
-    groups = [(flags.get(_canonical(name, flags)), values) for name, values in _grouped(words, flags)[1]]
-    lacking = any(flag is not None and _lacks_values(values, flag.annotation) for flag, values in groups)
-    filled = None if lacking else _quietly(form, list(_plain_values(words, flags)))
+    loose, groups = _grouped(words, flags)
+    given = [(flags.get(_canonical(name, flags)), values) for name, values in groups]
+    lacking = any(flag is None or _lacks_values(values, flag.annotation) for flag, values in given)
+    form = _form("Flags", options, settings, names={flag.name for flag, _ in given if flag is not None})
+    filled = None if loose or lacking else _quietly(form, list(_plain_values(words, flags)))
     if filled is None:
         raise diagnose(words, flags, dict(tables_of(settings)) if "--config" in flags else {})
     try:
@@ -201,24 +202,26 @@ def whole_number(text: str) -> str:
     return str(int(whole + part.ljust(places, "0"))) if len(part) <= places else text
 
 
-def _form(name: str, *parts: Config, shown: bool = False) -> type:
-    """A plain dataclass with the fields of `parts`, their values as defaults and their docstrings as help.
+def _form(title: str, *parts: Config, names: Collection[str], shown: bool = False, section: str = "") -> type:
+    """A plain dataclass of those settings of `parts` whose flags are in `names`, with values as defaults and docstrings as help.
 
-    `shown`: for a page of help, on which the values must not steer the terminal.
+    tyro takes a tenth of a second for all settings of a recipe. `shown`: for a page of help, on which the values must not steer
+    the terminal. `section`: what stands before the names of these parts' settings.
     """
     fields: list[tuple[str, Any, Any]] = []
     for part in parts:
         docs = field_docs(type(part))
         for field, annotation in _listed(type(part)):
-            value = getattr(part, field)
+            value, setting = getattr(part, field), section + field
             if isinstance(value, Config):
-                section = _form(f"{type(value).__name__}Form", value, shown=shown)
-                help_text = Annotated[section, tyro.conf.arg(help=docs.get(field))]
-                fields.append((field, help_text, dataclasses.field(default_factory=section)))
-            elif (plain := _plain_type(annotation)) is not None:
+                if any(name.startswith(flag_name(f"{setting}.")) for name in names):
+                    inner = _form(f"{type(value).__name__}Form", value, names=names, shown=shown, section=f"{setting}.")
+                    help_text = Annotated[inner, tyro.conf.arg(help=docs.get(field))]
+                    fields.append((field, help_text, dataclasses.field(default_factory=inner)))
+            elif (plain := _plain_type(annotation)) is not None and flag_name(setting) in names:
                 default = _printable(value) if shown else value
                 fields.append((field, Annotated[plain, tyro.conf.arg(help=docs.get(field))], dataclasses.field(default=default)))
-    return dataclasses.make_dataclass(name, fields, kw_only=True)
+    return dataclasses.make_dataclass(title, fields, kw_only=True)
 
 
 def _listed(cls: type[Config]) -> list[tuple[str, Any]]:
@@ -238,10 +241,12 @@ def _changes(filled: Any, settings: Config) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for field in field_types(type(settings)):
         before = getattr(settings, field)
+        if not hasattr(filled, field):
+            continue
         if isinstance(before, Config):
             inner = _changes(getattr(filled, field), before)
             changes |= {field: inner} if inner else {}
-        elif hasattr(filled, field) and getattr(filled, field) != before:
+        elif getattr(filled, field) != before:
             changes[field] = getattr(filled, field)
     return changes
 
