@@ -6,6 +6,7 @@ The command line prints a `UserError` as one line and exits with code 2, a `RunE
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -73,8 +74,13 @@ class Stopped(KeyboardInterrupt):
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint `; did you mean "x"?`, or an empty string when nothing is near."""
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    matches = _close(name, tuple(allowed))
     return f'; did you mean "{matches[0]}"?' if matches else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _close(name: str, allowed: tuple[str, ...]) -> list[str]:
+    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
 
 
 def one_line(error: Exception) -> str:

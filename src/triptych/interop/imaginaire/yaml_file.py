@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ class YamlFile:
         read = read | {f"common.{name.partition('.common.')[2]}" for name in read if ".common." in name}
         unknown: list[str] = []
         ignored: list[str] = []
-        for name in _keys(self.given, "", read):
+        for name in _keys(self.given, "", _sections(read)):
             if name in read:
                 continue
             pattern = next((p for p in IGNORED if fnmatchcase(name, p) or name == p.removesuffix(".*")), None)
@@ -223,16 +223,21 @@ def merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
     return values
 
 
-def _keys(table: Mapping[str, Any], section: str, read: set[str]) -> Iterator[str]:
-    """The dotted names of a table's settings; a section of which nothing was read counts as one setting."""
+def _sections(names: Iterable[str]) -> set[str]:
+    """The dotted names of the sections that hold these settings."""
+    return {name[:end] for name in names for end, sign in enumerate(name) if sign == "."}
+
+
+def _keys(table: Mapping[str, Any], section: str, sections: set[str]) -> Iterator[str]:
+    """The dotted names of a table's settings; a section that is not among `sections`, of which something was read, counts as one."""
     for key, value in table.items():
         name = f"{section}.{key}" if section else str(key)
         tables: list[Any] = value if isinstance(value, list) and value else [value]
-        if not any(other.startswith(f"{name}.") for other in read):
+        if name not in sections:
             yield name
         elif all(isinstance(entry, Mapping) for entry in tables):
             for entry in tables:
-                yield from _keys(entry, name, read)
+                yield from _keys(entry, name, sections)
         elif value is not None:
             yield name
 
