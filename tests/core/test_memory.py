@@ -135,11 +135,16 @@ def test_kills_are_counted_where_the_system_counts_them(tmp_path):
             "DefaultCPUAllocator: can't allocate memory: you tried 9 bytes.",
         ),
         (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        (RuntimeError("could not create a primitive"), "could not create a primitive"),
+        (RuntimeError("could not execute a primitive"), "could not execute a primitive"),
+        (RuntimeError("std::bad_alloc"), "std::bad_alloc"),
     ],
 )
 def test_errors_that_speak_of_memory(error, said):
     assert is_out_of_memory(error) and said_of(error) == said
-    assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(ValueError("out of memory"))
+    for other in ("shapes differ", "could not create a primitive descriptor for a convolution"):
+        assert not is_out_of_memory(RuntimeError(other))
+    assert not is_out_of_memory(ValueError("out of memory"))
 
 
 @pytest.mark.skipif(data_memory() is None, reason="the system has no limit of a process's data")

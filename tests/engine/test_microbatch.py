@@ -80,6 +80,15 @@ def test_it_ends_with_the_weights_of_the_smaller_microbatch_from_the_start(tmp_p
     assert torch.allclose(divided.observations, small.observations, rtol=1e-9)
 
 
+def test_freed_memory_is_kept_while_iterations_fit_and_no_more_where_one_did_not(tmp_path, monkeypatch):
+    """What is kept lies in pieces between others in use: fewer images at once would not fit either."""
+    kept: list[bool] = []
+    for module in ("loop", "microbatch"):
+        monkeypatch.setattr(f"triptych.engine.{module}.keep_freed_memory", lambda keep=True: kept.append(keep))
+    run(make_loop(hungry(room=2, since=32), tmp_path / "divided"))
+    assert kept == [True] * 4 + [False] * 2, "two attempts of the fifth iteration fail"
+
+
 class HungryPair(Pair):
     """A game whose generator does not fit, from its second step on."""
 

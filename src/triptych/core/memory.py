@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from pathlib import Path
 
 from triptych.core.errors import one_line
 
-_WORDS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")  # PyTorch on a CPU and on a GPU; cuBLAS and cuDNN
+_WORDS = re.compile(
+    "can't allocate memory|std::bad_alloc"  # PyTorch on a CPU
+    "|out of memory|STATUS_ALLOC_FAILED"  # on a GPU; cuBLAS and cuDNN
+    "|could not (create|execute) a primitive(?! descriptor)"  # oneDNN, which does not say why: it is want of memory, or images too large
+)
 _SPARED = 0.1  # of what is there: for what the system and other processes take meanwhile
 _ENDLESS = 2**62
 """Limits from here on are how an older kernel writes that there is none."""
@@ -63,7 +68,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory, of the machine or of a GPU, ran out."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS))
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _WORDS.search(str(error)) is not None)
 
 
 def said_of(error: BaseException) -> str:

@@ -18,6 +18,7 @@ from triptych.core.batch import Batch, RawBatch
 from triptych.core.errors import CheckpointError, RunError, Stopped, UserError
 from triptych.core.files import explain
 from triptych.core.model import Model, Phase, TrainingProgress
+from triptych.engine.allocator import keep_freed_memory
 from triptych.engine.callables import BY_VALIDATION, Callables, Grid, chosen_by
 from triptych.engine.checkpoint import Checkpoint
 from triptych.engine.checkpointer import Checkpointer
@@ -174,6 +175,8 @@ class Loop:
             while self.images_seen < self.train.total_images:
                 before = self.images_seen
                 self._iteration(batches)
+                if not self.attempts.said:
+                    keep_freed_memory()
                 self.world.limit(self.train.timeout_minutes)  # from the second on: the first one may compile
                 minutes = (time.monotonic() - saved_time) / 60
                 overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from triptych.core.errors import ConfigError
 from triptych.core.memory import is_out_of_memory, said_of
 from triptych.core.model import Model
-from triptych.engine.allocator import return_freed_memory
+from triptych.engine.allocator import keep_freed_memory, return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
 from triptych.engine.sharding import is_divided
@@ -118,6 +118,7 @@ class Attempts:
 
     def _undo(self, before: _State) -> None:
         before.restore()
+        keep_freed_memory(keep=False)
         return_freed_memory(self._world.device)
 
 

@@ -61,7 +61,7 @@ def train(
     Raises UserError (ConfigError, DataError, CheckpointError) before anything is written, RunError when training fails, and Stopped, a
     KeyboardInterrupt, when a signal comes before the first step or after another one.
     """
-    keep_freed_memory()
+    keep_freed_memory(keep=False)  # until an iteration has fitted into memory
     world = open_world(device)
     directory = RunDirectory(Path(run_dir))
     with failing_together(), stop_on_signals() as stop, _saying_what_is_saved(directory), ExitStack() as stack:
