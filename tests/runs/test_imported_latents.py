@@ -43,7 +43,10 @@ MEAN, STD = torch.tensor([5.81, 3.25, 0.12, -2.15]), torch.tensor([4.17, 4.62, 3
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Files of SiT's form and of EDM2's, and untrained autoencoders to half the side: "kl" of 4 channels, "kl-2" of 2."""
+    """Files of SiT's form and of EDM2's, and untrained autoencoders to half the side: "kl" of 4 channels, "kl-2" of 2.
+
+    The latents are of images of 16 pixels, the autoencoders learned larger ones.
+    """
     root = tmp_path_factory.mktemp("imported")
     torch.save(weights(), root / "sit.pt")
     config = EDM2Config(
@@ -63,8 +66,8 @@ def autoencoder_run(place: Path, channels: int) -> None:
     model = KLAutoencoderConfig(
         network=KLNetworksConfig(widths=(4, 8), num_blocks=1, latent_channels=channels, num_groups=2), perceptual_weight=0.0
     )
-    config = RunConfig(model=model, data=DataConfig(path="x", image_size=16), train=TrainConfig(total_images=8, batch_size=8, ema_rates=()))
-    spec, directory = DataSpec(image_size=16, channels=3), RunDirectory(place)
+    config = RunConfig(model=model, data=DataConfig(path="x", image_size=32), train=TrainConfig(total_images=8, batch_size=8, ema_rates=()))
+    spec, directory = DataSpec(image_size=32, channels=3), RunDirectory(place)
     directory.create()
     state = {name: tensor.clone() for name, tensor in seeded_build(model, spec, seed=0).state_dict().items()}
     save_checkpoint(directory.checkpoints, images_seen=8, files={"model": state}, info={"log2_loss_scale": {}, "best": None})
@@ -152,7 +155,7 @@ def test_a_training_goes_on_with_latents_of_other_images(program: str, folder: P
 
 def test_latents_that_do_not_fit_an_imported_model_are_refused(folder: Path, photos: Path, tmp_path: Path) -> None:
     run, _ = imported(folder, "sit", tmp_path / "run", autoencoder=folder / "kl")
-    encode_data(photos, open_run(folder / "kl"), tmp_path / "own.npz", device="cpu")
+    encode_data(photos, open_run(folder / "kl"), tmp_path / "own.npz", image_size=16, device="cpu")
     config = replace(run.config, data=replace(run.config.data, path=str(tmp_path / "own.npz"), workers=0))
     with pytest.raises(
         ConfigError, match=r"mean .* in place of 0, 0, 0, 0, std .*give its own, encoded by triptych data encode IMAGES --with"
@@ -164,6 +167,9 @@ def test_latents_that_do_not_fit_an_imported_model_are_refused(folder: Path, pho
     with pytest.raises(ConfigError, match="weights: got raw, but .*run says which weights of its autoencoder encode; leave it out"):
         encode_data(photos, run, file, weights="raw", device="cpu")
     encode_data(photos, run, file, device="cpu")
+    for name, same in (("own.npz", True), ("latents.npz", False)):  # measured moments are found, those that a model learned are asked for
+        stamp = read_stamp(tmp_path / name)
+        assert (replace(stamp, latents=replace(stamp.latents, mean=(1.0,) * 4)).asked == stamp.asked) == same
     with pytest.raises(
         ConfigError, match=r"latent_std: got 2, but latents.npz has latents on the scale of a model that learned them, 1; leave"
     ):
