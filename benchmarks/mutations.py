@@ -1026,13 +1026,28 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("core/batch.py", "(2 / (1 - self.darkest)) - 1", "(2 / (1 - self.darkest))", "tests/runs/test_imported_latents.py"),
     ("core/batch.py", "((1 - self.darkest) / 2)", "(1 - self.darkest)", "tests/runs/test_imported_latents.py"),
     ("runs/latent_space.py", "image_size=factor * height", "image_size=height", "tests/runs/test_imported_latents.py"),
+    ("cli/launch_slurm.py", "seconds_of(self.time) - _LEAST_AFTER_NOTICE", "seconds_of(self.time)", *_tests("cli", "launch")),
+    ("cli/launch_slurm.py", "int(days) * 86_400", "int(days) * 84_600", *_tests("cli", "launch")),
+    ("runs/slurm.py", '"+$((before + 1))"', '"+1"', *_tests("cli", "launch")),
+    ("runs/slurm.py", " && $state == *JobState=RUNNING* ]]", " ]]", *_tests("cli", "launch")),
+    ("runs/slurm.py", "( -n $told || $state == *PreemptTime=[0-9]* )", "-n $told", *_tests("cli", "launch")),
+    ("runs/slurm.py", "$code -ne 0 && ", "", *_tests("cli", "launch")),
+    ("runs/slurm.py", 'while kill -0 "$step" 2>/dev/null; do wait "$step"; done\n', "", *_tests("cli", "launch")),
+    ("runs/slurm.py", ".replace('%', '%%')", "", *_tests("cli", "launch")),
+    ("runs/kubernetes.py", "job.notice + _AFTER_SHUTDOWN", "job.notice", *_tests("cli", "launch_kubernetes")),
+    ("runs/kubernetes.py", "str(job.processes)", "job.processes", *_tests("cli", "launch_kubernetes")),
+    ("runs/kubernetes.py", "job.gpus or None", "job.gpus", *_tests("cli", "launch_kubernetes")),
+    ("runs/kubernetes.py", '{"medium": "Memory"}', "{}", *_tests("cli", "launch_kubernetes")),
+    ("interop/imaginaire/unprojections.py", "= point + 1", "= point", *_tests("interop", "unprojections")),
+    ("interop/imaginaire/unprojections.py", "points >> 8 & 255, points >> 16", "points >> 16, points >> 8 & 255", *_tests("interop", "unprojections")),
+    ("interop/imaginaire/unprojections.py", "point.max() >= MOST_POINTS", "point.max() > MOST_POINTS", *_tests("interop", "unprojections")),
 )  # fmt: skip
 
 EQUIVALENT: dict[tuple[str, str, str], str] = {
     (
         "core/errors.py",
-        "matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)",
-        "matches = difflib.get_close_matches(name, list(allowed), n=2, cutoff=0.5)",
+        "return difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)",
+        "return difflib.get_close_matches(name, allowed, n=2, cutoff=0.5)",
     ): "the best match, which comes first, is all that is used",
     (
         "engine/progress.py",

@@ -180,7 +180,7 @@ SAVED = f"echo 'stopped by SIGTERM at 64 images {STOPPED}' >> run/log.txt"
         ("exit 1", "RUNNING", SAVED, 1, False),  # that was the start before
         ("exit 1", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, True),  # before there was anything to save
         ("exit 0", "RUNNING PreemptTime=2026-11-23T00:00:00", "", 0, False),  # finished all the same
-        ("trap 'exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
+        ("trap 'sleep 0.1; exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
         (f"trap '{SAVED.replace(chr(39), '')}; exit 1' USR1; kill -USR1 $PPID; sleep 5 & wait", "RUNNING", "", 0, True),
     ],
 )
@@ -189,8 +189,8 @@ def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: 
     if before:
         subprocess.run(["bash", "-c", before], check=True)
     bins = tmp_path / "bin"
-    program(bins, "srun", f'echo "$@" > srun; {training}')
-    program(bins, "scontrol", f'[[ $1 == requeue ]] && echo "$2" > requeued; echo "JobState={state}"')
+    program(bins, "srun", f'echo "$@" > srun; trap "touch ended" EXIT; {training}')
+    program(bins, "scontrol", f'[[ $1 == requeue && -e ended ]] && echo "$2" > requeued; echo "JobState={state}"')
     settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]", "SLURM_RESTART_COUNT": "2"}
     done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, Path("requeued").exists()) == (code, requeued), done
