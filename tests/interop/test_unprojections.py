@@ -16,7 +16,7 @@ from triptych.data.decode import number_map
 from triptych.interop.imaginaire.unprojections import MOST_POINTS, read_unprojection
 
 SIZE = (3, 4)
-TABLE = [0, 1, 70_000, 2, 3, MOST_POINTS - 1, 1, 0, 0, 0, 1, 8]
+TABLE = [0, 1, 70_000, 2, 3, MOST_POINTS - 1, 1, 0, 0, 0, 1, 8, 1, 3, 70_000]
 
 
 def pickled(path: Path, content: Any, protocol: int = 4) -> Path:
@@ -29,7 +29,7 @@ def pickled(path: Path, content: Any, protocol: int = 4) -> Path:
 def test_a_table_becomes_a_map(tmp_path: Path, protocol: int) -> None:
     found = read_unprojection(pickled(tmp_path / "a.pkl", {"w4xh3": TABLE, "w2xh1": [0, 0, 1]}, protocol), size=SIZE)
     expected = np.zeros(SIZE, dtype=np.int64)
-    expected[0, 1], expected[2, 3], expected[1, 0] = 9, MOST_POINTS, 1
+    expected[0, 1], expected[2, 3], expected[1, 0], expected[1, 3] = 9, MOST_POINTS, 1, 70_001
     assert np.array_equal(found, expected)
     for empty in (None, []):
         assert not read_unprojection(pickled(tmp_path / "b.pkl", {"w4xh3": empty}), size=SIZE).any()
