@@ -54,6 +54,15 @@ def test_a_sample_is_the_same_in_every_batch(draw):
     assert torch.equal(draw(rng(37)[4:9]), whole[4:9])
 
 
+@pytest.mark.parametrize("shape", [(), (3, 3), (3, 5, 91), (2, 41, 50)])
+def test_draws_made_together_are_those_made_one_by_one(shape):
+    """Of numbers that are no multiple of four, all together, four at a time and singly, in any order, of large indices, of no samples."""
+    for some in (rng(3, start=2**33), rng(0)):
+        drawn = some.normals("step", 11, *shape)
+        for i in (0, 1, 7, 10, 2):
+            assert torch.equal(drawn(i), some.normal(f"step/{i}", *shape))
+
+
 def test_draws_differ_by_seed_stream_name_and_sample():
     draws = [rng().uniform("a", 64), rng(seed=1).uniform("a", 64), rng(stream=("other",)).uniform("a", 64), rng().uniform("b", 64)]
     draws += [rng().child("repeat", 1).uniform("a", 64), rng(start=8).uniform("a", 64), rng(start=2**32).uniform("a", 64)]

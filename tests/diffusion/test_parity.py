@@ -16,7 +16,16 @@ from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.bounds import bound, losses
 from triptych.diffusion.gaussian import GaussianConfig, GaussianDiffusion, StepCoefficients
 from triptych.diffusion.respacing import respaced_timesteps
-from triptych.diffusion.samplers import ancestral_step, ancestral_steps, clipping, ddim_reverse_step, ddim_step, ddim_steps, x0_predictor
+from triptych.diffusion.samplers import (
+    ancestral_step,
+    ancestral_steps,
+    clipping,
+    ddim_reverse_step,
+    ddim_row,
+    ddim_step,
+    ddim_steps,
+    x0_predictor,
+)
 from triptych.diffusion.unet import UNet, UNetConfig
 
 NAME = "unet_new_order"
@@ -192,7 +201,7 @@ def test_ddim_step_with_noise(eta: float) -> None:
     x, t = recorded.array("noise", (4, 3, 4, 4), 1.0), torch.tensor([0, 1, 12, 24])
     c, drawn = process.at(t), recorded.array("step", x.shape, 1.0)
     moments = process.moments(fixed_output("fixed_large"), x, c, CLIP)
-    expect(ddim_step(process, moments.x0, x, c, eta=eta, noise=drawn), f"ddim_eta/{eta}", arrays=MORE)
+    expect(ddim_step(moments.x0, x, ddim_row(c, eta=eta), noise=drawn), f"ddim_eta/{eta}", arrays=MORE)
     expect(ancestral_step(moments, c, drawn), "anc", arrays=MORE)
 
 

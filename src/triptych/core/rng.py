@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,12 +54,15 @@ def key_of(seed: int, *names: str | int) -> tuple[int, int]:
 key_of.__wrapped__._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def words(index: np.ndarray, *, key: tuple[int, int], count: int = 1) -> np.ndarray:
-    """`count` words in 0..2^32-1 for each sample index, on the CPU: int64 of shape (len(index), count)."""
-    index = np.asarray(index, dtype=np.int64)[:, None]
-    block = np.arange(-(-count // 4), dtype=np.int64)[None, :]
-    drawn = philox(block + 0 * index, 0 * (block + index), (index & _MASK) + 0 * block, (index >> 32) + 0 * block, key=key)
-    return np.stack(drawn, axis=-1).reshape(len(index), 4 * block.shape[1])[:, :count]  # of no samples too
+def words(index: np.ndarray, *, key: tuple[Any, Any], count: int = 1) -> np.ndarray:
+    """`count` words in 0..2^32-1 for each sample index, on the CPU: int64 of shape (len(index), count).
+
+    With arrays (k, 1, 1) in `key` those of k streams: (k, len(index), count).
+    """
+    index, block = np.asarray(index, dtype=np.int64)[:, None], np.arange(-(-count // 4), dtype=np.int64)
+    counter = np.zeros(np.broadcast_shapes(np.shape(key[0]), (len(index), len(block))), dtype=np.int64)
+    drawn = philox(counter + block, counter, counter + (index & _MASK), counter + (index >> 32), key=key)
+    return np.stack(drawn, axis=-1).reshape(*counter.shape[:-1], 4 * len(block))[..., :count]  # of no samples too
 
 
 def permutation(count: int, *, seed: int, epoch: int) -> np.ndarray:
@@ -108,13 +112,26 @@ class Rng:
     def normal(self, name: str, *shape: int) -> Tensor:
         """Standard normal: float32 of shape (b, *shape), by the Box-Muller transform of pairs of words."""
         count = math.prod(shape)
-        pairs = self.words(name, 2 * (-(-count // 2))).view(len(self), -1, 2)
-        # float64 on a CPU: its vector kernels round a sample differently by its place in the batch; rounding to float32 hides it.
-        dtype = torch.float64 if pairs.device.type == "cpu" else torch.float32
-        radius = ((pairs[..., 0] + 1).to(dtype) * 2.0**-32).log_().mul_(-2).sqrt_()
-        angle = pairs[..., 1].to(dtype) * (2 * math.pi * 2.0**-32)
-        drawn = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).float()
-        return drawn.view(len(self), -1)[:, :count].reshape(len(self), *shape)
+        return _normal(self.words(name, 2 * (-(-count // 2))), count).view(len(self), *shape)
+
+    def normals(self, name: str, times: int, *shape: int) -> Callable[[int], Tensor]:
+        """What `normal` draws under "name/i", for i from 0 to below `times`.
+
+        On a CPU small draws are made many at a time: one by one, starting their operations takes most of the time.
+        """
+        count = math.prod(shape)
+        together = min(times, _FEW_WORDS // max(1, len(self) * count)) if self.index.device.type == "cpu" else 1
+        if together < 2:
+            return lambda i: self.normal(f"{name}/{i}", *shape)
+
+        @functools.lru_cache(maxsize=1)
+        def part(k: int) -> tuple[Tensor, ...]:
+            keys = [key_of(self.seed, *self.stream, f"{name}/{i}") for i in range(k * together, min((k + 1) * together, times))]
+            first, second = np.array(keys, dtype=np.int64).T[:, :, None, None]
+            drawn = torch.from_numpy(words(self.index.numpy(), key=(first, second), count=count + count % 2))
+            return _normal(drawn, count).view(len(drawn), len(self), *shape).unbind()
+
+        return lambda i: part(i // together)[i % together]
 
     def integers(self, name: str, high: int, *shape: int) -> Tensor:
         """Uniform in 0..high-1 (high at most 2^31): int64 of shape (b, *shape)."""
@@ -136,6 +153,16 @@ class Rng:
             for first, second in zip(k0.split(rows), k1.split(rows), strict=True)
         ]
         return torch.cat(parts)[:, :count].view(len(self), *shape)
+
+
+def _normal(words: Tensor, count: int) -> Tensor:
+    """`count` standard normals (..., count) of words (..., n), n even and at least `count`."""
+    pairs = words.unflatten(-1, (-1, 2))
+    # float64 on a CPU: its vector kernels round a sample differently by its place in the batch; rounding to float32 hides it.
+    dtype = torch.float64 if words.device.type == "cpu" else torch.float32
+    radius = ((pairs[..., 0] + 1).to(dtype) * 2.0**-32).log_().mul_(-2).sqrt_()
+    angle = pairs[..., 1].to(dtype) * (2 * math.pi * 2.0**-32)
+    return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).float().flatten(-2)[..., :count].contiguous()
 
 
 def _mixed(x: Tensor, key: Tensor) -> Tensor:

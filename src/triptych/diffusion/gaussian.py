@@ -106,7 +106,7 @@ class Coefficients:
 
     def times(self, x: Tensor) -> Tensor:
         """`time` for each sample of x (b, ...): (b,)."""
-        return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((len(x),), self.time, device=x.device)
+        return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((x.shape[0],), self.time, device=x.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +217,20 @@ class NoiseProcess:
 
     def at_time(self, t: float) -> Coefficients:
         """The coefficients at a time from 0 to steps - 1, also between two timesteps: log(sigma) is interpolated along a line."""
-        sigma = math.exp(float(np.interp(t, np.arange(self.steps), self._log_sigmas)))
-        return Coefficients.of_sigma(sigma, time=float(np.interp(t, np.arange(self.steps), self.tables[0])))
+        return self.at_times([t])[0]
+
+    def at_times(self, times: Sequence[float]) -> list[Coefficients]:
+        """`at_time` of each of the times."""
+        log_sigmas, seen = (np.interp(times, np.arange(self.steps), table).tolist() for table in (self._log_sigmas, self.tables[0]))
+        return [Coefficients.of_sigma(math.exp(log_sigma), time=time) for log_sigma, time in zip(log_sigmas, seen, strict=True)]
 
     def time_of(self, sigma: float) -> float:
         """The time, from 0 to steps - 1, at which the noise level is `sigma`; the inverse of `at_time`."""
-        return float(np.interp(math.log(sigma), self._log_sigmas, np.arange(self.steps)))
+        return self.times_of([sigma])[0]
+
+    def times_of(self, sigmas: Sequence[float]) -> list[float]:
+        """`time_of` of each of the noise levels."""
+        return np.interp([math.log(sigma) for sigma in sigmas], self._log_sigmas, np.arange(self.steps)).tolist()
 
     @property
     def levels(self) -> Levels:

@@ -264,10 +264,7 @@ class DiffusionModel(Model):
     ) -> Iterator[Step]:
         denoise, hook = torch.no_grad()(denoise), clipping(settings.threshold if settings.clip else None, hook)
         x = rng.normal("initial", *self.image_shape)
-
-        def noise(i: int) -> Tensor:
-            return rng.normal(f"step/{i}", *self.image_shape)
-
+        noise = rng.normals("step", settings.num_steps(self.config.diffusion), *self.image_shape)
         if settings.sampler == "ancestral":
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return

@@ -5,10 +5,12 @@ The steps take their noise as an argument; the loops ask for it, one draw for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -41,6 +43,16 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
     return lambda x0: hook(x0).clamp(-threshold, threshold)
 
 
+def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[tuple[Tensor, ...]]:
+    """The rows of a trajectory's table of numbers as tensors of no axes, for products with x.
+
+    PyTorch rounds a number to the type of x in each operation with it, which takes longer than the rest of one with few values.
+    """
+    rows = list(table)
+    flat = iter(torch.tensor([value for row in rows for value in row], dtype=x.dtype).unbind())
+    return [tuple(islice(flat, len(row))) for row in rows]
+
+
 def ancestral_step(moments: Moments, c: StepCoefficients, noise: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
     deviation = (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else moments.variance**0.5
@@ -52,14 +64,17 @@ def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
     return eta * ((1 - c.abar_prev) / (1 - c.abar)) ** 0.5 * (1 - c.abar / c.abar_prev) ** 0.5
 
 
-def ddim_step(
-    process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients, *, eta: float = 0.0, noise: Tensor | None = None
-) -> Tensor:
-    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
+def ddim_row(c: StepCoefficients, *, eta: float = 0.0) -> tuple[Any, ...]:
+    """The factors of `ddim_step`."""
     sigma = ddim_sigma(c, eta=eta)
-    direction = _root(1 - c.abar_prev - sigma**2)
-    x = c.abar_prev**0.5 * x0 + direction * process.noise_from(x0, x_t, c)
-    return x if noise is None else x + c.not_last * sigma * noise
+    return c.sqrt_recip, c.sigma, c.abar_prev**0.5, _root(1 - c.abar_prev - sigma**2), c.not_last * sigma
+
+
+def ddim_step(x0: Tensor, x_t: Tensor, row: Sequence[Any], *, noise: Tensor | None = None) -> Tensor:
+    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
+    sqrt_recip, sigma, kept, direction, added = row
+    x = kept * x0 + direction * ((sqrt_recip * x_t - x0) / sigma)
+    return x if noise is None else x + added * noise
 
 
 def _root(value: Any) -> Any:
@@ -125,8 +140,9 @@ def ddim_steps(
     process: GaussianDiffusion, predict: Predictor, x: Tensor, *, noise: Callable[[int], Tensor], eta: float = 0.0
 ) -> Iterator[Step]:
     """Every step of DDIM from the noise x (b, c, h, w); the last one's `sample` is the images. `noise` as in `ancestral_steps`."""
-    for i, step in enumerate(reversed(range(process.steps))):
-        c = process.at_step(step)
+    points = [process.at_step(step) for step in reversed(range(process.steps))]
+    table = factors([ddim_row(c, eta=eta) for c in points], x)
+    for i, (c, row) in enumerate(zip(points, table, strict=True)):
         x0 = predict(x, c)
-        x = ddim_step(process, x0, x, c, eta=eta, noise=noise(i) if eta > 0 and step > 0 else None)
+        x = ddim_step(x0, x, row, noise=noise(i) if eta > 0 and c.not_last else None)
         yield Step(x, x0)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.diffusion.gaussian import Coefficients, NoiseProcess
-from triptych.diffusion.samplers import Predictor, Step
+from triptych.diffusion.samplers import Predictor, Step, factors
 
 Spacing = Literal["timesteps", "log-snr", "edm"]
 
@@ -67,10 +67,10 @@ def points_of(process: NoiseProcess, *, steps: int, spacing: Spacing) -> list[Co
     sigma = 80 where the last timestep lies above it (that of the cosine schedule has 20,000); their first point is the last timestep.
     """
     if spacing == "timesteps":
-        return [process.at_time(t) for t in np.linspace(process.steps - 1, 0, steps).tolist()]
-    first, last = process.at_time(process.steps - 1), process.at_time(0)
+        return process.at_times(np.linspace(process.steps - 1, 0, steps).tolist())
+    first, last = process.at_times([process.steps - 1, 0])
     sigmas = noise_levels(min(first.sigma, LARGEST_SIGMA), last.sigma, steps=steps, spacing=spacing)
-    return [first, *(process.at_time(process.time_of(sigma)) for sigma in sigmas[1:])]
+    return [first, *process.at_times(process.times_of(sigmas[1:]))]
 
 
 def noise_levels(high: float, low: float, *, steps: int, spacing: Literal["log-snr", "edm"], rho: float = RHO) -> list[float]:
@@ -102,15 +102,23 @@ def dpm_solver_2m(
     With `tau` 1 those of SDE-DPM-Solver++(2M) (section 5), with noise in all but the last. x_0 is taken half a step on, along the line
     through the last two predictions; the first step has but one.
     """
-    before: tuple[Tensor, float] | None = None
-    for i, (c, following) in enumerate(pairwise(points)):
-        x0, h = predict(x, c), _rise(c, following)
-        midway = x0 if before is None else x0 + h / (2 * before[1]) * (x0 - before[0])
-        before = x0, h
-        kept = following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h)
-        x = kept * x - following.sqrt_abar * math.expm1(-(1 + tau) * h) * midway
+    before, rises = None, [_rise(c, following) for c, following in pairwise(points)]
+    table = [
+        (
+            h / (2 * last),
+            following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h),
+            following.sqrt_abar * math.expm1(-(1 + tau) * h),
+            following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h)),
+        )
+        for (c, following), h, last in zip(pairwise(points), rises, [math.inf, *rises], strict=False)
+    ]
+    for i, (c, (ahead, kept, towards, added)) in enumerate(zip(points, factors(table, x), strict=False)):
+        x0 = predict(x, c)
+        midway = x0 if before is None else x0 + ahead * (x0 - before)
+        before = x0
+        x = kept * x - towards * midway
         if tau:
-            x = x + following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h)) * noise(i)
+            x = x + added * noise(i)
         yield Step(x, x0)
     yield _last(predict, x, points)
 
@@ -126,37 +134,52 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     One network call each: the prediction at a new point also corrects the step that led there, so the corrector costs no call.
     `Step.sample` is what the predictor gives.
     """
-    past: list[tuple[Coefficients, Tensor]] = []  # the last points and what was predicted there, the newest first
+    corrections, predictions = [], []
+    for i, (c, following) in enumerate(pairwise(points)):
+        corrections.append(_unified_row(points[i - 1], c, [c, *points[max(i - UNIPC_ORDER, 0) : i - 1]]) if i else [])
+        predictions.append(_unified_row(c, following, points[max(i + 1 - UNIPC_ORDER, 0) : i]))
+    past: list[Tensor] = []  # what was predicted at the last points, the newest first
     corrected = x
-    for c, following in pairwise(points):
+    for c, correction, prediction in zip(points, factors(corrections, x), factors(predictions, x), strict=False):
         x0 = predict(x, c)
         if past:
-            x = _unified(corrected, past[0], c, [(c, x0), *past[1:]])
-        past, corrected = [(c, x0), *past][:UNIPC_ORDER], x
-        x = _unified(corrected, past[0], following, past[1:])
+            x = _unified(corrected, past[0], [x0, *past[1:]], correction)
+        past, corrected = [x0, *past][:UNIPC_ORDER], x
+        x = _unified(corrected, x0, past[1:], prediction)
         yield Step(x, x0)
     yield _last(predict, x, points)
 
 
-def _unified(x: Tensor, start: tuple[Coefficients, Tensor], end: Coefficients, others: Sequence[tuple[Coefficients, Tensor]]) -> Tensor:
-    """x at `end` from x at `start`, with x_0 as the polynomial of lambda through the predictions at `start` and the other points.
+def _unified_row(start: Coefficients, end: Coefficients, others: Sequence[Coefficients]) -> list[float]:
+    """The factors of `_unified` from `start` to `end` with predictions at so many other points, at most 2.
 
     Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one other point: there they take a_1 = 1/2.
     """
-    c, x0 = start
-    h = _rise(c, end)
-    places = [_rise(c, other) / h for other, _ in others]
-    moments = [-math.expm1(-h)]
-    for k in range(1, len(others) + 1):
-        moments.append(1 - k / h * moments[-1])  # h * integral of exp(h (u - 1)) u^k over 0..1, by parts
-    if len(others) == 1:
-        weights = [moments[0] / 2 / places[0]]
-    else:
-        weights = np.linalg.solve(np.vander(places, increasing=True).T * places, moments[1:]).tolist()
-    mixed = moments[0] * x0
-    for weight, (_, other) in zip(weights, others, strict=True):
+    h = _rise(start, end)
+    places = [_rise(start, other) / h for other in others]
+    # h * integral of exp(h (u - 1)) u^k over 0..1 for k = 0, 1, 2, by parts
+    whole = -math.expm1(-h)
+    first = 1 - 1 / h * whole
+    second = 1 - 2 / h * first
+    match places:
+        case []:
+            weights = []
+        case [place]:
+            weights = [whole / 2 / place]
+        case [a, b]:  # weights of which a u + b u and a^2 u + b^2 u have these integrals
+            weights = [(second - b * first) / (a * (a - b)), (second - a * first) / (b * (b - a))]
+        case _:
+            raise AssertionError(f"{len(others)} other points")
+    return [end.sqrt_noise / start.sqrt_noise, end.sqrt_abar, whole, *weights]
+
+
+def _unified(x: Tensor, x0: Tensor, others: Sequence[Tensor], row: Sequence[Tensor]) -> Tensor:
+    """x at the end of a step, with x_0 as the polynomial of lambda through the prediction at its start and the other ones."""
+    kept, towards, whole, *weights = row
+    mixed = whole * x0
+    for weight, other in zip(weights, others, strict=True):
         mixed = mixed + weight * (other - x0)
-    return end.sqrt_noise / c.sqrt_noise * x + end.sqrt_abar * mixed
+    return kept * x + towards * mixed
 
 
 @dataclass(frozen=True)
@@ -174,14 +197,15 @@ class Churn:
     deviation: float = 1.0
     "S_noise: of the noise that is added, a little above 1 where the network removes too much."
 
-    def added(self, x: Tensor, c: Coefficients, *, steps: int, noise: Callable[[], Tensor]) -> tuple[Tensor, Coefficients]:
-        """x (b, c, h, w) with more noise, and its noise level."""
+    def raised(self, c: Coefficients, *, steps: int) -> Coefficients:
+        """The noise level after it; c itself where no noise is added."""
         gamma = min(self.amount / steps, math.sqrt(2) - 1) if self.low <= c.sigma <= self.high else 0.0
-        if gamma == 0:
-            return x, c
-        raised = self.at(c.sigma * (1 + gamma))
+        return self.at(c.sigma * (1 + gamma)) if gamma > 0 else c
+
+    def added(self, x: Tensor, c: Coefficients, raised: Coefficients, noise: Tensor) -> Tensor:
+        """x (b, c, h, w) with more noise."""
         more = math.sqrt(raised.sigma**2 - c.sigma**2) * self.deviation
-        return (x / c.sqrt_abar + more * noise()) * raised.sqrt_abar, raised
+        return (x / c.sqrt_abar + more * noise) * raised.sqrt_abar
 
 
 def heun(
@@ -198,23 +222,27 @@ def heun(
     Two network calls each, one in the last, and one in those that begin above `euler_above`: they are Euler's, for the trapezoid
     magnifies an error of x_0 at the end of the step by the quotient of the two sigmas. There is no noise but that of `churn`.
     """
-    for i, (c, following) in enumerate(zip(points, [*points[1:], None], strict=True)):
-        euler = c.sigma > euler_above
-        if churn is not None:
-            x, c = churn.added(x, c, steps=len(points), noise=partial(noise, i))
-        x0 = predict(x, c)
-        if following is None:
-            yield Step(x0, x0)
-            return
-        scaled = x / c.sqrt_abar
-        change = following.sigma - c.sigma
-        slope = (scaled - x0) / c.sigma
+    starts = points if churn is None else [churn.raised(c, steps=len(points)) for c in points]
+    table = [
+        (start.sqrt_abar, start.sigma, end.sigma - start.sigma, (end.sigma - start.sigma) / 2, end.sqrt_abar, end.sigma)
+        for start, end in zip(starts, points[1:], strict=False)
+    ]
+    for i, (sqrt_abar, sigma, change, half, next_sqrt_abar, next_sigma) in enumerate(factors(table, x)):
+        c, start, following = points[i], starts[i], points[i + 1]
+        if churn is not None and start is not c:
+            x = churn.added(x, c, start, noise(i))
+        x0 = predict(x, start)
+        scaled = x / sqrt_abar
+        slope = (scaled - x0) / sigma
         ahead = scaled + change * slope
-        if not euler:
-            there = (ahead - predict(ahead * following.sqrt_abar, following)) / following.sigma
-            ahead = scaled + change * (slope + there) / 2
-        x = ahead * following.sqrt_abar
+        if c.sigma <= euler_above:
+            there = (ahead - predict(ahead * next_sqrt_abar, following)) / next_sigma
+            ahead = scaled + half * (slope + there)
+        x = ahead * next_sqrt_abar
         yield Step(x, x0)
+    if churn is not None and starts[-1] is not points[-1]:
+        x = churn.added(x, points[-1], starts[-1], noise(len(points) - 1))
+    yield _last(predict, x, starts)
 
 
 euler = partial(heun, euler_above=0.0)
