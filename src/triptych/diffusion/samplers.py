@@ -46,10 +46,10 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
 def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[tuple[Tensor, ...]]:
     """The rows of a trajectory's table of numbers as tensors of no axes, for products with x.
 
-    PyTorch rounds a number to the type of x in each operation with it, which takes longer than the rest of one with few values.
+    PyTorch rounds a number to the type of a tensor in each operation with it, which takes longer than the rest of one with few values.
     """
-    rows = list(table)
-    flat = iter(torch.tensor([value for row in rows for value in row], dtype=x.dtype).unbind())
+    rows, dtype = list(table), torch.promote_types(x.dtype, torch.get_default_dtype())  # a network may answer in more digits than x has
+    flat = iter(torch.tensor([value for row in rows for value in row], dtype=dtype).unbind())
     return [tuple(islice(flat, len(row))) for row in rows]
 
 
