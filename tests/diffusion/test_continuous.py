@@ -126,12 +126,13 @@ def test_churn_keeps_the_moments() -> None:
 def test_churn_by_hand() -> None:
     churn = Churn(level, 8.0, 0.5, 2.0, 1.5)
     c, x = level(1.0), torch.full((1, 1, 1, 1), 0.3)
-    more, raised = churn.added(x, c, steps=4, noise=lambda: torch.ones(1))
+    raised = churn.raised(c, steps=4)
     assert raised.sigma == pytest.approx(math.sqrt(2))  # the share of 2 is cut
+    more = churn.added(x, c, raised, torch.ones(1))
     assert float(more) * math.sqrt(1 + 2) == pytest.approx(0.3 * math.sqrt(2) + 1.5, rel=1e-5)
-    assert churn.added(x, c, steps=32, noise=lambda: torch.ones(1))[1].sigma == pytest.approx(1.25)
-    for sigma in (0.4, 2.1):
-        assert churn.added(x, level(sigma), steps=4, noise=lambda: pytest.fail("asked for noise"))[1].sigma == sigma
+    assert churn.raised(c, steps=32).sigma == pytest.approx(1.25)
+    for unchanged in (level(0.4), level(2.1)):
+        assert churn.raised(unchanged, steps=4) is unchanged
 
 
 def test_image_k_is_the_same_in_every_batch() -> None:
