@@ -74,7 +74,8 @@ def cases() -> dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, A
         ),
         "spade 1024, joint projection": (
             lambda: SPADEGenerator(replace(SPADE_SMALL, resolution=1024, separate_projection=False), **spade),
-            lambda: spade_inputs(64, 64),
+            # Two pixels where the generator begins: batch norm makes two values, one of each image, -1 and 1, whose gradient is rounding.
+            lambda: spade_inputs(64, 128),
         ),
         "pix2pixHD": (lambda: Pix2PixHDGenerator(PIX2PIXHD_TINY, label_channels=5), lambda: {"label": classes(5, 32, 48)}),
         "pix2pixHD, two enhancers": (lambda: Pix2PixHDGenerator(hd2, label_channels=5), lambda: {"label": classes(5, 128, 192)}),

@@ -297,6 +297,17 @@ def test_colours_of_videos_are_those_of_their_frames(tmp_path: Path, ending: str
         assert np.abs(video.frame(t)[:33, :46].astype(float) - frame).mean((0, 1)).max() < 5
 
 
+def test_the_same_frames_make_the_same_bytes_whatever_lies_in_memory(tmp_path: Path) -> None:
+    random, made = np.random.default_rng(0), set[bytes]()
+    frames = list(random.integers(256, size=(5, 20, 20, 3), dtype=np.uint8))
+    for k in range(20):
+        others = [np.full(random.integers(1, 200_000), k, dtype=np.uint8) for _ in range(5)]
+        write_frames(tmp_path / "out.mp4", (frame.copy() for frame in frames), rate=25)
+        made.add((tmp_path / "out.mp4").read_bytes())
+        del others
+    assert len(made) == 1
+
+
 def test_a_clip_in_a_video_file_and_a_given_first_frame(run: Run, tmp_path: Path) -> None:
     maps = [class_map("a", t).astype(np.uint8) for t in range(4)]
     path = write_video(tmp_path / "clip.mkv", maps, codec="ffv1", pixels="gray", rate=10)
