@@ -35,8 +35,8 @@ _CODECS: dict[str, tuple[str, dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "16", "threads": "1", "x264-params": "mbtree=0"}),
     ".webm": ("libvpx-vp9", {"crf": "24", "b": "0", "threads": "1", "deadline": "good", "cpu-used": "4"}),
 }
-"""The encoder of each ending, at a quality whose losses are hard to see. One thread gives the same bytes at every call. So does x264 without
-its tree of macroblocks alone: with AVX-512 and B-frames that tree reads memory which nobody wrote."""
+"""The encoder of each ending, at a quality whose losses are hard to see. One thread gives the same bytes at every call; x264 only without
+its tree of macroblocks: with AVX-512 and B-frames that reads memory which nobody wrote."""
 _SMPTE_170M, _MPEG_RANGE = 6, 1  # the matrix by which the library converts RGB, and its range: players need to know them
 
 
