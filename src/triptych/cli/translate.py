@@ -54,7 +54,7 @@ class TranslateOptions(Loading):
     grid: int = 16
     "Rows of grid.png in the folder, for clips spread over their frames; 0: no grid."
     first: str | None = None
-    "Of a model of clips: an image that clips begin with, or a folder with one for each. None: the first frame is made too."
+    "Of a model of clips: an image that they begin with, a folder with one for each, or a run that makes first frames. None: made too."
     video: Literal["mp4", "webm"] | None = None
     "The folder gets a video of each clip, CLIP.mp4 or CLIP.webm. None: frames."
     fps: float | None = None

@@ -362,6 +362,10 @@ class VideoTranslator(Translator, Protocol):
         """
         ...
 
+    def first_frames(self, settings: Config) -> int:
+        """How many frames of a clip a run of single images makes, where one is given for that."""
+        ...
+
     def remembered(self, inputs: Mapping[str, Tensor], image: Tensor) -> Mapping[str, Tensor]:
         """What joins the inputs of the next frame, of a frame with these inputs and this image (b, c, h, w); without gradients."""
         ...

@@ -19,7 +19,7 @@ REPLACED = ".old-"
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
 _OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "records", "tensorboard", "wandb"}
-_OWN |= {"metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
+_OWN |= {"first_frames", "metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
 
@@ -57,6 +57,11 @@ class RunDirectory:
     def autoencoder(self) -> RunDirectory:
         """Where a run on latents keeps a copy of the autoencoder, which is a run of its own."""
         return RunDirectory(self.root / "autoencoder")
+
+    @property
+    def first_frames(self) -> RunDirectory:
+        """Where a run of clips keeps the model that makes their first frames, where it has one: a run of its own."""
+        return RunDirectory(self.root / "first_frames")
 
     def exists(self) -> bool:
         """Whether a run was started here."""

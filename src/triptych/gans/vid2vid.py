@@ -46,7 +46,13 @@ _MADE, _LABELS, _BEFORE = "made", "past_labels", "real_before"
 
 @config
 class Vid2VidTranslationConfig(Config):
-    """How label maps become frames: nothing is drawn, and nothing can be set."""
+    """How label maps become frames."""
+
+    first_frames: int = 1
+    "Frames at the beginning of a clip that a run of single images makes, where one is given as first frames; 0: none."
+
+    def validate(self) -> None:
+        self.require(self.first_frames >= 0, "first_frames", "0 or more")
 
 
 @config
@@ -71,7 +77,7 @@ class Vid2VidConfig(PairedGANConfig):
     temporal_weight: float = 1.0
     "Weight of the scores of the discriminators of several frames, for both networks."
     translation: Vid2VidTranslationConfig = Vid2VidTranslationConfig()
-    "Settings of `triptych translate`: there are none."
+    "Settings of `triptych translate`."
 
     def validate(self) -> None:
         for name in ("discriminator_steps", "generator_steps"):
@@ -349,6 +355,10 @@ class Vid2Vid(PairedGAN):
             return self.generator(label).image
         labels = torch.stack([self.labels(maps) for maps in past], dim=1)
         return self.generator(label, labels, made, **self.guidance(inputs)).image
+
+    def first_frames(self, settings: Config) -> int:
+        """How many frames of a clip a run of single images makes, where one is given for that."""
+        return settings_like(self.config.translation, settings).first_frames
 
 
 def warping_error(

@@ -19,7 +19,6 @@ from torch import Tensor
 from triptych import __version__
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, UserError, nearest
-from triptych.core.images import to_uint8
 from triptych.core.model import VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.weight_files import read_weights
@@ -28,7 +27,6 @@ from triptych.data.clips import ClipDataConfig, FlowFiles
 from triptych.data.cut import Cut
 from triptych.data.loader import batches_of
 from triptych.engine.distributed import open_world
-from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, Features, open_i3d, sharpness
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
@@ -38,6 +36,7 @@ from triptych.gans.flow import confidence, inside, leads_home
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.vid2vid import warping_error
 from triptych.nn.raft import Raft
+from triptych.runs.first_frames import run_first_frames
 from triptych.runs.given.data_images import Spread, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
@@ -46,7 +45,7 @@ from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit
 from triptych.runs.scoring import Scores, write_scores
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.video import seen_again
+from triptych.runs.video import ClipMaker, whole_clip
 from triptych.runs.work import Part, Within, Work, done, evaluating
 
 PER_FRAME = tuple(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
@@ -144,26 +143,23 @@ class RunClips(ClipSet):
         if count is not None and not 1 <= count <= available:
             raise ConfigError("count", f"got {count}, expected 1 to {available}, the held-out clips of {length} frames")
         self._images, self._model, self._opened = Spread(data.validation, count or available), model, opened
+        self._first = run_first_frames(None, run, opened)
         self._flow_name = next((entry.name for entry in data.spec.inputs if entry.kind == "flow"), None)
         self.names = [self._images.key(k) for k in range(len(self._images))]
         self.frames, self.size, self.channels = length * len(self.names), data.spec.height_and_width, data.spec.channels
         self.has_flow = self._flow_name is not None
         settings = {name: value for name, value in config.to_dict().items() if name != "workers"}
         self.identity = {"weights": dict(opened.origin), "data": settings, "frames": length, "precision": opened.loading.precision}
+        if self._first is not None:
+            self.identity |= {"first_frames": self._first.origin}
 
     def clip(self, number: int) -> Clip:
         raw = next(iter(batches_of(self._images, [np.array([number])])))
-        inputs, device = raw.to(self._opened.world.device).inputs, self._opened.world.device
-        past, made, memory = list[Mapping[str, Tensor]](), list[np.ndarray](), dict[str, Tensor]()
-        for t in range(raw.images.shape[1]):
-            now = {entry.name: inputs[entry.name][:, t] for entry in self._model.sources}
-            before = seen_again(made[-self._model.past_frames :], device) if made else None
-            with evaluating(self._opened.model), autocast(self._opened.loading.precision, device=device):
-                image = self._model.next_frame({**now, **memory}, past, before, settings=self._model.translation)
-            made.append(to_uint8(image).numpy()[0])
-            if self._model.remembers:
-                memory = dict(self._model.remembered({**now, **memory}, seen_again(made[-1:], device)[:, 0]))
-            past = [*past, now][-self._model.past_frames :]
+        opened, model = self._opened, self._model
+        inputs = raw.to(opened.world.device).inputs
+        given = {"settings": model.translation, "precision": opened.loading.precision, "device": opened.world.device}
+        with evaluating(opened.model):
+            made = whole_clip(ClipMaker(model, number, first=self._first, **given), {one.name: inputs[one.name] for one in model.sources})
         flow = None if self._flow_name is None else raw.inputs[self._flow_name][0].numpy()
         return Clip(np.stack(made), raw.images[0].numpy(), flow)
 

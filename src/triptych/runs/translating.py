@@ -33,7 +33,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
-from triptych.runs.given.collection import Collection
+from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
     GivenInputs,
@@ -41,7 +41,6 @@ from triptych.runs.given.translation import (
     InputsLike,
     Styles,
     Translatable,
-    open_first,
     open_held_out,
     open_inputs,
     open_styles,
@@ -51,7 +50,7 @@ from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.video import Clips, frames_in_memory, make_missing_frames
+from triptych.runs.video import ClipMaker, Clips, frames_in_memory, make_missing_frames, whole_clip
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
@@ -102,11 +101,7 @@ def translate(
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
-    if first is not None and not (isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs)):
-        name = type(translator).__name__
-        why = "held-out clips are made from their first frame on" if inputs is None else f"{name} makes each image by itself"
-        raise ConfigError("first", f"got an image, but {why}; leave it out")
-    begins = None if first is None else open_first(first, translator, config=data, spec=run.spec, size=size)
+    stills = open_still_images(first, translator, run=run, size=size, held_out=inputs is None)
     place = None if out is None else Path(out)
     video = video or VideoSettings()
     filming = _films(place, video)
@@ -116,6 +111,7 @@ def translate(
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     opened = run.open(Loading(**loading))
     chosen = settings or translator.translation
+    begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
@@ -156,7 +152,7 @@ class Translation:
     seed: int
     settings: Config
     precision: str
-    first: Collection | None = None
+    first: FirstFrames | None = None
     "What clips begin with."
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
@@ -172,6 +168,11 @@ class Translation:
     def made(self, model: nn.Module, items: Sequence[int], device: torch.device) -> np.ndarray:
         """All answers to inputs of one size: uint8 (b, answers, h, w, c)."""
         translator, inputs = require_translator(model), dict(self.example(model, items, device).inputs)
+        if self.first is not None and isinstance(translator, VideoTranslator):  # held-out clips; those of a user are made frame by frame
+            how = {"settings": self.settings, "precision": self.precision, "device": device, "first": self.first}
+            clips = [{name: maps[k : k + 1] for name, maps in inputs.items()} for k in range(len(items))]
+            made = (whole_clip(ClipMaker(translator, item, **how), clip) for item, clip in zip(items, clips, strict=True))
+            return np.stack([frames[-1] for frames in made])[:, None]
         index, answers = torch.as_tensor(items, device=device), []
         for answer in range(self.answers):
             if self.styles is not None and answer > 0:

@@ -21,7 +21,7 @@ from triptych.data.clip_files import clips_of
 from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch
-from triptych.runs.given.collection import Collection
+from triptych.runs.first_frames import FirstFrames
 from triptych.runs.given.translation import GivenInputs
 from triptych.runs.translation_folder import Folder
 
@@ -34,11 +34,11 @@ class Clips:
     clips: Sequence[Sequence[int]]
     settings: Config
     precision: str
-    first: Collection | None = None
-    "Of each clip, or of all of them, the image that it begins with; None: the first frame is made too."
+    first: FirstFrames | None = None
+    "What clips begin with; None: the first frames are made too."
 
     @classmethod
-    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str, first: Collection | None = None) -> Clips:
+    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str, first: FirstFrames | None = None) -> Clips:
         """Those of inputs by sub-folder, or by the beginnings of their names.
 
         Raises DataError for frames of a clip of several sizes, and for first frames that do not fit.
@@ -51,20 +51,17 @@ class Clips:
                 if size != expected:
                     found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {expected[1]}x{expected[0]}"
                     raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
-        if first is not None and len(first) not in (1, len(clips)):
-            raise DataError(f"{first.name}: {len(first)} first frames for {len(clips)} clips; give one for all, or one for each")
+        if first is not None:
+            first.check(len(clips))
         return cls(inputs, clips, settings, precision, first)
 
-    def given(self, clip: int) -> np.ndarray | None:
-        """The image that a clip begins with, uint8 (h, w, c). Raises DataError for one of another size than its frames."""
-        if self.first is None:
-            return None
-        image = min(clip, len(self.first) - 1)
-        pixels, (height, width) = self.first.read(image)[1], self.inputs.size(self.clips[clip][0])
-        if pixels.shape[:2] != (height, width):
-            found = f"{pixels.shape[1]}x{pixels.shape[0]} pixels as its own size, but the clip has {width}x{height}"
-            raise DataError(f"{self.first.items.describe(image)}: {found}; make it that size, or choose one by size")
-        return pixels
+    def maps(self, model: VideoTranslator, frame: int, device: torch.device) -> Mapping[str, Tensor]:
+        """What the model makes a frame of."""
+        return self.inputs.example(model, [frame], device=device, settings=self.settings, truth=False).inputs
+
+    def maker(self, model: VideoTranslator, clip: int, device: torch.device) -> ClipMaker:
+        """What makes the frames of one of the clips."""
+        return ClipMaker(model, clip, settings=self.settings, precision=self.precision, device=device, first=self.first)
 
 
 def seen_again(frames: Sequence[np.ndarray], device: torch.device) -> Tensor:
@@ -73,40 +70,35 @@ def seen_again(frames: Sequence[np.ndarray], device: torch.device) -> Tensor:
     return (levels.to(torch.get_default_dtype()) + 0.5) / 127.5 - 1
 
 
-class _Maker:
+class ClipMaker:
     """Makes the frames of a clip in order."""
 
-    def __init__(self, model: VideoTranslator, wanted: Clips, device: torch.device) -> None:
-        self._model, self._wanted, self._device = model, wanted, device
+    def __init__(
+        self, model: VideoTranslator, clip: int, *, settings: Config, precision: str, device: torch.device, first: FirstFrames | None
+    ) -> None:
+        self._model, self._clip, self._settings, self._first = model, clip, settings, first
+        self._precision, self._device = precision, device
         self._past: list[Mapping[str, Tensor]] = []
         self._made: list[np.ndarray] = []
         self._memory: Mapping[str, Tensor] = {}
 
-    def seen(self, frame: int, made: np.ndarray) -> np.ndarray:
-        """Takes a frame that was made before, or is given: uint8 (h, w, c)."""
-        self._remember(self._inputs(frame), made)
-        return made
-
-    def next(self, frame: int) -> np.ndarray:
-        """Makes a frame: uint8 (h, w, c)."""
-        inputs, made = self._inputs(frame), None
-        if self._made:
-            made = seen_again(self._made, self._device)
-        with torch.no_grad(), autocast(self._wanted.precision, device=self._device):
-            image = self._model.next_frame({**inputs, **self._memory}, self._past, made, settings=self._wanted.settings)
-        pixels = to_uint8(image).numpy()[0]
-        self._remember(inputs, pixels)
-        return pixels
-
-    def _inputs(self, frame: int) -> Mapping[str, Tensor]:
-        wanted = self._wanted
-        return wanted.inputs.example(self._model, [frame], device=self._device, settings=wanted.settings, truth=False).inputs
-
-    def _remember(self, inputs: Mapping[str, Tensor], made: np.ndarray) -> None:
+    def seen(self, inputs: Mapping[str, Tensor], made: np.ndarray) -> None:
+        """Takes a frame that was made before, uint8 (h, w, c), with its maps."""
         if self._model.remembers:
             self._memory = self._model.remembered({**inputs, **self._memory}, seen_again([made], self._device)[:, 0])
         most = self._model.past_frames
         self._past, self._made = [*self._past, inputs][-most:], [*self._made, made][-most:]
+
+    def next(self, t: int, inputs: Mapping[str, Tensor]) -> np.ndarray:
+        """Frame t of its maps, uint8 (h, w, c): the one that the clip begins with, or made."""
+        pixels = None if self._first is None else self._first.frame(self._clip, t, inputs)
+        if pixels is None:
+            made = seen_again(self._made, self._device) if self._made else None
+            with torch.no_grad(), autocast(self._precision, device=self._device):
+                image = self._model.next_frame({**inputs, **self._memory}, self._past, made, settings=self._settings)
+            pixels = to_uint8(image).numpy()[0]
+        self.seen(inputs, pixels)
+        return pixels
 
 
 def make_missing_frames(
@@ -119,17 +111,15 @@ def make_missing_frames(
     for clip in mine:
         frames = wanted.clips[clip]
         there = next((t for t, frame in enumerate(frames) if frame in missing), len(frames))
-        maker = _Maker(model, wanted, device)
+        maker = wanted.maker(model, clip, device)
         first = 0 if model.remembers else max(0, there - model.past_frames)
         for frame in frames[first:there] if there < len(frames) else ():
-            maker.seen(frame, folder[frame][0])
+            maker.seen(wanted.maps(model, frame, device), folder[frame][0])
         done += there
         progress(done, count)
-        given = wanted.given(clip) if there == 0 else None
-        for frame in frames[there:]:
-            pixels = maker.next(frame) if given is None else maker.seen(frame, given)
-            given = None
-            folder.save([frame], {"images": pixels[None, None]})
+        for t in range(there, len(frames)):
+            pixels = maker.next(t, wanted.maps(model, frames[t], device))
+            folder.save([frames[t]], {"images": pixels[None, None]})
             done += 1
             progress(done, count)
 
@@ -138,9 +128,14 @@ def frames_in_memory(model: VideoTranslator, wanted: Clips, *, device: torch.dev
     """The frames, uint8 (1, h, w, c) each, in the order of the inputs; every process makes all of them."""
     made: dict[int, np.ndarray] = {}
     for clip, frames in enumerate(wanted.clips):
-        maker, given = _Maker(model, wanted, device), wanted.given(clip)
-        for frame in frames:
-            made[frame] = (maker.next(frame) if given is None else maker.seen(frame, given))[None]
-            given = None
+        maker = wanted.maker(model, clip, device)
+        for t, frame in enumerate(frames):
+            made[frame] = maker.next(t, wanted.maps(model, frame, device))[None]
             progress(len(made), len(wanted.inputs))
     return [made[frame] for frame in range(len(made))]
+
+
+def whole_clip(maker: ClipMaker, maps: Mapping[str, Tensor]) -> list[np.ndarray]:
+    """The frames, uint8 (h, w, c) each, of a clip whose maps (1, t, ...) are given whole."""
+    length = next(iter(maps.values())).shape[1]
+    return [maker.next(t, {name: values[:, t] for name, values in maps.items()}) for t in range(length)]
