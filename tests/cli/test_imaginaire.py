@@ -125,12 +125,12 @@ def test_weights_of_a_run_to_begin_with() -> None:
             "c.yaml has its data in photos/train, which is not here (data.train.roots); give the folder",
         ),
         ("imaginaire --config bare.yaml", "bare.yaml names no data (data.train.roots); give the folder as --data.path DIR"),
-        ("imaginaire --config bad.yaml", "bad.yaml: gen.type: got 'imaginaire.generators.vid2vid'"),
+        ("imaginaire --config bad.yaml", "bad.yaml: gen.type: got 'imaginaire.generators.gancraft'"),
         ("imaginaire mpirun train.py", "got 'mpirun'; begin with the flags, for several processes so: torchrun --nproc-per-node N"),
         ("import imaginaire", "no file given; usage: triptych import PROGRAM FILE --run DIR"),
         ("import imaginaire a b c --run r", "unexpected 'c'; usage: triptych import"),
         ("import imaginaire none.yaml --run r", "there is no file none.yaml"),
-        ("import imaginaire bad.yaml --run r", "bad.yaml: gen.type: got 'imaginaire.generators.vid2vid', expected one that ends in spade"),
+        ("import imaginaire bad.yaml --run r", "bad.yaml: gen.type: got 'imaginaire.generators.gancraft', expected one that ends in spade"),
         ("import imaginaire c.yaml --run r --flags=x", "--flags: a YAML file of imaginaire says it all: leave it out"),
         ("import imaginaire c.yaml --run r --processes 0", "--processes: got 0, expected at least 1"),
         ("import imaginaire c.yaml --run r --processes 1.5", "--processes: got 1.5, expected a whole number"),
@@ -147,7 +147,7 @@ def test_weights_of_a_run_to_begin_with() -> None:
 )
 def test_mistakes(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     written(Path("c.yaml"), short())
-    written(Path("bad.yaml"), changed(short(), {"gen": {"type": "imaginaire.generators.vid2vid"}}))
+    written(Path("bad.yaml"), changed(short(), {"gen": {"type": "imaginaire.generators.gancraft"}}))
     written(Path("bare.yaml"), changed(short(), {"data": {"train": {"roots": None}}}))
     assert failed(words, capsys).startswith(line)
     assert not Path("r").exists() and not Path("logs").exists()

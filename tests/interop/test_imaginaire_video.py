@@ -1,19 +1,37 @@
-"""State dicts of vid2vid, under the original's names, become its networks; others are refused in one line."""
+"""imaginaire's models of clips: YAML files become runs with the recipes' settings, state dicts their networks; others are refused."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.gans.published import on_meta
+from tests.interop.imaginaire_files import changed
+from tests.interop.imaginaire_videos import SINGLE, VIDEOS
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.gans.discriminators import PatchDiscriminatorConfig
-from triptych.gans.video_networks import Vid2VidGenerator, Vid2VidGeneratorConfig, VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.spade import SPADEConfig, SPADEGenerator, SPADEGeneratorConfig
+from triptych.gans.vid2vid import Vid2VidConfig
+from triptych.gans.video_networks import (
+    Vid2VidGenerator,
+    Vid2VidGeneratorConfig,
+    VideoDiscriminator,
+    VideoDiscriminatorConfig,
+    WCVid2VidGenerator,
+    WCVid2VidGeneratorConfig,
+)
 from triptych.gans.weight_norms import fold_spectral_norm
 from triptych.interop.imaginaire import from_state_dict
+from triptych.interop.imaginaire.experiment import Experiment, read_experiment
+from triptych.interop.imaginaire.yaml_file import YamlFile
+from triptych.recipes.config import RunConfig
+from triptych.recipes.video import vid2vid_cityscapes, wc_vid2vid_cityscapes, wc_vid2vid_mannequin
 
 CONFIG = {
     "gen": {"type": "imaginaire.generators.vid2vid", "flow": {"flow_output_multiplier": 7}},
@@ -89,3 +107,161 @@ def test_what_does_not_fit_is_refused() -> None:
     constant = Vid2VidGenerator(replace(SMALL, label_input=False), label_channels=2, image_size=(16, 32)).state_dict()
     with pytest.raises(CheckpointError, match="makes a first map of 32 pixels, expected a square"):
         from_state_dict(constant, None, CONFIG)
+
+
+# YAML files
+
+
+def read(values: dict[str, Any]) -> Experiment:
+    experiment = read_experiment(YamlFile(values))
+    assert not [line for line in experiment.warnings if line.startswith("unknown setting")]
+    return experiment
+
+
+CLIPS = {"street": 2_975, "world": 2_975, "mannequin": 3_040}
+RECIPES = {"street": vid2vid_cityscapes, "world": wc_vid2vid_cityscapes, "mannequin": wc_vid2vid_mannequin}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_published_files_are_the_recipes(name: str) -> None:
+    experiment, recipe, clips = read(VIDEOS[name]), RECIPES[name](), CLIPS[name]
+    assert isinstance(experiment.model, Vid2VidConfig) and isinstance(recipe.model, Vid2VidConfig) and isinstance(recipe, RunConfig)
+    single = 1 if name == "street" else 2
+    assert experiment.model.translation.first_frames == single
+    told = {"translation": recipe.model.translation, "temporal_weight": recipe.model.temporal_weight, "perceptual": recipe.model.perceptual}
+    assert (seen := experiment.model.perceptual).compared == recipe.model.perceptual.compared
+    assert (seen.num_scales, seen.layer_weights) == (recipe.model.perceptual.num_scales, recipe.model.perceptual.layer_weights)
+    assert replace(experiment.model, **told) == recipe.model and experiment.model.temporal_weight == 0
+    train, optim, log = experiment.schedule.configs(processes=8, num_images=clips)
+    whole = clips // train.batch_size * train.batch_size  # of an epoch, whole batches alone are learned
+    epochs = recipe.train.total_images / clips
+    assert (train.total_images, train.batch_size) == (epochs * whole, recipe.train.batch_size)
+    assert (train.compile, train.precision) == ("off", "float32")
+    assert train.ema_rates == pytest.approx(recipe.train.ema_rates, abs=1e-4) and (name != "street" or train.ema_start == 125 * 16)
+    assert bool(train.ema_rates) == bool(recipe.train.ema_rates) == (name == "street")
+    assert (optim.learning_rate, optim.betas, optim.decay_factor) == (
+        recipe.optim.learning_rate,
+        recipe.optim.betas,
+        recipe.optim.decay_factor,
+    )
+    assert optim.decay_every == recipe.optim.decay_every // clips * whole  # type: ignore[operator]
+    data: Any = experiment.data.config
+    mine: Any = recipe.data
+    names = dict(zip(data.maps, mine.maps, strict=True))
+    assert data.length == replace(mine.length, double_every=None)
+    doubling = experiment.schedule.doubles_every(processes=8, num_images=clips)
+    assert doubling == mine.length.double_every // clips * whole
+    for setting in ("num_classes", "image_size", "width", "crop", "scale", "flip", "points", "conditions", "most_step"):
+        assert getattr(data, setting) == getattr(mine, setting), setting
+    assert set(names) == {"seg_maps"} if name != "mannequin" else names == {"seg_maps-densepose": "seg_maps-densepose"}
+    assert experiment.data.label_channels == 35 and log.every == 100 * train.batch_size
+
+
+def test_a_file_of_dances() -> None:
+    experiment = read(VIDEOS["dancing"])
+    generator = experiment.model.generator  # type: ignore[attr-defined]
+    assert generator == Vid2VidGeneratorConfig(
+        label_input=False, flow=replace(Vid2VidGeneratorConfig().flow, num_downsamples=3, multiplier=20)
+    )
+    patch = experiment.model.discriminator.patch  # type: ignore[attr-defined]
+    assert (patch.num_filters, patch.num_layers, patch.weight_norm, patch.norm) == (32, 4, "spectral", "instance")
+    assert experiment.data.label_channels == 27 and experiment.model.positive_conditions  # type: ignore[attr-defined]
+    said = "\n".join(experiment.warnings)
+    assert "dis.additional_discriminators: face, hand: not here; whole frames alone are judged" in said
+    assert "poses-openpose.num_channels: got 27; nothing is drawn here" in said
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_files_of_first_frames(name: str) -> None:
+    experiment = read(SINGLE[name])
+    assert isinstance(experiment.model, SPADEConfig) and experiment.data.label_channels == 35
+    assert experiment.model.generator == PUBLISHED_SINGLE
+    mixed = ("depth_maps-megadepth", "edge_maps-hed") if name == "mannequin" else ()
+    assert experiment.model.positive_inputs == mixed and not experiment.model.positive_conditions
+
+
+PUBLISHED_SINGLE = SPADEGeneratorConfig(resolution=512, separate_projection=False, norm_weight_norm="none", positional_input=True)
+
+
+def test_the_network_of_first_frames_has_the_published_names_and_shapes() -> None:
+    network = on_meta(lambda: SPADEGenerator(PUBLISHED_SINGLE, label_channels=35))
+    lines = [f"{key} {list(tensor.shape)}" for key, tensor in network.state_dict().items()]
+    assert (sum(p.numel() for p in network.parameters()), len(lines)) == (411_928_326, 400)
+    assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == DIGEST
+
+
+DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
+"""Of the names and shapes in their order."""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "line"),
+    [
+        ("street", {"gen": {"type": "imaginaire.generators.fs_vid2vid"}}, "gen.type: got 'imaginaire.generators.fs_vid2vid', expected one"),
+        ("street", {"dis": {"type": "imaginaire.discriminators.spade"}}, "dis.type: got 'imaginaire.discriminators.spade', which is no"),
+        (
+            "street",
+            {"data": {"type": "imaginaire.datasets.paired_images"}},
+            "data.type: got 'paired_images', expected one that ends in paired",
+        ),
+        ("street", {"gen": {"kernel_size": 5}}, "gen.kernel_size: got 5, expected 3"),
+        ("street", {"gen": {"embed": {"arch": "unet"}}}, "gen.embed.arch: got 'unet', expected 'encoderdecoder'"),
+        ("street", {"gen": {"flow": {"weight_norm_type": ""}}}, "gen.flow.weight_norm_type: got '', expected 'spectral'"),
+        ("street", {"gen": {"flow": {"generate_raw_output": True}}}, "gen.flow.generate_raw_output: got True, expected False"),
+        (
+            "street",
+            {"gen": {"activation_norm_params": {"num_filters": 128}}},
+            "gen.activation_norm_params.num_filters: got 128, expected 0",
+        ),
+        ("world", {"gen": {"activation_norm_params": {"num_filters": [0, 8, 8]}}}, "gen.activation_norm_params.num_filters: got [0, 8, 8]"),
+        ("world", {"gen": {"guidance": {"partial_conv": True}}}, "gen.guidance.partial_conv: got True, expected False"),
+        ("street", {"trainer": {"single_frame_epoch": 3}}, "trainer.single_frame_epoch: got 3, expected 0: frames are learned in clips"),
+        ("street", {"dis": {"temporal": {"num_scales": 9}}}, "dis.temporal.num_scales: got 9, expected a whole number from 0 to 4"),
+        ("street", {"data": {"num_frames_G": 1}}, "data.num_frames_G: got 1, expected a whole number from 2 to 64"),
+        ("street", {"gen": {"num_downsamples_img": 9}}, "gen.num_downsamples_img: got 9, expected below num_layers"),
+    ],
+)
+def test_mistakes(name: str, changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_experiment(YamlFile(changed(VIDEOS[name], changes)))
+    assert str(raised.value).startswith(line)
+
+
+def test_discriminators_of_several_frames() -> None:
+    several = {
+        "dis": {"temporal": {"num_scales": 2, "num_filters": 8}},
+        "trainer": {"loss_weight": {"temporal_gan": 3.0}},
+        "data": {"num_frames_D": 4},
+    }
+    model = read(changed(VIDEOS["street"], several)).model
+    assert isinstance(model, Vid2VidConfig) and model.temporal_weight == 3
+    found = model.discriminator
+    assert (found.temporal_scales, found.temporal_frames, found.temporal.num_filters) == (2, 4, 8)
+
+
+# World-consistent
+
+
+def test_state_dicts_with_a_model_of_first_frames() -> None:
+    wide = replace(WCVid2VidGeneratorConfig().shrunk(), flow=SMALL.flow, style_dims=256)
+    network = random_network(lambda: WCVid2VidGenerator(wide, label_channels=2, image_size=(16, 16)))
+    spade = replace(SPADEGeneratorConfig().shrunk(), positional_input=True, separate_projection=False, norm_weight_norm="none")
+    single = random_network(lambda: SPADEGenerator(spade, label_channels=2))
+    state = network.state_dict() | {f"single_image_model.{key}": value for key, value in single.state_dict().items()}
+    config = {"gen": CONFIG["gen"] | {"type": "imaginaire.generators.wc_vid2vid"}, "dis": CONFIG["dis"]}
+    made = from_state_dict({f"module.{key}": value for key, value in state.items()}, None, config)
+    assert made.kind == "wc_vid2vid" and made.generator is not None and made.single_image_model is not None
+    assert made.generator.network.config == wide and made.single_image_model.network.config == spade
+    labels, images, guidance = torch.rand(1, 3, 2, 32, 32), torch.rand(1, 2, 3, 32, 32), torch.rand(1, 4, 32, 32)
+    z = torch.randn(1, 8)
+    with torch.no_grad():
+        found = made.generator(label=labels[:, -1], prev_labels=labels[:, :-1], prev_images=images, guidance=guidance)
+        torch.testing.assert_close(found["fake_images"], network(labels[:, -1], labels[:, :-1], images, guidance).image)
+        alone = made.single_image_model(label=labels[:, 0], z=z)
+        torch.testing.assert_close(alone["fake_images"], single(label=labels[:, 0], z=z).fake_images)
+    assert from_state_dict(network.state_dict(), None, config).single_image_model is None
+    plain = Vid2VidGenerator(SMALL, label_channels=2).state_dict()
+    with pytest.raises(CheckpointError, match="it has no up_0.conv_block_0.layers.norm.mlps.2, the guidance of wc_vid2vid"):
+        from_state_dict(plain, None, config)
+    with pytest.raises(ConfigError, match="gen.num_layers: got 3, but the weights have 2"):
+        from_state_dict(state, None, {"gen": config["gen"] | {"num_layers": 3}})

@@ -339,8 +339,8 @@ def test_kinds_of_labels() -> None:
         ("spade", {"gen": {"type": None}}, "gen.type: missing, expected imaginaire.generators.NAME with NAME one of spade, pix2pixHD"),
         (
             "spade",
-            {"gen": {"type": "imaginaire.generators.vid2vid"}},
-            "gen.type: got 'imaginaire.generators.vid2vid', expected one that ends",
+            {"gen": {"type": "imaginaire.generators.gancraft"}},
+            "gen.type: got 'imaginaire.generators.gancraft', expected one that ends",
         ),
         ("spade", {"gen": {"type": "mine.generators.spade"}}, "gen.type: got 'mine.generators.spade', expected one that begins with"),
         (
@@ -420,8 +420,8 @@ def test_kinds_of_labels() -> None:
         ("spade", {"max_epoch": 1.5}, "max_epoch: got 1.5, expected a whole number"),
         (
             "spade",
-            {"data": {"type": "imaginaire.datasets.paired_videos"}},
-            "data.type: got 'paired_videos', expected one that ends in paired_im",
+            {"data": {"type": "imaginaire.datasets.paired_few_shot_videos"}},
+            "data.type: got 'paired_few_shot_videos', expected one that ends in paired_im",
         ),
         (
             "unit",

@@ -262,7 +262,7 @@ def test_an_average_of_zeros_is_refused() -> None:
             {"data": {"input_types": [{"images_a": {"num_channels": 1}}]}},
             "c.yaml: data.input_types: images have 1 channels, but the",
         ),
-        ("unit", {"gen": {"type": "imaginaire.generators.vid2vid"}}, "c.yaml: gen.type: got 'imaginaire.generators.vid2vid'"),
+        ("unit", {"gen": {"type": "imaginaire.generators.gancraft"}}, "c.yaml: gen.type: got 'imaginaire.generators.gancraft'"),
         (
             "munit",
             {"data": {"train": {"augmentations": {"resize_h_w": None, "random_crop_h_w": 64}}}},

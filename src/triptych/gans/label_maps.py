@@ -9,15 +9,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.batch import STYLE, InputSpec
-from triptych.core.errors import ConfigError
+from triptych.core.errors import ConfigError, nearest
 from triptych.nn.instance_edges import instance_edges
 
 
 class LabelMaps:
     """Puts the inputs of a batch together, always in the same order: class maps, condition images, and the edges of instances last."""
 
-    def __init__(self, inputs: tuple[InputSpec, ...], *, positive_conditions: bool = False) -> None:
-        """`positive_conditions`: the values of condition images go from 0 to 1, not from -1 to 1. Raises ConfigError for unfit data."""
+    def __init__(self, inputs: tuple[InputSpec, ...], *, positive_conditions: bool = False, positive: tuple[str, ...] = ()) -> None:
+        """`positive_conditions`: the values of condition images go from 0 to 1, not from -1 to 1; else those of images named in `positive`.
+
+        Raises ConfigError for unfit data, and for such a name that none has.
+        """
         if not inputs or any(spec.kind == "labels" for spec in inputs):
             wanted = "images in pairs with class maps (data.maps), instances (data.instances) or other images (data.conditions)"
             raise ConfigError("", f"the data has nothing, pixel by pixel, that the images could be made from; this model needs {wanted}")
@@ -27,7 +30,12 @@ class LabelMaps:
         self.classes = tuple(spec for spec in inputs if spec.kind == "classes")
         self.conditions = tuple(spec for spec in inputs if spec.kind == "image")
         self.instances = next((spec for spec in inputs if spec.kind == "instances"), None)
-        self.positive_conditions = positive_conditions
+        names = [spec.name for spec in self.conditions]
+        for name in positive:
+            if name not in names:
+                raise ConfigError("positive_inputs", f"got {name!r}, which is none of data.conditions{nearest(name, names)}")
+        self.positive = frozenset(names if positive_conditions else positive)
+        "Names of the condition images whose values go from 0 to 1."
 
     @property
     def channels(self) -> int:
@@ -45,7 +53,7 @@ class LabelMaps:
             start = _write_one_hot(whole, inputs[spec.name], start=start, count=class_channels(spec))
         for spec in self.conditions:
             images = inputs[spec.name]
-            values = (images + 1) / 2 if self.positive_conditions else images
+            values = (images + 1) / 2 if spec.name in self.positive else images
             whole[..., start : start + images.shape[1]] = values.permute(0, 2, 3, 1)
             start += images.shape[1]
         if self.instances is not None:

@@ -18,7 +18,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.core.batch import STYLE, Batch, DataSpec
+from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example
@@ -34,6 +34,7 @@ from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig, Translat
 class PairedGANConfig(GANConfig):
     """A GAN that learns from pairs."""
 
+    unwritten: ClassVar = GANConfig.unwritten | {"positive_inputs"}
     terms: ClassVar = GANConfig.terms | {"feature_matching": "feature_matching_weight", PERCEPTUAL: "perceptual_weight", "l1": "l1_weight"}
 
     feature_matching_weight: float = 10.0
@@ -46,10 +47,16 @@ class PairedGANConfig(GANConfig):
     "Weight of the mean absolute difference between generated and real images, as in pix2pix."
     positive_conditions: bool = False
     "Condition images have values from 0 to 1 for the networks, not from -1 to 1."
+    positive_inputs: tuple[str, ...] = ()
+    "Those condition images alone, by name, that have values from 0 to 1; all have with positive_conditions."
 
     def validate(self) -> None:
         total = self.adversarial_weight + self.feature_matching_weight + self.perceptual_weight + self.l1_weight
         self.require(total > 0, "adversarial_weight", "a positive number where all other weights are 0")
+
+    def label_maps(self, inputs: tuple[InputSpec, ...]) -> LabelMaps:
+        """What puts such inputs together. Raises ConfigError for data that no images can be made from."""
+        return LabelMaps(inputs, positive_conditions=self.positive_conditions, positive=self.positive_inputs)
 
     def check_sides(self, spec: DataSpec, *, sides: Mapping[str, tuple[object, int, int]]) -> None:
         """Raises ConfigError for images that the networks or the perceptual loss do not take.

@@ -194,7 +194,7 @@ class Pix2PixHDConfig(PairedGANConfig):
 
     def build(self, spec: DataSpec) -> Pix2PixHD:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
-        labels = LabelMaps(spec.inputs, positive_conditions=self.positive_conditions)
+        labels = self.label_maps(spec.inputs)
         generator, encoder = self.generator, self.generator.encoder
         sides: dict[str, tuple[object, int, int]] = {}
         if encoder is not None:

@@ -325,7 +325,7 @@ class SPADEConfig(PairedGANConfig):
 
     def build(self, spec: DataSpec) -> SPADE:
         """The model with fresh weights; raises ConfigError for data that is not in pairs, and for sizes that do not fit."""
-        labels = LabelMaps(spec.inputs, positive_conditions=self.positive_conditions)
+        labels = self.label_maps(spec.inputs)
         generator, patch = self.generator, self.discriminator.patch
         sides = {
             "generator.resolution": (generator.resolution, generator.stride, generator.least_size),

@@ -100,7 +100,7 @@ class Vid2VidConfig(PairedGANConfig):
         has_flow = any(entry.kind == "flow" for entry in spec.inputs)
         if self.teacher == "data" and not has_flow:
             raise ConfigError("teacher", "got data, but the data has no flow; give its folder as data.flow, or take another teacher")
-        labels = LabelMaps(label_inputs(spec), positive_conditions=self.positive_conditions)
+        labels = self.label_maps(label_inputs(spec))
         generator, patch = self.generator, self.discriminator.patch
         sides = {
             "generator.num_layers": (generator.num_layers, generator.stride, generator.least_size),

@@ -55,6 +55,15 @@ class LatentScale:
 
 
 @dataclass(frozen=True)
+class FirstFrames:
+    """A model of single images that makes the first frames of clips."""
+
+    config: RunConfig
+    spec: DataSpec
+    model: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class ImportedRun:
     """What an importer makes of the files."""
 
@@ -74,6 +83,8 @@ class ImportedRun:
     "Of the weights, where their authors state one with the program's."
     latents: LatentScale | None = None
     "Of a model of latents, whose autoencoder is not in the file."
+    first_frames: FirstFrames | None = None
+    "Of a model of clips, the one in the file that makes their first frames."
 
 
 def imported(request: ImportRequest) -> ImportedRun:

@@ -31,6 +31,8 @@ from triptych.recipes.config import RunConfig
 
 _CITYSCAPES = 2_975
 """Training clips."""
+_MANNEQUIN = 3_040
+"""Training clips of the Mannequin Challenge, as the paper divides it."""
 _PROCESSES = 8
 _SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 
@@ -139,6 +141,31 @@ def wc_vid2vid_cityscapes() -> RunConfig:
         ),
         optim=replace(recipe.optim, learning_rate=1e-4, betas=(0.0, 0.999), decay_every=40 * _CITYSCAPES),
         log=LogConfig(every=800),
+    )
+
+
+def wc_vid2vid_mannequin() -> RunConfig:
+    """World-consistent vid2vid on clips of people who stand still, 512x1024, 209.9M parameters, as imaginaire published it.
+
+    35 channels: data.path has the folders images, points, seg_maps-densepose (25 parts), depth_maps-megadepth, edge_maps-hed,
+    pose_maps-densepose and pose_maps-openpose (as images).
+    """
+    recipe = wc_vid2vid_cityscapes()
+    assert isinstance(recipe.model, WCVid2VidConfig) and isinstance(recipe.data, ClipDataConfig)
+    levels = ("depth_maps-megadepth", "edge_maps-hed")
+    return replace(
+        recipe,
+        model=replace(recipe.model, generator=WCVid2VidGeneratorConfig(max_num_filters=512), positive_inputs=levels),
+        data=replace(
+            recipe.data,
+            maps=("seg_maps-densepose",),
+            num_classes=(25,),
+            conditions=(*levels, "pose_maps-densepose", "pose_maps-openpose"),
+            flip=False,
+            length=replace(recipe.data.length, double_every=20 * _MANNEQUIN),
+        ),
+        train=replace(recipe.train, total_images=100 * _MANNEQUIN, checkpoint_every=2 * _MANNEQUIN, validate_every=2 * _MANNEQUIN),
+        optim=replace(recipe.optim, decay_every=40 * _MANNEQUIN),
     )
 
 

@@ -89,6 +89,14 @@ def import_run(
         more = source.flags if source.licence is None else f"licence of the published weights: {source.licence}"
         _log(directory, f"imported from {origin['file']} ({program}, SHA-256 {origin['sha256']}): {more}")
         directory.write_config(RunDocument(_of_images(source.config, spec), spec, source.recipe).to_dict())
+        if source.first_frames is not None:
+            place, first = directory.first_frames, source.first_frames
+            place.create()
+            save_checkpoint(
+                place.checkpoints, images_seen=0, files={"model": first.model}, info=info | {"imported": {**origin, "averages": []}}
+            )
+            place.write_config(RunDocument(first.config, first.spec, None).to_dict())
+            report(f"the model of first frames is a run of its own, {place.root}, which triptych translate and evaluate take")
         for line in [] if spec.latents is None else keep_autoencoder(spec.latents, directory):
             report(line)
     return open_run(run_dir)

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
-from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, DataSpec, InputSpec
+from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.pairs import PairedDataConfig
-from triptych.interop.imaginaire.reading import ModelType, Settings
+from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
 
 D = TypeVar("D", bound=DataConfig)
 
-_PAIRED, _UNPAIRED, _FEW_SHOT = "paired_images", "unpaired_images", "unpaired_few_shot_images"
+_PAIRED, _UNPAIRED, _FEW_SHOT, _CLIPS = "paired_images", "unpaired_images", "unpaired_few_shot_images", "paired_videos"
 _DATA: dict[ModelType, str] = {"unit": _UNPAIRED, "munit": _UNPAIRED, "funit": _FEW_SHOT, "coco_funit": _FEW_SHOT}
+_DATA |= dict.fromkeys(VIDEO, _CLIPS)
 """The data that a model learns from, as the last part of `data.type`; the others learn from pairs."""
 _ANY_DATA = ("images", "dummy")
 _OMITTED = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast", "blur", "motion_blur", "compression", "gamma")
-_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512}
+_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "wc_vid2vid": 512}
+_POINTS, _POINT_MAPS = "unprojections", "points"
+"""The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
+_LONGEST = 100
+"""Frames of a clip at most, where the file says nothing."""
 _SIZE = 256
 _MOST_CLASSES, _MOST_PIXELS = 10_000, 2**16
-_ORDER = {"classes": 0, "image": 1, "instances": 2}
+_ORDER = {"classes": 0, "image": 1, "instances": 2, "points": 3}
 """In which label maps are concatenated."""
 
 
@@ -39,6 +45,8 @@ class Dataset:
     val_root: str | None = None
     positive_conditions: bool = False
     "Whether images among the labels go from 0 to 1 there."
+    positive_inputs: tuple[str, ...] = ()
+    "Those that do, where others go from -1 to 1."
     assumed: bool = False
     "Whether the file has no such section, so that labels and sizes are assumed, or those of the weights."
 
@@ -52,7 +60,20 @@ class Dataset:
         """The parts of the label maps with their channels, for messages."""
         if self.assumed:
             return f"gen.num_labels {self.label_channels}"
-        return ", ".join(f"{spec.name} {_channels(spec)}" for spec in sorted(self.spec.inputs, key=lambda spec: _ORDER[spec.kind]))
+        return ", ".join(f"{spec.name} {_channels(spec)}" for spec in self._labels)
+
+    @property
+    def _labels(self) -> list[InputSpec]:
+        return sorted((spec for spec in self.spec.inputs if spec.kind != "points"), key=lambda spec: _ORDER[spec.kind])
+
+    def single(self) -> Dataset:
+        """The frames of clips as pairs."""
+        assert isinstance(self.config, ClipDataConfig)
+        names = {field.name for field in fields(PairedDataConfig)}
+        values = {name: value for name, value in self.config.to_dict().items() if name in names}
+        inputs = tuple(replace(entry, frames=None) for entry in self.spec.inputs if entry.kind != "points")
+        spec = replace(self.spec, inputs=inputs, frames=None, clip_length=None)
+        return replace(self, config=PairedDataConfig.from_dict(values), spec=spec)
 
     def with_classes(self, num_classes: int) -> Dataset:
         """The same few-shot data with so many classes."""
@@ -76,17 +97,22 @@ def data_without_section(gen: Settings) -> Dataset:
 def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Dataset:
     """What `data` says, for such a model; `num_classes`: of the few-shot discriminator, if said. A ConfigError names the setting."""
     expected, name = _DATA.get(kind, _PAIRED), data.text("type", "images").rpartition(".")[2]
-    if name not in (expected, *_ANY_DATA):
+    pairs = expected in (_PAIRED, _CLIPS)
+    if name not in (expected, *_ANY_DATA) and not (expected == _PAIRED and name == _CLIPS):  # the frames of clips are pairs
         raise ConfigError(data.name("type"), f"got {name!r}, expected one that ends in {expected}, which {kind} learns from")
     types = _input_types(data)
+    tables = types.pop(_POINTS, None)
+    if tables is not None:
+        for key in ("pre_aug_ops", "post_aug_ops", "computed_on_the_fly"):
+            tables.value(key)
     for settings in types.values():
         _check_operations(settings)
     train, val = data.inside("train"), data.inside("val")
     channels = next((_depth(settings) for name, settings in types.items() if name.startswith("image")), 3)
-    positive = False
-    if expected == _PAIRED:
+    positive: tuple[str, ...] = ()
+    if pairs:
         config, labels = _pairs(kind, data, types)
-        positive = _positive([types[name] for name in config.conditions])
+        positive = tuple(name for name in config.conditions if not types[name].flag("normalize", False))
         inputs = tuple(sorted(labels, key=lambda spec: spec.kind == "image"))
     elif expected == _UNPAIRED:
         a, b = (next((name for name in types if name.endswith(end)), f"images{end}") for end in ("_a", "_b"))
@@ -98,7 +124,17 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
-    return Dataset(config, spec, _root(train, warn=True), _root(val, warn=False), positive)
+    if expected == _CLIPS:
+        config, spec = _clips(config, spec, train, points=kind == "wc_vid2vid", tables=tables)
+    alike = not isinstance(config, PairedDataConfig) or len(positive) in (0, len(config.conditions))
+    return Dataset(
+        config,
+        spec,
+        _root(train, warn=True),
+        _root(val, warn=False),
+        positive_conditions=alike and bool(positive),
+        positive_inputs=() if alike else positive,
+    )
 
 
 def _style_inputs(channels: int, num_classes: int | None) -> tuple[InputSpec, ...]:
@@ -136,8 +172,12 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
     return names
 
 
-def _depth(settings: Settings) -> int:
+def _depth(settings: Settings, *, drawn: bool = False) -> int:
+    """Channels of images; those of maps that the original draws may be more, which is warned of."""
     depth = settings.number("num_channels", 3)
+    if drawn and depth not in (1, 3):
+        settings.warn("num_channels", f"got {depth}; nothing is drawn here: where the run is trained, it takes images of 1 or 3 channels")
+        return depth
     settings.require(depth in (1, 3), "num_channels", "1 (grey) or 3 (RGB)")
     return depth
 
@@ -164,7 +204,11 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
     maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care) for name in names if name in counts]
     instances = [] if last is None else [InputSpec(name=last, kind="instances")]
     images = [name for name in names if name not in (*counts, last)]
-    labels = [*maps, *(InputSpec(name=name, kind="image", channels=_depth(types[name])) for name in images), *instances]
+    labels = [
+        *maps,
+        *(InputSpec(name=name, kind="image", channels=_depth(types[name], drawn=kind in VIDEO)) for name in images),
+        *instances,
+    ]
     ordered = [spec.name for spec in labels]
     if ordered != names:
         reason = f"got {', '.join(names)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
@@ -203,13 +247,23 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
     return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
 
 
-def _positive(images: list[Settings]) -> bool:
-    """Whether images among the labels go from 0 to 1."""
-    positive = [not settings.flag("normalize", False) for settings in images]
-    for settings, one in zip(images, positive, strict=True):
-        if one != positive[0]:
-            raise ConfigError(settings.name("normalize"), "differs from that of the other images among data.input_labels; make them alike")
-    return any(positive)
+def _clips(pairs: DataConfig, spec: DataSpec, train: Settings, *, points: bool, tables: Settings | None) -> tuple[ClipDataConfig, DataSpec]:
+    """Clips of such pairs. `points`: they have maps of points too; `tables`: the settings of the files that they are made of, if any."""
+    first = train.number("initial_sequence_length", 4)
+    most = max(first, train.number("max_sequence_length", _LONGEST))
+    step = train.inside("augmentations").number("max_time_step", 1)
+    length = ClipLength(first=first, most=most)
+    if points:
+        where = train.name(_POINTS) if tables is None else tables.section
+        train.warnings.append(
+            f"{where}: points are read as maps here: triptych data points UNPROJECTIONS --out DATA/train/{_POINT_MAPS} writes them"
+        )
+    values = {name: value for name, value in pairs.to_dict().items() if name != "kind"}
+    config = ClipDataConfig.from_dict(values | {"length": length.to_dict(), "most_step": step, "points": _POINT_MAPS if points else None})
+    inputs = [replace(entry, frames=most) for entry in spec.inputs]
+    if points:
+        inputs.append(InputSpec(name=_POINT_MAPS, kind="points", frames=most))
+    return config, replace(spec, inputs=tuple(inputs), frames=most, clip_length=length)
 
 
 # Places and sizes -----------------------------------------------------------------------------------------------------------

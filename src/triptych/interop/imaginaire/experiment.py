@@ -26,10 +26,13 @@ from triptych.gans.pix2pixhd import Pix2PixHDConfig
 from triptych.gans.spade import SPADEConfig
 from triptych.gans.unit import UNITConfig
 from triptych.gans.unpaired_base import UnpairedConfig
+from triptych.gans.vid2vid import Vid2VidConfig, Vid2VidTranslationConfig
+from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
 from triptych.interop.imaginaire.networks import discriminator_config, generator_config
-from triptych.interop.imaginaire.reading import MODEL_TYPES, ModelType, Settings, is_foreign, model_types
+from triptych.interop.imaginaire.reading import MODEL_TYPES, VIDEO, ModelType, Settings, is_foreign, model_types
 from triptych.interop.imaginaire.schedule import Schedule, batch_size, read_schedule
+from triptych.interop.imaginaire.video import described_discriminator, described_generator
 from triptych.interop.imaginaire.yaml_file import YamlFile
 
 _GAN_MODES = {mode: mode for mode in ("hinge", "least_square", "non_saturated", "wasserstein")} | {"softplus": "non_saturated"}
@@ -45,8 +48,11 @@ _MODELS: dict[ModelType, type[GANConfig]] = {
     "munit": MUNITConfig,
     "funit": FUNITConfig,
     "coco_funit": FUNITConfig,
+    "vid2vid": Vid2VidConfig,
+    "wc_vid2vid": WCVid2VidConfig,
 }
 _LOSSES = {"adversarial_weight": "gan", "cycle_weight": "cycle_recon", "consistency_weight": "consistency_reg"}
+_LOSSES |= {"l1_weight": "L1", "temporal_weight": "temporal_gan"}
 """Our settings of weights whose loss has another name in `trainer.loss_weight`."""
 
 
@@ -77,11 +83,10 @@ def read_experiment(file: YamlFile) -> Experiment:
         data = read_data(kind, settings.inside("data"), num_classes=_num_classes(dis) if kind in ("funit", "coco_funit") else None)
         if kind == "spade":
             _check_label_channels(gen, data)
-    generator = generator_config(kind, gen, short_side=min(data.spec.height_and_width))
-    networks = {"generator": generator, "discriminator": discriminator_config(kind, dis)}
+    networks = _networks(kind, gen, dis, data, settings.inside("data"))
     model = _model(kind, networks, data, settings)
     _check_trainer(kind, settings.inside("trainer"))
-    schedule = read_schedule(settings, model)
+    schedule = read_schedule(settings, model, clips=data.spec.clip_length)
     unknown, notes = file.unread()
     return Experiment(kind, model, data, schedule, [*settings.warnings, *unknown], notes)
 
@@ -99,8 +104,18 @@ def _kind(settings: Settings) -> tuple[ModelType, bool]:
 
 
 def _trainer_of(kind: ModelType) -> ModelType:
-    """COCO-FUNIT has FUNIT's discriminator, and its training."""
-    return "funit" if kind == "coco_funit" else kind
+    """COCO-FUNIT has FUNIT's discriminator, and its training; so has world-consistent vid2vid those of vid2vid."""
+    return "funit" if kind == "coco_funit" else "vid2vid" if kind in VIDEO else kind
+
+
+def _networks(kind: ModelType, gen: Settings, dis: Settings, data: Dataset, section: Settings) -> dict[str, Config]:
+    """The generator and the discriminator; `section`: `data`, which says how many frames they see."""
+    if kind not in VIDEO:
+        generator = generator_config(kind, gen, short_side=min(data.spec.height_and_width))
+        return {"generator": generator, "discriminator": discriminator_config(kind, dis)}
+    frames = [section.number(name, 3, least=2, most=64) for name in ("num_frames_G", "num_frames_D")]
+    generator, discriminator = described_generator(kind, gen, frames=frames[0]), described_discriminator(dis, frames=frames[1])
+    return {"generator": generator, "discriminator": discriminator}
 
 
 def _check_label_channels(gen: Settings, data: Dataset) -> None:
@@ -132,15 +147,29 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     if "perceptual_weight" in values:
         values["perceptual"] = _perceptual(trainer, needed=values["perceptual_weight"] > 0)
     if isinstance(published, PairedGANConfig):
-        values["positive_conditions"] = data.positive_conditions
+        values |= {"positive_conditions": data.positive_conditions, "positive_inputs": data.positive_inputs}
     if isinstance(published, UnpairedConfig):
         values["translation"] = replace(published.translation, direction="a-to-b" if inference.flag("a2b", True) else "b-to-a")
     if isinstance(published, MUNITConfig):
         values["gan_recon"] = trainer.flag("gan_recon", False)
+    if isinstance(published, Vid2VidConfig):
+        values["translation"] = _first_frames(settings.inside("gen"))
+        trainer.require(trainer.number("single_frame_epoch", 0, least=0) == 0, "single_frame_epoch", "0: frames are learned in clips")
     try:
         return replace(published, **values)
     except ConfigError as error:
         raise ConfigError(f"trainer.loss_weight.{_loss(error.setting)}", error.reason) from None
+
+
+def _first_frames(gen: Settings) -> Vid2VidTranslationConfig:
+    """How many frames of a clip a SPADE makes: those that have too few before them, where the file has one."""
+    single = gen.value("single_image_model")
+    if single is None:
+        return Vid2VidTranslationConfig()
+    section = gen.inside("single_image_model")
+    section.value("config")
+    section.value("checkpoint")
+    return Vid2VidTranslationConfig(first_frames=2)
 
 
 def _loss(setting: str) -> str:

@@ -12,15 +12,18 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.reading import user_path
+from triptych.data.clips import ClipDataConfig, ClipImages
+from triptych.data.config import DataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.naming import TRAINING, held_out_folder
 from triptych.interop.imaginaire.data import Dataset
 from triptych.interop.imaginaire.experiment import Experiment, read_experiment
-from triptych.interop.imaginaire.weights import run_weights
+from triptych.interop.imaginaire.weights import Content, run_weights
 from triptych.interop.imaginaire.yaml_file import YamlFile, read_yaml
-from triptych.interop.programs import ImportedRun, ImportRequest, about_file, refuse
+from triptych.interop.programs import FirstFrames, ImportedRun, ImportRequest, about_file, refuse
 from triptych.recipes.config import RunConfig
 
+_FEWEST_BATCHES = 8  # of clips in an epoch
 _AVERAGE_RATE = 0.9999  # of a moving average in a checkpoint whose file has none
 
 
@@ -46,12 +49,14 @@ def run_of(file: YamlFile, request: ImportRequest) -> ImportedRun:
     """The run of a file that was read. Raises as `imported` does; a ConfigError names the setting alone."""
     experiment, notes = read_experiment(file), []
     files: dict[str, dict[str, Tensor]] = {}
-    average = None
+    average, content = None, None
     for line in experiment.warnings:
         warnings.warn(line, stacklevel=2)
     if request.checkpoint is not None:
         with about_file(request.checkpoint):
-            experiment, files["model"], average, notes = run_weights(request.checkpoint, experiment, file.settings)
+            content = run_weights(request.checkpoint, experiment, file.settings)
+        experiment, files["model"], average, notes = content.experiment, content.model, content.average, content.notes
+    first = None if content is None else content.first
     config = _run_config(experiment, request)
     for line in [*experiment.notes, *notes]:
         request.report(line)
@@ -67,7 +72,18 @@ def run_of(file: YamlFile, request: ImportRequest) -> ImportedRun:
         files=files,
         flags=f"--config {request.file.name}",
         sources=(request.file,) if request.checkpoint is None else (request.checkpoint, request.file),
+        first_frames=None if first is None else _first_frames(first, config),
     )
+
+
+def _first_frames(content: Content, clips: RunConfig) -> FirstFrames:
+    """The SPADE that makes the first frames of a run of clips: its weights, with the settings of training of that run."""
+    data = content.experiment.data
+    assert data.config is not None
+    config = replace(
+        clips, model=content.experiment.model, data=data.config.updated({"path": clips.data.path}), train=replace(clips.train, ema_rates=())
+    )
+    return FirstFrames(config, data.spec, content.model)
 
 
 def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
@@ -80,7 +96,7 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
     num_images, why = None, "nobody knows"
     if schedule.uses_epochs and path is not None:
         try:
-            num_images = len(data.open().train)
+            data, num_images = _counted(data, schedule.train.batch_size * request.processes)
         except DataError as error:
             why = f"cannot be counted ({error})"
     if schedule.uses_epochs and num_images is None:
@@ -90,7 +106,24 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
             stacklevel=2,
         )
     train, optim, log = schedule.configs(processes=request.processes, num_images=num_images)
+    if isinstance(data, ClipDataConfig):
+        doubling = schedule.doubles_every(processes=request.processes, num_images=num_images)
+        data = replace(data, length=replace(data.length, double_every=doubling))
     return RunConfig(model=experiment.model, data=data, train=train, optim=optim, log=log)
+
+
+def _counted(data: DataConfig, batch: int) -> tuple[DataConfig, int]:
+    """The data, and the images of an epoch; of clips their number, or that of all frames where they are fewer than those of 8 batches.
+
+    Clips grow to the longest of them at most. Raises DataError.
+    """
+    if not isinstance(data, ClipDataConfig):
+        return data, len(data.open().train)
+    opened = replace(data, length=replace(data.length, most=data.length.first)).open().train
+    assert isinstance(opened, ClipImages)
+    lengths = [len(clip) for clip in opened.clips]
+    data = replace(data, length=replace(data.length, most=min(data.length.most, max(lengths))))
+    return data, len(lengths) if len(lengths) >= _FEWEST_BATCHES * batch else sum(lengths)
 
 
 def check_data(file: Path) -> None:

@@ -86,7 +86,7 @@ _PATCHES: dict[ModelType, Config] = {
 def generator_config(kind: ModelType, gen: Settings, *, short_side: int) -> Config:
     """The generator that `gen` describes, for images with so many pixels on the `short_side`; a ConfigError names the setting."""
     _check_paddings_and_norms(kind, gen)
-    names = GENERATORS[kind]
+    names = GENERATORS.get(kind, {})
     match kind:
         case "spade":
             dims = gen.inside("style_enc").value("style_dims")
@@ -108,6 +108,8 @@ def generator_config(kind: ModelType, gen: Settings, *, short_side: int) -> Conf
             return overlaid(FUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
         case "coco_funit":
             return overlaid(COCOFUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
+        case "vid2vid" | "wc_vid2vid":
+            raise TypeError(f"the networks of {kind} are in video.py")
 
 
 def _mlp_blocks(gen: Settings, default: int) -> int:
@@ -128,6 +130,8 @@ def discriminator_config(kind: ModelType, dis: Settings) -> Config:
             return overlaid(ResidualDiscriminatorConfig(), dis, RESIDUAL)
         case "funit" | "coco_funit":
             return overlaid(FUNITDiscriminatorConfig(), dis, CLASSES)
+        case "vid2vid" | "wc_vid2vid":
+            raise TypeError(f"the networks of {kind} are in video.py")
 
 
 def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:

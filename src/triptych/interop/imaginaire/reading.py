@@ -8,10 +8,12 @@ from typing import Any, Literal, cast, get_args
 
 from triptych.core.errors import ConfigError, nearest
 
-ModelType = Literal["spade", "pix2pixHD", "unit", "munit", "funit", "coco_funit"]
+ModelType = Literal["spade", "pix2pixHD", "unit", "munit", "funit", "coco_funit", "vid2vid", "wc_vid2vid"]
 """As the last part of `gen.type`."""
 
 MODEL_TYPES = cast(tuple[ModelType, ...], get_args(ModelType))
+VIDEO: tuple[ModelType, ...] = ("vid2vid", "wc_vid2vid")
+"""Those of clips."""
 MOST = 10_000
 """Of layers, scales and channels that a YAML file may ask for: more is a mistake."""
 
@@ -128,6 +130,8 @@ def _model_type(setting: str, value: Any) -> ModelType:
     name = value.rpartition(".")[2] if isinstance(value, str) else value
     if name == "multires_patch":
         return "pix2pixHD"
+    if name == "fs_vid2vid" and setting.startswith("dis"):  # vid2vid has this discriminator
+        return "vid2vid"
     if name not in MODEL_TYPES:
         raise ConfigError(setting, f"got {value!r}, expected one that ends in {', '.join(MODEL_TYPES)}{nearest(str(name), MODEL_TYPES)}")
     return name

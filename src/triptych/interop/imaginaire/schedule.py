@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from triptych.core.batch import ClipLength
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.model import GANConfig
 from triptych.interop.imaginaire.reading import Settings
@@ -77,20 +78,22 @@ class Schedule:
     "Steps of the generator after which averages begin."
     half_life: float | None
     "Images after which an average has forgotten half; None: its rate is in `train`."
+    frames: tuple[int, int] = (1, 1)
+    "Of a clip, at first and at most: each has a step of the generator."
+    doubling: Span = Span()
+    "After which clips are twice as long."
 
     @property
     def uses_epochs(self) -> bool:
         """Whether anything is counted in epochs, so that the number of training images is needed."""
-        return any(span.epochs is not None for span in (*self.spans.values(), self.decay.start, self.decay.end))
+        return any(span.epochs is not None for span in (*self.spans.values(), self.decay.start, self.decay.end, self.doubling))
 
     def configs(self, *, processes: int, num_images: int | None) -> tuple[TrainConfig, OptimConfig, LogConfig]:
         """The settings of a run in so many processes, on so many training images (None: unknown).
 
         What is counted in epochs of unknown length is left out: the run has UNCOUNTED_IMAGES, and the rate stays where it is.
         """
-        batch = self.train.batch_size * processes
-        iteration = batch * self.repeats
-        epoch = None if num_images is None else max(1, num_images // iteration) * iteration
+        batch, iteration, epoch = self._counted(processes, num_images)
         counts = {name: span.images(iteration, epoch) for name, span in self.spans.items()}
         if counts["total_images"] is None:
             counts["total_images"] = UNCOUNTED_IMAGES if self.spans["total_images"].ends else ENDLESS * iteration
@@ -101,15 +104,29 @@ class Schedule:
             self.train,
             batch_size=batch,
             # An average moves after each of the generator's steps there, here after all of an iteration.
-            ema_rates=tuple(rate**self.generator_steps for rate in rates),
-            ema_start=-(-self.average_start // self.generator_steps) * iteration,
+            ema_rates=tuple(rate ** (self.generator_steps * sum(self.frames) / 2) for rate in rates),
+            ema_start=-(-self.average_start // (self.generator_steps * self.frames[0])) * iteration,
             **cast(Any, counts),
         )
         return train, self.decay.applied(self.optim, iteration, epoch), LogConfig(every=self.log_iterations * iteration)
 
+    def doubles_every(self, *, processes: int, num_images: int | None) -> int | None:
+        """Clips after which a clip is twice as long; None: it stays as it is, or nobody knows."""
+        _, iteration, epoch = self._counted(processes, num_images)
+        return self.doubling.images(iteration, epoch)
 
-def read_schedule(settings: Settings, model: GANConfig) -> Schedule:
-    """What the file says of the training of a model. Raises ConfigError, naming the setting, for what is wrong or not here."""
+    def _counted(self, processes: int, num_images: int | None) -> tuple[int, int, int | None]:
+        """Images of a batch, of an iteration and of an epoch (None: unknown)."""
+        batch = self.train.batch_size * processes
+        iteration = batch * self.repeats
+        return batch, iteration, None if num_images is None else max(1, num_images // iteration) * iteration
+
+
+def read_schedule(settings: Settings, model: GANConfig, *, clips: ClipLength | None = None) -> Schedule:
+    """What the file says of the training of a model, on `clips` of such lengths or on images.
+
+    Raises ConfigError, naming the setting, for what is wrong or not here.
+    """
     trainer = settings.inside("trainer")
     average, measured = trainer.inside("model_average_config"), _span(settings, "metrics_iter", "metrics_epoch")
     saved = _span(settings, "snapshot_save_iter", "snapshot_save_epoch")
@@ -117,8 +134,17 @@ def read_schedule(settings: Settings, model: GANConfig) -> Schedule:
     _compare(settings.inside("dis_opt"), generator, discriminator)
     if model.generator_steps > 1 and average.flag("enabled"):
         trainer.warn("gen_step", "the average moves once in an iteration here, by as much as in all its steps there (--train.ema-rates)")
+    frames, doubling = (1, 1), Span()
+    if clips is not None:
+        frames = clips.first, clips.most
+        epochs = trainer.number("num_epochs_temporal_step", ENDLESS, most=10 * ENDLESS)
+        doubling = Span() if epochs >= ENDLESS else Span(epochs=epochs)
+        if average.flag("enabled"):
+            trainer.warn("model_average_config", "an average moves once in an iteration here, by as much as in the frames of a clip there")
     return Schedule(
-        train=_train(trainer, batch=batch_size(settings)),
+        train=_train(trainer, batch=batch_size(settings), clips=clips is not None),
+        frames=frames,
+        doubling=doubling,
         optim=generator[0],
         decay=generator[1],
         spans={
@@ -184,8 +210,8 @@ def _compare(section: Settings, generator: tuple[OptimConfig, Decay], discrimina
         section.warn(name, "other than that of gen_opt, which both networks have here; only their rates may differ")
 
 
-def _train(trainer: Settings, *, batch: int) -> TrainConfig:
-    """Precision and averages of a training."""
+def _train(trainer: Settings, *, batch: int, clips: bool) -> TrainConfig:
+    """Precision and averages of a training, of clips or of images."""
     amp, average = trainer.inside("amp_config"), trainer.inside("model_average_config")
     scale, growth, interval = amp.positive("init_scale"), amp.positive("growth_factor"), amp.number("growth_interval", most=ENDLESS)
     backoff, beta = amp.factor("backoff_factor"), average.rate("beta")
@@ -197,7 +223,11 @@ def _train(trainer: Settings, *, batch: int) -> TrainConfig:
         ema_warmup=False,
         statistics_batches=average.number("num_batch_norm_estimation_iterations", least=0),
     )
-    if amp.flag("enabled"):
+    if clips:
+        train = replace(train, compile="off")  # each frame of a clip has other parts of the networks
+    if amp.flag("enabled") and clips:
+        amp.warn("enabled", "there in the losses alone, and the networks are in float32; so is this run (--train.precision bf16)")
+    elif amp.flag("enabled"):
         if backoff != 0.5:
             amp.warn("backoff_factor", f"got {backoff:g}; the loss scale halves here when it is too large")
         amp.warn("enabled", "in bf16, which needs no loss scale, not in fp16 (--train.precision fp16)")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
-
-from torch import nn
 
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig, ResidualDiscriminatorConfig
@@ -19,62 +16,24 @@ from triptych.gans.norms import NormKind
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
-from triptych.gans.weight_norms import WeightNorm
 from triptych.interop.imaginaire.networks import CLASSES, GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
-from triptych.interop.imaginaire.reading import ModelType, Settings
-from triptych.interop.shapes import Shapes
+from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
+from triptych.interop.imaginaire.tensors import Network, Weights
+from triptych.interop.imaginaire.video import video_discriminator, video_generator
 
 ROOTS: dict[ModelType, str] = {"spade": "spade_generator", "pix2pixHD": "global_model"}
 ROOTS |= {"unit": "autoencoder_a", "munit": "autoencoder_a", "funit": "generator", "coco_funit": "generator"}
+ROOTS |= {"vid2vid": "flow_network_temp", "wc_vid2vid": "flow_network_temp"}
 """A part that every generator of a model has: names of its weights begin so."""
 
 _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
 """Settings that the weights alone decide: an average has no spectral norm, whatever the file says."""
 
 
-class Weights(Shapes):
-    """The tensors of a network, asked by name, and how its weights are normalised."""
-
-    def weight(self, stem: str, *, axes: int = 4) -> tuple[int, ...]:
-        """The shape of a layer's weight (out, in, ...), whatever normalises it."""
-        names: dict[WeightNorm, str] = {"none": "weight", "spectral": "weight_orig", "weight": "weight_v"}
-        return self.shape(f"{stem}.{names[self.norm_of(stem)]}", axes=axes)
-
-    @cached_property
-    def weight_norm(self) -> WeightNorm:
-        """How most layers' weights are normalised."""
-        if any(name.endswith("weight_orig") for name in self.state):
-            return "spectral"
-        return "weight" if any(name.endswith("weight_g") for name in self.state) else "none"
-
-    def norm_of(self, stem: str) -> WeightNorm:
-        return "spectral" if f"{stem}.weight_u" in self.state else "weight" if f"{stem}.weight_g" in self.state else "none"
-
-    def norm_first(self, block: str) -> bool | None:
-        """Whether a block's norm comes before its convolution, as the order of the names tells; None: it has no norm."""
-        names = [name for name in self.state if name.startswith(f"{block}.layers.")]
-        return names[0].startswith(f"{block}.layers.norm.") if any(".layers.norm." in name for name in names) else None
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network that weights are of."""
-
-    make: Callable[..., nn.Module]
-    config: Any
-    image_channels: int
-    label_channels: int | None = None
-    "Of the label maps of paired models; None: of another model."
-    num_classes: int | None = None
-    "That a few-shot discriminator knows; None: of another network."
-
-    def build(self) -> nn.Module:
-        numbers = {"image_channels": self.image_channels, "label_channels": self.label_channels, "num_classes": self.num_classes}
-        return self.make(self.config, **{name: number for name, number in numbers.items() if number is not None})
-
-
 def generator_of(kind: ModelType, weights: Weights, gen: Settings) -> Network:
     """The generator with such weights; the rest is as `gen` says. CheckpointError for another network, ConfigError for a wrong setting."""
+    if kind in VIDEO:
+        return video_generator(kind, weights, gen)
     network = _spade(weights) if kind == "spade" else _pix2pixhd(weights) if kind == "pix2pixHD" else _auto_encoders(kind, weights)
     names = GENERATORS[kind]
     if getattr(network.config, "style_dims", None) is not None:
@@ -223,6 +182,8 @@ def discriminator_of(kind: ModelType, weights: Weights, dis: Settings) -> Networ
                 settings, channels = _residual(weights, "discriminator_a.model", blocks=1)
                 config = _overlaid(ResidualDiscriminatorConfig(**settings), dis, RESIDUAL)
             return Network(PairDiscriminator, config, channels)
+        case "vid2vid" | "wc_vid2vid":
+            return video_discriminator(weights, dis)
         case "funit" | "coco_funit":
             settings, channels = _residual(weights, "model.model", blocks=2)
             config = _overlaid(FUNITDiscriminatorConfig(**settings), dis, CLASSES)

@@ -10,8 +10,8 @@ weights, the output's factor or nonlinearity, the scales of a shared discriminat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,21 +23,28 @@ from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
-from triptych.gans.video_networks import Vid2VidGenerator, VideoDiscriminator
+from triptych.gans.video_networks import Frame, VideoDiscriminator
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
-from triptych.interop.imaginaire.shapes import Network, Weights, discriminator_of, generator_of
-from triptych.interop.imaginaire.video import is_vid2vid, vid2vid_discriminator, vid2vid_generator
+from triptych.interop.imaginaire.shapes import discriminator_of, generator_of
+from triptych.interop.imaginaire.tensors import Network, Weights
+from triptych.interop.imaginaire.video import SINGLE
 
 
 class ImaginaireModel(nn.Module):
     """The networks of a model under the original's names of inputs and outputs. To train or to translate, import a checkpoint."""
 
     def __init__(
-        self, kind: ModelType | Literal["vid2vid"], generator: OriginalNetwork | None, discriminator: OriginalNetwork | None
+        self,
+        kind: ModelType,
+        generator: OriginalNetwork | None,
+        discriminator: OriginalNetwork | None,
+        single_image_model: OriginalNetwork | None,
     ) -> None:
         super().__init__()
-        self.kind: ModelType | Literal["vid2vid"] = kind
+        self.kind: ModelType = kind
         self.generator, self.discriminator = generator, discriminator
+        self.single_image_model = single_image_model
+        "Of wc_vid2vid: the SPADE that makes first frames, where the weights have one."
 
 
 def from_state_dict(
@@ -57,21 +64,23 @@ def from_state_dict(
     calls its networks; False: the label maps have edges there already, as the original's networks take them.
     Raises ConfigError for settings that are wrong, CheckpointError that names the first tensor that does not fit.
     """
-    video, first, second = is_vid2vid(config), None, None
-    kinds = {} if video else model_types(config)
+    kinds, first, second, single = model_types(config), None, None, None
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
-        weights, gen = Weights(state), Settings(config.get("gen") or {}, "gen")
-        network = vid2vid_generator(weights, gen) if video else generator_of(kinds["gen"], weights, gen)
-        calls = Vid2VidCalls if video else CALLS[kinds["gen"]][0]
-        first = calls(_filled(network, state), edges=kinds.get("gen") == "pix2pixHD" and edges)
+        apart = {key.removeprefix(SINGLE): state.pop(key) for key in [key for key in state if key.startswith(SINGLE)]}
+        first = _network(generator_of, kinds["gen"], state, Settings(config.get("gen") or {}, "gen"), CALLS[kinds["gen"]][0], edges)
+        if apart:
+            single = _network(generator_of, "spade", apart, Settings({}), SPADECalls, False)
     if discriminator is not None:
         state = unwrapped(discriminator, averaged=averaged, name="the discriminator's weights")
-        weights, dis = Weights(state), Settings(config.get("dis") or {}, "dis")
-        network = vid2vid_discriminator(weights, dis) if video else discriminator_of(kinds["dis"], weights, dis)
-        calls = PairedScores if video else CALLS[kinds["dis"]][1]
-        second = calls(_filled(network, state), edges=kinds.get("dis") == "pix2pixHD" and edges)
-    return ImaginaireModel(kinds.get("gen", "vid2vid"), first, second).eval()
+        second = _network(discriminator_of, kinds["dis"], state, Settings(config.get("dis") or {}, "dis"), CALLS[kinds["dis"]][1], edges)
+    return ImaginaireModel(kinds["gen"], first, second, single).eval()
+
+
+def _network(
+    find: Callable[..., Network], kind: ModelType, state: Mapping[str, Tensor], section: Settings, calls: Any, edges: bool
+) -> OriginalNetwork:
+    return calls(_filled(find(kind, Weights(state), section), state), edges=kind == "pix2pixHD" and edges)
 
 
 def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:
@@ -158,10 +167,23 @@ class Vid2VidCalls(OriginalNetwork):
 
     def forward(self, *, label: Tensor, prev_labels: Tensor | None = None, prev_images: Tensor | None = None) -> Outputs:
         """Of maps (b, c, h, w), after the frames before them (b, t, c, h, w), oldest first; without such the first frames."""
-        network: Vid2VidGenerator = self.network
-        frame = network(label, prev_labels, prev_images)
+        return self.found(self.network(label, prev_labels, prev_images))
+
+    @staticmethod
+    def found(frame: Frame) -> Outputs:
+        """What there is of a frame, by name."""
         found = {"fake_flow_maps": frame.flow, "fake_occlusion_masks": frame.mask, "warped_images": frame.warped}
         return {"fake_images": frame.image} | {name: value for name, value in found.items() if value is not None}
+
+
+class WCVid2VidCalls(Vid2VidCalls):
+    """As vid2vid's, with guidance."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, *, label: Tensor, prev_labels: Tensor | None = None, prev_images: Tensor | None = None, guidance: Tensor | None = None
+    ) -> Outputs:
+        """As vid2vid's; `guidance` (b, 4, h, w): colours in -1 to 1, and where they are known, 1 or 0."""
+        return self.found(self.network(label, prev_labels, prev_images, guidance))
 
 
 class UNITCalls(OriginalNetwork):
@@ -297,5 +319,7 @@ CALLS: dict[ModelType, tuple[type[OriginalNetwork], type[OriginalNetwork]]] = {
     "munit": (MUNITCalls, DomainScores),
     "funit": (FUNITCalls, ClassScores),
     "coco_funit": (FUNITCalls, ClassScores),
+    "vid2vid": (Vid2VidCalls, PairedScores),
+    "wc_vid2vid": (WCVid2VidCalls, PairedScores),
 }
 """Of each model's generator and discriminator."""

@@ -1,13 +1,13 @@
-"""Networks of vid2vid as the names and shapes of imaginaire's weights describe them; the rest is as the file's section `gen` says."""
+"""Networks of vid2vid and of world-consistent vid2vid: as a YAML file describes them, and as the names and shapes of weights do."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.video_networks import (
     EmbeddingConfig,
@@ -16,38 +16,143 @@ from triptych.gans.video_networks import (
     Vid2VidGeneratorConfig,
     VideoDiscriminator,
     VideoDiscriminatorConfig,
+    WCVid2VidGenerator,
+    WCVid2VidGeneratorConfig,
 )
-from triptych.interop.imaginaire.networks import MOST_STEPS
-from triptych.interop.imaginaire.reading import Settings
-from triptych.interop.imaginaire.shapes import Network, Weights
+from triptych.interop.imaginaire.networks import MOST_STEPS, PATCH, C, overlaid
+from triptych.interop.imaginaire.reading import MOST, ModelType, Settings
+from triptych.interop.imaginaire.tensors import Network, Weights
 
-_MULTIPLIER = 20.0
+SINGLE = "single_image_model."
+"""What the names of the weights begin with that make the first frames of wc_vid2vid: a SPADE's."""
+MULTIPLIER = 20.0
 """Of the flow, where the file says nothing."""
+_GENERATORS: dict[ModelType, tuple[type[Vid2VidGeneratorConfig], type[Vid2VidGenerator]]] = {
+    "vid2vid": (Vid2VidGeneratorConfig, Vid2VidGenerator),
+    "wc_vid2vid": (WCVid2VidGeneratorConfig, WCVid2VidGenerator),
+}
+_NAMES = {
+    "num_filters": "num_filters",
+    "max_num_filters": "max_num_filters",
+    "num_layers": "num_layers",
+    "num_downsamples": "num_downsamples_img",
+    "spade_kernel_size": "activation_norm_params.kernel_size",
+    "combined": "flow.multi_spade_combine.num_layers",
+    "label_input": "use_segmap_as_input",
+    "style_dims": "style_dims",
+}
+_FLOW = {
+    "num_filters": "num_filters",
+    "num_downsamples": "num_downsamples",
+    "num_res_blocks": "num_res_blocks",
+    "multiplier": "flow_output_multiplier",
+}
+_EMBEDDING = {"num_filters": "num_filters", "num_downsamples": "num_downsamples"}
 
 
-def is_vid2vid(config: Any) -> bool:
-    """Whether the sections of a YAML file are those of vid2vid."""
-    gen = config.get("gen") if isinstance(config, Mapping) else None
-    return isinstance(gen, Mapping) and str(gen.get("type")).rpartition(".")[2] == "vid2vid"
+# As the file describes them -------------------------------------------------------------------------------------------------
 
 
-def vid2vid_generator(weights: Weights, gen: Settings) -> Network:
+def described_generator(kind: ModelType, gen: Settings, *, frames: int) -> Vid2VidGeneratorConfig:
+    """The generator of the section `gen`, which sees so many frames. Raises ConfigError, naming the setting, for what is not here."""
+    base = replace(_GENERATORS[kind][0](), frames=frames, label_input=False, combined=3)
+    base = replace(base, flow=replace(base.flow, num_downsamples=3, multiplier=MULTIPLIER))
+    made = overlaid(base, gen, {"weight_norm": "weight_norm_type", **_NAMES})
+    made = replace(
+        made,
+        embedding=overlaid(base.embedding, gen.inside("embed"), _EMBEDDING),
+        flow=overlaid(base.flow, gen.inside("flow"), _FLOW),
+    )
+    filters = _hidden(kind, gen, made)
+    if isinstance(made, WCVid2VidGeneratorConfig):
+        made = replace(made, guidance_filters=filters)
+    _check_generator(gen, made)
+    return made
+
+
+def described_discriminator(dis: Settings, *, frames: int) -> VideoDiscriminatorConfig:
+    """The discriminators of the section `dis`, those of several frames of so many. Raises ConfigError, naming the setting."""
+    base = VideoDiscriminatorConfig()
+    _check_discriminator(dis)
+    temporal = dis.inside("temporal")
+    scales = temporal.number("num_scales", 0, least=0, most=4)
+    several = {"temporal": overlaid(base.temporal, temporal, PATCH), "temporal_scales": scales} if scales else {}
+    return replace(base, patch=overlaid(base.patch, dis.inside("image"), PATCH), temporal_frames=max(2, frames), **several)
+
+
+def _hidden(kind: ModelType, gen: Settings, made: Vid2VidGeneratorConfig) -> int:
+    """Channels of the layers between guidance and its scale and shift, of the numbers of all maps; there are none but of guidance."""
+    params = gen.inside("activation_norm_params")
+    value = params.value("num_filters", 0)
+    numbers = list(value) if isinstance(value, list) else [value]
+    counts = all(isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= MOST for number in numbers)
+    guided = kind == "wc_vid2vid" and len(numbers) > 1
+    fits = counts and bool(numbers) and not any(numbers[:-1] if guided else numbers)
+    params.require(fits, "num_filters", "0, or [0, 0, 128] for label map, warped image and guidance: only guidance has a hidden layer here")
+    if guided:
+        params.require(len(numbers) == 3, "num_filters", "three numbers: of label map, warped image and guidance")
+    return numbers[-1] if guided else 0
+
+
+def _check_generator(gen: Settings, made: Vid2VidGeneratorConfig) -> None:
+    """Raises ConfigError where parts of the generator are what they cannot be here."""
+    params, flow, embed = (gen.inside(name) for name in ("activation_norm_params", "flow", "embed"))
+    combined = flow.inside("multi_spade_combine").inside("embed")
+    expected: list[tuple[Settings, str, object]] = [
+        (gen, "kernel_size", 3),
+        (gen, "activation_norm_type", "spatially_adaptive"),
+        (gen, "padding_mode", "zeros"),
+        (params, "activation_norm_type", "instance"),
+        (params, "separate_projection", False),
+        (params, "partial", False),
+        (embed, "arch", "encoderdecoder"),
+        (combined, "arch", "unet"),
+        (combined, "num_filters", made.embedding.num_filters),
+        (combined, "num_downsamples", made.embedding.num_downsamples),
+        (flow, "activation_norm_type", "instance"),
+        (flow, "max_num_filters", made.max_num_filters),
+        (flow, "generate_raw_output", False),
+        (gen.inside("guidance"), "partial_conv", False),
+        (gen.inside("guidance"), "only_with_flow", True),
+        (gen.inside("guidance"), "start_from", 0),
+    ]
+    for section in (embed, combined, flow):
+        expected += [(section, "kernel_size", 3), (section, "weight_norm_type", made.weight_norm)]
+    for section, key, value in expected:
+        found = section.value(key, value)
+        section.require((found or "none") == value if isinstance(value, str) else found == value, key, f"{value!r}")
+    params.value("weight_norm_type")
+    for section in (embed, combined):
+        section.value("use_embed")
+        section.value("max_num_filters")
+
+
+def _check_discriminator(dis: Settings) -> None:
+    others = dis.value("additional_discriminators")
+    if isinstance(others, Mapping) and others:
+        dis.warn("additional_discriminators", f"{', '.join(map(str, others))}: not here; whole frames alone are judged")
+
+
+# As weights show them -------------------------------------------------------------------------------------------------------
+
+
+def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network:
     """The generator with such weights. Raises CheckpointError for another network, ConfigError for a wrong setting."""
-    flow, embedding = "flow_network_temp", "label_embedding"
+    flow, embedding, norms = "flow_network_temp", "label_embedding", "conv_block_0.layers.norm.mlps"
     filters, image_channels = weights.weight("down_first.layers.conv")[:2]
     label_filters, label_channels = weights.weight(f"{embedding}.conv_first.layers.conv")[:2]
     layers = min(max(weights.numbers("up_", "."), default=0), MOST_STEPS)
-    combined = sum(weights.has(f"up_{level}.conv_block_0.layers.norm.mlps.1.") for level in range(layers + 1))
     first = weights.weight(f"up_{layers}.conv_block_0.layers.conv")[1]
     seen = weights.weight(f"{flow}.down_lbl.0.layers.conv")
     label_input = len(weights.shape("fc.layers.conv.weight", axes=2)) == 4
-    config = Vid2VidGeneratorConfig(
+    config_class, make = _GENERATORS[kind]
+    config = config_class(
         num_filters=filters,
         max_num_filters=first,
         num_layers=max(1, layers),
         num_downsamples=max(1, weights.count("down_", ".conv_block_0.") - 1),
-        spade_kernel_size=weights.weight("up_0.conv_block_0.layers.norm.mlps.0.0.layers.conv")[2],
-        combined=combined,
+        spade_kernel_size=weights.weight(f"up_0.{norms}.0.0.layers.conv")[2],
+        combined=sum(weights.has(f"up_{level}.{norms}.1.") for level in range(layers + 1)),
         frames=max(2, seen[1] // label_channels),
         label_input=label_input,
         style_dims=Vid2VidGeneratorConfig().style_dims if label_input else weights.shape("fc.layers.conv.weight", axes=2)[1],
@@ -57,20 +162,37 @@ def vid2vid_generator(weights: Weights, gen: Settings) -> Network:
             num_filters=seen[0],
             num_downsamples=_steps(weights, f"{flow}.down_lbl.", ".") - 1 or 1,
             num_res_blocks=weights.count(f"{flow}.res_flow.", ".conv_block_0."),
-            multiplier=gen.inside("flow").positive("flow_output_multiplier", _MULTIPLIER),
+            multiplier=gen.inside("flow").positive("flow_output_multiplier", MULTIPLIER),
         ),
     )
+    if isinstance(config, WCVid2VidGeneratorConfig):
+        if not weights.has(f"up_0.{norms}.2."):
+            raise CheckpointError(f"the file is incomplete: it has no up_0.{norms}.2, the guidance of wc_vid2vid")
+        hidden = weights.has(f"up_0.{norms}.2.1.")
+        config = replace(config, guidance_filters=weights.weight(f"up_0.{norms}.2.0.layers.conv")[0] if hidden else 0)
+    config = _agreeing(config, gen, {ours: theirs for ours, theirs in _NAMES.items() if ours != "style_dims" or not label_input})
     if label_input:
-        return Network(Vid2VidGenerator, config, image_channels, label_channels=label_channels)
+        return Network(make, config, image_channels, label_channels=label_channels)
     pixels = weights.shape("fc.layers.conv.weight", axes=2)[0] // first
     side = math.isqrt(pixels)
     if side**2 != pixels:
         raise CheckpointError(f"fc.layers.conv.weight makes a first map of {pixels} pixels, expected a square")
-    make = functools.partial(Vid2VidGenerator, image_size=(side << layers, side << layers))
-    return Network(make, config, image_channels, label_channels=label_channels)
+    sized = functools.partial(make, image_size=(side << layers, side << layers))
+    return Network(sized, config, image_channels, label_channels=label_channels)
 
 
-def vid2vid_discriminator(weights: Weights, dis: Settings) -> Network:
+def _agreeing(config: C, section: Settings, names: Mapping[str, str]) -> C:
+    """`config`; raises ConfigError for a setting of the file that the weights contradict."""
+    said = overlaid(config, section, names, least=1)
+    for ours, theirs in names.items():
+        found, shown = getattr(said, ours), getattr(config, ours)
+        narrower = ours == "max_num_filters" and found >= shown  # a width that no layer reaches leaves no trace
+        if found != shown and not narrower:
+            raise ConfigError(section.name(theirs), f"got {found!r}, but the weights have {shown!r}")
+    return said
+
+
+def video_discriminator(weights: Weights, dis: Settings) -> Network:
     """The discriminators of single frames, and of several, with such weights. Raises CheckpointError for other networks."""
     images = dis.number("image_channels", 3)
     patch, channels = _patches(weights, "net_D")

@@ -7,7 +7,7 @@ that sigma is 1: what its layer applies is the averaged weight itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,74 @@ from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit, read_content
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig
 from triptych.gans.weight_norms import fold_spectral_norm, rescale_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
 from triptych.interop.imaginaire.reading import ModelType, Settings
-from triptych.interop.imaginaire.shapes import ROOTS, Network, Weights, discriminator_of, generator_of
+from triptych.interop.imaginaire.shapes import ROOTS, discriminator_of, generator_of
 from triptych.interop.imaginaire.state_dicts import unwrapped
+from triptych.interop.imaginaire.tensors import Network, Weights
+from triptych.interop.imaginaire.video import SINGLE
 
 _GENERATOR, _DISCRIMINATOR = "generator", "discriminator"
 _KEYS = {_GENERATOR: "net_G", _DISCRIMINATOR: "net_D"}
 _OPTIMIZERS = ("opt_G", "opt_D", "sch_G", "sch_D")
+_LEAST_PATCH = PatchDiscriminatorConfig(num_discriminators=1, num_filters=1, num_layers=1)
+"""Of a SPADE that makes first frames alone: the file has no discriminator of it."""
 _ROUNDS = 5  # of power iteration, from what fitted the weights of the last step
 
 State = dict[str, Tensor]
 
 
-Content = tuple[Experiment, State, State | None, list[str]]
-"""What of a checkpoint goes into a run: the experiment with the networks that the weights are of and the data that they take, the model's
-state, the generator's average under the names of that state (None: the file has none), and notes."""
+@dataclass(frozen=True)
+class Content:
+    """What of a checkpoint goes into a run."""
+
+    experiment: Experiment
+    "With the networks that the weights are of and the data that they take."
+    model: State
+    average: State | None
+    "The generator's, under the names of the model's state; None: the file has none."
+    notes: list[str]
+    first: Content | None = None
+    "Of the SPADE that makes first frames, where the file has one."
 
 
 def run_weights(path: str | Path, experiment: Experiment, settings: Settings) -> Content:
     """A checkpoint's weights for a file's experiment. CheckpointError: it cannot be used; ConfigError: gen or dis do not agree with it."""
     trained, average, notes = _read(path)
+    single = _taken_out(trained[_GENERATOR])
+    if average is not None:
+        _taken_out(average)
     _check_kind(experiment.kind, trained[_GENERATOR])
     if _is_coarse(experiment, trained[_GENERATOR]):
         return _enlarged(experiment, trained[_GENERATOR], notes)
+    content = _content(experiment, trained, average, settings, notes)
+    return replace(content, first=_of_first_frames(content.experiment, single)) if single else content
+
+
+def _taken_out(generator: State) -> State:
+    """The weights of a model of first frames, which are no longer among those of the generator."""
+    names = [name for name in generator if name.startswith(SINGLE)]
+    return {name.removeprefix(SINGLE): generator.pop(name) for name in names}
+
+
+def _of_first_frames(clips: Experiment, weights: State) -> Content:
+    """The SPADE with such weights, for the label maps of clips. Raises CheckpointError for weights of something else."""
+    try:
+        _check_kind("spade", weights)
+        judge = SPADEDiscriminatorConfig(patch=_LEAST_PATCH, feature_pyramid=False)
+        positive = {"positive_conditions": clips.data.positive_conditions, "positive_inputs": clips.data.positive_inputs}
+        model = SPADEConfig(discriminator=judge, perceptual_weight=0.0, **positive)
+        experiment = replace(clips, kind="spade", model=model, data=clips.data.single())
+        return _content(experiment, {_GENERATOR: weights}, None, Settings({}), [])
+    except CheckpointError as error:
+        raise CheckpointError(f"{SINGLE.removesuffix('.')}: {error}") from None
+
+
+def _content(experiment: Experiment, trained: Mapping[str, State], average: State | None, settings: Settings, notes: list[str]) -> Content:
     experiment = _with_networks(experiment, trained, settings)
     with without_weights():
         expected = _fresh(experiment)  # names and shapes alone
@@ -60,7 +102,7 @@ def run_weights(path: str | Path, experiment: Experiment, settings: Settings) ->
             notes.append("it has no net_D: the discriminator begins anew")
     if average is not None:
         average = _unfolded(average, _part(model, _GENERATOR))
-    return experiment, {key: model[key].clone() for key in expected}, average, notes
+    return Content(experiment, {key: model[key].clone() for key in expected}, average, notes)
 
 
 def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
@@ -187,4 +229,4 @@ def _enlarged(experiment: Experiment, state: Mapping[str, Tensor], notes: list[s
     renamed = {f"generator.{key.replace('global_model.model.', 'global_model.', 1)}": tensor for key, tensor in state.items()}
     check_fit(taken, {key: tensor for key, tensor in renamed.items() if key in taken})
     notes = [*notes, "it has no enhancers: the global generator takes its weights; they and the discriminator begin anew"]
-    return experiment, fresh | {key: renamed[key].clone() for key in taken}, None, notes
+    return Content(experiment, fresh | {key: renamed[key].clone() for key in taken}, None, notes)

@@ -1,0 +1,156 @@
+"""imaginaire's models of clips as runs: their weights, the SPADE of first frames apart, and epochs of clips."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.data.pairs import as_map, write
+from tests.data.pictures import encoded, picture
+from tests.interop.imaginaire_files import changed, checkpoint, written
+from tests.interop.imaginaire_videos import VIDEOS
+from triptych.core.errors import CheckpointError
+from triptych.core.images import to_uint8
+from triptych.core.model import Model, seeded_build
+from triptych.core.rng import Rng
+from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
+from triptych.interop.imaginaire.experiment import read_experiment
+from triptych.interop.imaginaire.yaml_file import YamlFile
+from triptych.runs import Run, import_run
+
+HEIGHT, WIDTH, CLASSES, FRAMES = 32, 64, 3, 4
+_PART = {"num_filters": 4, "num_downsamples": 2}
+_FLOW = {**_PART, "max_num_filters": 8, "num_res_blocks": 1, "multi_spade_combine": {"num_layers": 1, "embed": _PART}}
+SMALL: dict[str, Any] = {
+    "gen": {"num_filters": 4, "max_num_filters": 8, "num_layers": 3, "num_downsamples_img": 1, "embed": _PART, "flow": _FLOW},
+    "dis": {"image": {"num_filters": 4, "max_num_filters": 8, "num_discriminators": 1, "num_layers": 1}},
+    "data": {
+        "one_hot_num_classes": {"seg_maps": CLASSES},
+        "train": {"roots": ["clips/train"], "augmentations": {"resize_h_w": f"{HEIGHT}, {WIDTH}"}},
+    },
+}
+GUIDED = {"gen": {"activation_norm_params": {"num_filters": [0, 0, 4]}}, "trainer": {"loss_weight": {"perceptual": 0}}}
+SINGLE = SPADEGeneratorConfig(
+    num_filters=4, style_dims=4, spade_filters=4, encoder_filters=4, encoder_size=64, positional_input=True, separate_projection=False,
+    norm_weight_norm="none",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def drawn(build: Any) -> Any:
+    """A network with weights and statistics that are not those of the start."""
+    torch.manual_seed(1)
+    network = build()
+    with torch.no_grad():
+        for name, tensor in network.state_dict().items():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 2)
+            elif tensor.is_floating_point() and not name.endswith(("_u", "_v")):
+                tensor.add_(0.3 * torch.randn_like(tensor))
+    return network.eval()
+
+
+def model_of(values: dict[str, Any]) -> Model:
+    experiment = read_experiment(YamlFile(values))
+    return drawn(lambda: seeded_build(experiment.model, experiment.data.spec, seed=1))
+
+
+def imported(values: dict[str, Any], content: Any, **given: Any) -> Run:
+    if content is not None:
+        torch.save(content, "c.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_run(
+            written(Path("c.yaml"), values), "run", program="imaginaire", checkpoint=None if content is None else "c.pt", **given
+        )
+
+
+def write_clips(root: Path, *, count: int = 2, frames: int = FRAMES, images: bool = False) -> Path:
+    for clip in range(count):
+        for t in range(frames):
+            labels = np.random.default_rng([clip, t]).integers(CLASSES, size=(8, 16)).repeat(4, 0).repeat(4, 1)
+            points = np.arange(HEIGHT)[:, None] * 80 + np.arange(WIDTH) + 2 * t + 1
+            write(root / "seg_maps" / f"{clip}" / f"{t}.png", as_map(labels))
+            write(root / "points" / f"{clip}" / f"{t}.png", as_map(points.astype(np.uint16)))
+            if images:
+                write(root / "images" / f"{clip}" / f"{t}.png", encoded(picture(WIDTH, HEIGHT, seed=t)))
+    return root
+
+
+def test_weights_of_first_frames_are_a_run_of_their_own() -> None:
+    values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
+    model, single = model_of(values), drawn(lambda: SPADEGenerator(SINGLE, label_channels=CLASSES))
+    content, lines = checkpoint(model), list[str]()
+    content["net_G"] |= {f"module.single_image_model.{key}": tensor for key, tensor in single.state_dict().items()}
+    run = imported(values, content, report=lines.append)
+    assert "the model of first frames is a run of its own, run/first_frames, which triptych translate and evaluate take" in lines
+    found = run.load(device="cpu").state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+    assert not [name for name in found if "single_image_model" in name]
+    first = Run(run.paths.first_frames)
+    kept: Any = first.load(device="cpu")
+    assert isinstance(kept, SPADE) and kept.config.generator == SINGLE
+    state: dict[str, Tensor] = kept.generator.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in single.state_dict().items())
+    made = run.translate(write_clips(Path("in"), count=1), device="cpu").images
+    assert len(made) == FRAMES and made[2].std() > 5
+    maps = {"seg_maps": torch.from_numpy(np.random.default_rng([0, 1]).integers(CLASSES, size=(8, 16)).repeat(4, 0).repeat(4, 1))[None]}
+    second = to_uint8(kept.translate(maps, Rng(0, ("translate", "first"), torch.tensor([0])), settings=kept.translation)).numpy()
+    assert np.array_equal(made[1], second), "two frames are the SPADE's, as published"
+
+
+def test_without_them_the_run_makes_its_first_frames_itself() -> None:
+    values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
+    run = imported(values, checkpoint(model_of(values)))
+    assert not run.paths.first_frames.exists() and run.translation.to_dict() == {"first_frames": 2}
+    assert len(run.translate(write_clips(Path("in")), device="cpu").images) == 2 * FRAMES
+
+
+def test_weights_that_are_no_spade_are_refused() -> None:
+    values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
+    content = checkpoint(model_of(values))
+    content["net_G"] |= {"module.single_image_model.spade_generator.head_0.layers.conv.weight": torch.ones(32, 5, 3, 3)}
+    with pytest.raises(CheckpointError, match="c.pt: single_image_model: the file is incomplete: it has no spade_generator"):
+        imported(values, content)
+
+
+def test_an_average_of_vid2vid() -> None:
+    values = changed(VIDEOS["street"], SMALL | {"trainer": {"loss_weight": {"perceptual": 0}}})
+    values["data"]["train"]["augmentations"] = {"resize_h_w": f"{HEIGHT}, {WIDTH}"}
+    live = model_of(values)
+    torch.manual_seed(2)
+    average = model_of(values)
+    generator: Any = average.generator
+    with torch.no_grad():
+        for parameter in generator.parameters():
+            parameter.mul_(1.5)
+    run = imported(values, checkpoint(live, average))
+    assert run.config.train.ema_rates == pytest.approx((0.999**10,)) and run.config.train.ema_start == 0
+    loaded: Any = run.load(device="cpu")
+    label = torch.rand(1, CLASSES, HEIGHT, WIDTH)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.generator(label).image, generator(label).image, rtol=0, atol=1e-5)
+        assert (loaded.generator(label).image - live.generator(label).image).abs().max() > 1e-3  # type: ignore[operator]
+
+
+def test_epochs_are_counted_in_clips() -> None:
+    values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
+    write_clips(Path("many"), count=9, images=True)
+    config = imported(values, None, data="many").config
+    data: Any = config.data
+    assert (config.train.total_images, data.length.double_every, data.length.most) == (800, 160, FRAMES), "a clip of nine is held out"
+    assert config.optim.decay_every == 320
+    write_clips(Path("few"), count=2, frames=6, images=True)
+    config = imported(values, None, data="few").config
+    data = config.data
+    assert (config.train.total_images, data.length.double_every, data.length.most) == (600, 120, 6), "fewer than eight batches: all frames"
