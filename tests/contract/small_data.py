@@ -62,9 +62,9 @@ def _paired(target: str, maps: tuple[str, ...], instances: str | None, condition
 
 
 @functools.cache
-def _clips(target: str, maps: tuple[str, ...], points: str | None) -> Path:
+def _clips(target: str, maps: tuple[str, ...], conditions: tuple[str, ...], points: str | None) -> Path:
     """Clips of 6 frames."""
-    numbers = {target: 256, **dict.fromkeys(maps, CLASSES), **({} if points is None else {points: 200})}
+    numbers = {**dict.fromkeys((target, *conditions), 256), **dict.fromkeys(maps, CLASSES), **({} if points is None else {points: 200})}
     root = _root() / "-".join(("clips", *numbers))
     for index in range(12):
         for name, count in numbers.items():
@@ -106,7 +106,7 @@ def small_data(data: DataConfig) -> DataConfig:
     plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
     if isinstance(data, ClipDataConfig):
         classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=9)  # in the middle of a batch
-        path = _clips(data.target, data.maps, data.points)
+        path = _clips(data.target, data.maps, data.conditions, data.points)
         return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
     if isinstance(data, PanDataConfig):
         plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2, "enlarge": True}
