@@ -137,6 +137,15 @@ def test_the_label_map_has_classes_then_conditions_then_edges() -> None:
     assert torch.equal(labels.first_classes(inputs), expected[:, :3])
 
 
+def test_some_conditions_go_from_0_to_1() -> None:
+    edges, depth = (InputSpec(name=name, kind="image", channels=1) for name in ("edges", "depth"))
+    inputs = {name: torch.full((1, 1, 2, 2), value) for name, value in (("edges", 0.5), ("depth", -1.0))}
+    mixed = LabelMaps((edges, depth), positive=("depth",))(inputs)
+    assert torch.equal(mixed[0, :, 0, 0], torch.tensor([0.5, 0.0]))
+    with pytest.raises(ConfigError, match=r"positive_inputs: got 'dephts', which is none of data.conditions.*depth"):
+        LabelMaps((edges, depth), positive=("dephts",))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_networks_take_the_label_map_of_the_data(name: str) -> None:
     model = built(CONFIGS[name])
