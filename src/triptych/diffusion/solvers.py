@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
@@ -103,24 +104,29 @@ def dpm_solver_2m(
     through the last two predictions; the first step has but one.
     """
     before, rises = None, [_rise(c, following) for c, following in pairwise(points)]
-    table = [
-        (
-            h / (2 * last),
-            following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h),
-            following.sqrt_abar * math.expm1(-(1 + tau) * h),
-            following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h)),
-        )
-        for (c, following), h, last in zip(pairwise(points), rises, [math.inf, *rises], strict=False)
-    ]
-    for i, (c, (ahead, kept, towards, added)) in enumerate(zip(points, factors(table, x), strict=False)):
+    table = []
+    for (c, following), h, last in zip(pairwise(points), rises, [math.inf, *rises], strict=False):
+        kept = following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h)
+        towards, ahead = -following.sqrt_abar * math.expm1(-(1 + tau) * h), h / (2 * last)
+        table.append((kept, towards * (1 + ahead), -towards * ahead, following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h))))
+    for i, (c, (kept, newest, older, added)) in enumerate(zip(points, factors(table, x), strict=False)):
         x0 = predict(x, c)
-        midway = x0 if before is None else x0 + ahead * (x0 - before)
-        before = x0
-        x = kept * x - towards * midway
+        x = _combined((kept, newest), (x, x0))
+        if before is not None:
+            x = torch.addcmul(x, before, older)
         if tau:
-            x = x + added * noise(i)
+            x = torch.addcmul(x, noise(i), added)
+        before = x0
         yield Step(x, x0)
     yield _last(predict, x, points)
+
+
+def _combined(row: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensor:
+    """The sum of the parts, each times its factor."""
+    total = row[0] * parts[0]
+    for factor, part in zip(row[1:], parts[1:], strict=True):
+        total = torch.addcmul(total, part, factor)
+    return total
 
 
 def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step:
@@ -143,17 +149,18 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     for c, correction, prediction in zip(points, factors(corrections, x), factors(predictions, x), strict=False):
         x0 = predict(x, c)
         if past:
-            x = _unified(corrected, past[0], [x0, *past[1:]], correction)
+            x = _combined(correction, [corrected, past[0], x0, *past[1:]])
         past, corrected = [x0, *past][:UNIPC_ORDER], x
-        x = _unified(corrected, x0, past[1:], prediction)
+        x = _combined(prediction, [corrected, *past])
         yield Step(x, x0)
     yield _last(predict, x, points)
 
 
 def _unified_row(start: Coefficients, end: Coefficients, others: Sequence[Coefficients]) -> list[float]:
-    """The factors of `_unified` from `start` to `end` with predictions at so many other points, at most 2.
+    """The factors of x and of the x_0 predicted at `start` and at so many other points, at most 2, whose sum is x at `end`.
 
-    Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one other point: there they take a_1 = 1/2.
+    x_0 is the polynomial of lambda through them (Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one other
+    point: there they take a_1 = 1/2).
     """
     h = _rise(start, end)
     places = [_rise(start, other) / h for other in others]
@@ -170,16 +177,8 @@ def _unified_row(start: Coefficients, end: Coefficients, others: Sequence[Coeffi
             weights = [(second - b * first) / (a * (a - b)), (second - a * first) / (b * (b - a))]
         case _:
             raise AssertionError(f"{len(others)} other points")
-    return [end.sqrt_noise / start.sqrt_noise, end.sqrt_abar, whole, *weights]
-
-
-def _unified(x: Tensor, x0: Tensor, others: Sequence[Tensor], row: Sequence[Tensor]) -> Tensor:
-    """x at the end of a step, with x_0 as the polynomial of lambda through the prediction at its start and the other ones."""
-    kept, towards, whole, *weights = row
-    mixed = whole * x0
-    for weight, other in zip(weights, others, strict=True):
-        mixed = mixed + weight * (other - x0)
-    return kept * x + towards * mixed
+    parts = [whole - sum(weights), *weights]  # each weight is of the difference of that x_0 from the one at `start`
+    return [end.sqrt_noise / start.sqrt_noise, *(end.sqrt_abar * part for part in parts)]
 
 
 @dataclass(frozen=True)
