@@ -8,10 +8,10 @@ the end is lower with ADA, and so is the lowest of a training; the mean sign of 
 of its target over the last half. Exit code 1 when one is missed.
 
 R1 falls from the recipe's 0.5 to 0.02 in the first three tenths of a training. Left at 0.5 it alone keeps the discriminator from being sure
-of 200 digits (mean sign 0.45 after 77,000 images), so that ADA has nothing to do. At 0.05 from the start the generator, with ADA or without,
+of 200 digits (mean sign 0.45 after 77,000 images), so that ADA has nothing to do. At 0.05 from the start the generator, with ADA or not,
 makes one digit alone within 20,000 images. Without ADA p is 1e-9, at which no change ever happens, but signs are logged.
 
-The script can be interrupted: runs go on from their checkpoints. --images and --count shorten it. `--seeds 1` names one seed, so that several
+The script can be interrupted: runs go on from their checkpoints. --images and --count shorten it. `--seeds 1` names one seed, so that many
 can be trained at a time; the whole command afterwards writes the table.
 """
 
