@@ -9,7 +9,8 @@ of its target over the last half. Exit code 1 when one is missed.
 
 R1 falls from the recipe's 0.5 to 0.02 in the first three tenths of a training. Left at 0.5 it alone keeps the discriminator from being sure
 of 200 digits (mean sign 0.45 after 77,000 images), so that ADA has nothing to do. At 0.05 from the start the generator, with ADA or not,
-makes one digit alone within 20,000 images. Without ADA p is 1e-9, at which no change ever happens, but signs are logged.
+makes one digit alone within 20,000 images. So it does in a training of 57,600, where R1 falls before digits vary. Without ADA p is 1e-9,
+at which no change ever happens, but signs are logged.
 
 The script can be interrupted: runs go on from their checkpoints. --images and --count shorten it. `--seeds 1` names one seed, so that many
 can be trained at a time; the whole command afterwards writes the table.
@@ -176,7 +177,7 @@ def main() -> int:
     parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST's idx.gz files")
     parser.add_argument("--features", type=Path, required=True, help="file of the LeNet's weights")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the digits and the runs")
-    parser.add_argument("--images", type=int, default=57_600, help="images seen by each training")
+    parser.add_argument("--images", type=int, default=192_000, help="images seen by each training")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--count", type=int, default=5_000, help="samples that are compared")
     parser.add_argument("--out", type=Path, help="also write the tables to this file")
