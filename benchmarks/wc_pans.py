@@ -8,6 +8,8 @@ window goes away and comes back. A pixel is seen again where an earlier frame sh
 that vid2vid is shown. Its difference is |x - x'|, x' the point's colour where it was shown last, in levels of 0 to 255. Beside it the
 distance from the true frames and the sharpness (mean difference of neighbours, by that of the true frames): flat frames win the first
 figure. Target: a difference of at most half of vid2vid's. Exit code 1 when it is missed.
+
+To see in half a minute of one core that all of it runs: --clips 12 --frames 9 --count 4.
 """
 
 from __future__ import annotations
@@ -69,7 +71,11 @@ def trained(name: str, options: argparse.Namespace) -> Run:
         config = configured(name, options)
         clips = options.clips or int(60 * options.minutes * speed(config))
         config = replace(config, train=replace(config.train, total_images=clips), optim=replace(config.optim, decay_start=clips // 2))
-    return train(config, folder)
+    run = train(config, folder)
+    seen, whole = run.find_checkpoint(), run.config.train.total_images
+    if seen < whole:
+        sys.exit(f"{folder} was stopped at {seen} of {whole} clips; the same command goes on")
+    return run
 
 
 @torch.no_grad()

@@ -26,6 +26,8 @@ from triptych.gans.wc_vid2vid import WCVid2Vid, WCVid2VidConfig
 pytestmark = pytest.mark.usefixtures("float64")
 
 SIDE, CLASSES, FRAMES = 24, 3, 3
+POINT_COUNT = 700
+"""More than a frame has pixels, fewer than a clip."""
 MAPS = InputSpec(name="labels", kind="classes", num_classes=CLASSES, frames=FRAMES)
 POINTS = InputSpec(name="points", kind="points", frames=FRAMES)
 SPEC = DataSpec(image_size=SIDE, channels=3, frames=FRAMES, clip_length=ClipLength(first=FRAMES, most=FRAMES), inputs=(MAPS, POINTS))
@@ -63,7 +65,7 @@ def clips(count: int = 2) -> Batch:
     generator = torch.Generator().manual_seed(5)
     images = torch.rand(count, FRAMES, 3, SIDE, SIDE, generator=generator) * 2 - 1
     maps = torch.randint(CLASSES, (count, FRAMES, SIDE, SIDE), generator=generator)
-    points = torch.randint(-60, 400, (count, FRAMES, SIDE, SIDE), generator=generator).clamp(min=-1)
+    points = torch.randint(-60, POINT_COUNT, (count, FRAMES, SIDE, SIDE), generator=generator).clamp(min=-1)
     return Batch(images, None, torch.arange(count), {"labels": maps, "points": points})
 
 
@@ -80,7 +82,7 @@ def one_hot(clip: Batch, frame: int) -> Tensor:
 def frames_by_hand(model: WCVid2Vid, clip: Batch) -> tuple[list[Tensor], list[Tensor]]:
     """The images of all frames, each made of the ones before it, and their guidance."""
     made, guided = list[Tensor](), list[Tensor]()
-    table = no_colours(400, like=clip.images[:, 0])
+    table = no_colours(POINT_COUNT, like=clip.images[:, 0])
     for t in range(FRAMES):
         past = range(max(0, t - 2), t)
         guidance = seen_colours(table, clip.inputs["points"][:, t])

@@ -65,20 +65,20 @@ def write_clips(root: Path, *, images: bool) -> Path:
     return root
 
 
-def stored(config: RunConfig, spec: DataSpec, place: Path) -> Run:
+def stored(config: RunConfig, spec: DataSpec, place: Path, *, seed: int = 3) -> Run:
     """A run with fresh weights."""
     directory = RunDirectory(place)
     directory.create()
-    model = seeded_build(config.model, spec, seed=3)
+    model = seeded_build(config.model, spec, seed=seed)
     save_checkpoint(directory.checkpoints, images_seen=1, files={"model": model.state_dict()}, info={"log2_loss_scale": {}, "best": None})
     directory.write_config(RunDocument(config, spec, None).to_dict())
     return open_run(place)
 
 
-def single(place: Path, *, classes: int = CLASSES) -> Run:
+def single(place: Path, *, classes: int = CLASSES, seed: int = 3) -> Run:
     spec = DataSpec(image_size=SIDE, channels=3, inputs=(InputSpec(name="labels", kind="classes", num_classes=classes),))
     data = PairedDataConfig(maps=("labels",), num_classes=(classes,), image_size=SIDE)
-    return stored(RunConfig(model=SINGLE, data=data, train=TRAIN), spec, place)
+    return stored(RunConfig(model=SINGLE, data=data, train=TRAIN), spec, place, seed=seed)
 
 
 @pytest.fixture
@@ -158,6 +158,10 @@ def test_a_run_that_is_kept_begins_all_clips(clips: Run, tmp_path: Path) -> None
         assert all(np.array_equal(one, two) for one, two in zip(found, expected, strict=True))
     still = clips.translate(given, first=picture(SIDE, SIDE, seed=1)[None], **CPU).images
     assert np.array_equal(still[0][0], picture(SIDE, SIDE, seed=1)), "an image that is given goes before it"
+    assert not np.array_equal(still[1][0], still[0][0]), "as the first frame alone"
+    others = single(tmp_path / "others", seed=4)
+    begun = clips.translate({"labels": [label(0, 0)], "points": [points(0)]}, first=others.directory, **CPU).images
+    assert np.array_equal(begun[0][0], single_frame(others, 0, 0)) and not np.array_equal(begun[0], once[0]), "and so does a run"
 
     held = RunClips(clips, clips.open(Loading(device="cpu")), frames=None, count=None).clip(0).made
     data = clips.config.data.open().validation
