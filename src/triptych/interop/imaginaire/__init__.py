@@ -1,4 +1,4 @@
-"""Settings, weights and the command line of imaginaire's image models."""
+"""Settings, weights and the command line of imaginaire's models of images and of clips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of imaginaire's image models (SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT) and of vid2vid.
+"""Weights of imaginaire's image models (SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT), of vid2vid and wc_vid2vid.
 
     model = from_state_dict(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
     model.generator(label=label, images=images)["fake_images"]

@@ -1,0 +1,126 @@
+"""The moving picture of docs/methods/vid2vid.md: held-out maps, the frames that vid2vid makes of them, and the true frames.
+
+    python benchmarks/vid2vid_picture.py --work DIR --out docs/methods/images/vid2vid.webp
+
+The clips are drawn here: a window moves along a street with houses, trees and cars, which have a speed of their own. Every pixel has one of
+11 classes. The recipe vid2vid-maps64 is trained on --clips clips of them, then makes the held-out ones; a run that is there is taken
+as it is, or goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from triptych.core.batch import ClipLength
+from triptych.data.clips import ClipDataConfig
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs import open_run, train
+from triptych.runs.translation_grid import palette
+
+SIDE, FRAMES, TRAINED, HELD, GAP, SCALE = 64, 24, 48, 3, 4, 2
+SKY, HILL, GRASS, ROAD, LINE, WALL, ROOF, WINDOW, CROWN, TRUNK, CAR = range(11)
+COLOURS = np.array(
+    [
+        (120, 170, 235), (96, 130, 120), (92, 160, 70), (84, 84, 92), (236, 230, 190), (222, 190, 150),
+        (176, 62, 48), (60, 80, 110), (44, 110, 52), (100, 70, 44), (230, 176, 40),
+    ]
+)  # fmt: skip
+
+
+def street(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Maps and frames of a clip: uint8 (t, h, w) and (t, h, w, 3)."""
+    random = np.random.default_rng(seed)
+    speed, width = int(random.integers(1, 4)), SIDE + 3 * FRAMES
+    y, x = np.mgrid[:SIDE, :width]
+    world = np.full((SIDE, width), SKY, dtype=np.uint8)
+    bends = random.uniform(0.05, 0.12, 2)
+    world[y > 26 + 4 * np.sin(bends[0] * x + random.uniform(0, 6)) + 3 * np.sin(bends[1] * x)] = HILL
+    world[y > 40] = GRASS
+    world[y > 48] = ROAD
+    world[(y > 54) & (y < 57) & (x // 6 % 2 == 0)] = LINE
+    left = int(random.integers(0, 8))
+    while left < width:
+        size, top = int(random.integers(12, 20)), int(random.integers(18, 30))
+        if random.random() < 0.6:
+            world[(y >= top) & (y < 45) & (x >= left) & (x < left + size)] = WALL
+            world[(y < top) & (y > top - 7) & (abs(x - left - size / 2 + 0.5) < (y - top + 8) * size / 14)] = ROOF
+            for across in range(left + 2, left + size - 4, 6):
+                world[(y >= top + 4) & (y < top + 9) & (x >= across) & (x < across + 4)] = WINDOW
+        else:
+            world[(y > top + 6) & (y < 46) & (abs(x - left - 6) < 2)] = TRUNK
+            world[(y - top - 6) ** 2 + (x - left - 6) ** 2 < 40] = CROWN
+        left += size + int(random.integers(3, 10))
+    shade = 1.12 - 0.006 * y + 0.05 * np.sin(0.9 * x) * (world != SKY)
+    tint = random.uniform(0.9, 1.1, (11, 1)) * np.ones(3)
+    maps, frames = [], []
+    cars = random.integers(-12, width, 2), (int(random.integers(2, 5)), -int(random.integers(1, 3)))
+    for t in range(FRAMES):
+        now = world.copy()
+        for start, pace, row in zip(*cars, (57, 50), strict=True):
+            across = x - start - (pace + speed) * t
+            now[(y >= row) & (y < row + 5) & (across >= 0) & (across < 13)] = CAR
+            now[(y >= row - 3) & (y < row) & (across >= 3) & (across < 10)] = WINDOW
+        seen = slice(speed * t, speed * t + SIDE)
+        pixels = COLOURS[now] * tint[now] * shade[..., None]
+        maps.append(now[:, seen])
+        frames.append(np.clip(pixels[:, seen], 0, 255).astype(np.uint8))
+    return np.stack(maps), np.stack(frames)
+
+
+def write_clips(root: Path) -> None:
+    """train/ and val/, each with images/ and labels/."""
+    for number in range(TRAINED + HELD):
+        maps, frames = street(number)
+        part = root / ("train" if number < TRAINED else "val")
+        for kind, pictures in (("labels", maps), ("images", frames)):
+            folder = part / kind / f"street{number:02d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            for t, picture in enumerate(pictures):
+                Image.fromarray(picture).save(folder / f"{t:02d}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the clips and of the run")
+    parser.add_argument("--clips", type=int, default=1_000, help="clips that the model sees in training")
+    parser.add_argument("--out", type=Path, required=True, help="the picture, .webp")
+    options = parser.parse_args()
+    data, folder = options.work / "streets", options.work / "run"
+    if not data.exists():
+        write_clips(data)
+    recipe = load_recipe("vid2vid-maps64")
+    assert isinstance(recipe.data, ClipDataConfig)
+    config = replace(
+        recipe,
+        data=replace(recipe.data, path=str(data), length=ClipLength(first=4, most=4), workers=0),
+        train=replace(recipe.train, total_images=options.clips, sample_every=None, validate_every=None, validate_images=0),
+        optim=replace(recipe.optim, decay_start=options.clips // 2),
+    )
+    if (folder / "config.json").is_file():
+        config = open_run(folder).config
+    run = train(config, folder)
+    if run.find_checkpoint() < run.config.train.total_images:
+        sys.exit(f"{folder} was stopped before its end; the same command goes on")
+    translated = run.translate(data / "val" / "labels", out=options.work / "made", grid=0)
+    made = dict(zip(translated.names, translated.images, strict=True))
+    colours, sheets = palette(12), []
+    for t in range(FRAMES):
+        rows = []
+        for number in range(TRAINED, TRAINED + HELD):
+            maps, frames = street(number)
+            shown = (colours[maps[t]], made[f"street{number:02d}/{t:02d}"][0], frames[t])
+            rows.append(np.concatenate([np.pad(part, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for part in shown], axis=1))
+        sheet = Image.fromarray(np.concatenate(rows)[:-GAP, :-GAP])
+        sheets.append(sheet.resize((SCALE * sheet.width, SCALE * sheet.height), Image.Resampling.NEAREST))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    sheets[0].save(options.out, save_all=True, append_images=sheets[1:], duration=120, loop=0, quality=80, method=6)
+
+
+if __name__ == "__main__":
+    main()
