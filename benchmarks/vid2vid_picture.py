@@ -100,10 +100,11 @@ def main() -> None:
         recipe,
         data=replace(recipe.data, path=str(data), length=ClipLength(first=4, most=4), workers=0),
         train=replace(recipe.train, total_images=options.clips, sample_every=None, validate_every=None, validate_images=0),
-        optim=replace(recipe.optim, decay_start=options.clips // 2),
+        optim=replace(recipe.optim, schedule="constant", decay_start=0),
     )
     if (folder / "config.json").is_file():
         config = open_run(folder).config
+        config = replace(config, train=replace(config.train, total_images=options.clips))
     run = train(config, folder)
     if run.find_checkpoint() < run.config.train.total_images:
         sys.exit(f"{folder} was stopped before its end; the same command goes on")

@@ -53,7 +53,11 @@ def random_network(build: Callable[[], nn.Module]) -> nn.Module:
 
 @pytest.mark.parametrize(
     "config",
-    [SMALL, replace(SMALL, label_input=False, style_dims=4), replace(SMALL, weight_norm="none", frames=4, spade_kernel_size=3, combined=0)],
+    [
+        SMALL,
+        replace(SMALL, label_input=False, style_dims=4, embedding=replace(SMALL.embedding, num_downsamples=1)),
+        replace(SMALL, weight_norm="none", frames=4, spade_kernel_size=3, combined=0),
+    ],
 )
 def test_a_generator(config: Vid2VidGeneratorConfig) -> None:
     network = random_network(lambda: Vid2VidGenerator(config, label_channels=5, image_size=(16, 16)))

@@ -14,7 +14,7 @@ from tests.data.pictures import encoded
 from triptych.cli import evaluate
 from triptych.cli.main import main
 from triptych.core.errors import ConfigError, DataError
-from triptych.evaluation.clip_metric import CLIP_METRICS, ClipMetricConfig
+from triptych.evaluation.clip_metric import CLIP_METRICS, ClipMetricConfig, mean_gradient
 from triptych.evaluation.pairs import psnr
 from triptych.gans.flow import confidence, inside, leads_home
 from triptych.gans.lucas_kanade import lucas_kanade
@@ -199,3 +199,8 @@ def test_what_does_not_fit_is_said(folders: tuple[Path, Path, Path], tmp_path: P
         write(tmp_path / "flat" / "a" / f"{t}.png", encoded(flat))
     with pytest.raises(DataError, match="a real clip is flat"):
         score_clips(tmp_path / "flat", tmp_path / "flat", **names)
+
+
+def test_the_mean_gradient_is_in_levels() -> None:
+    frame = np.array([[0, 1, 3], [0, 1, 3]], dtype=np.uint8)[None, ..., None]
+    assert mean_gradient(frame) == pytest.approx((1 + 2 + 1 + 2) / 7), "three neighbours down, four across"
