@@ -12,7 +12,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, build_norm
+from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, GeneratedMap, build_norm
 from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
 from triptych.nn.resample import enlarged
 
@@ -46,7 +46,7 @@ class _Block(nn.Module):
         parts = {"C": ("conv", layer), "N": ("norm", norm), "A": ("nonlinearity", _NONLINEARITIES[nonlinearity]())}
         self.layers = nn.ModuleDict({name: part for name, part in (parts[letter] for letter in order) if part is not None})
 
-    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | None) -> Float[Tensor, "b ..."]:
+    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
         for layer in self.layers.values():
             x = layer(x, *conditions) if isinstance(layer, ConditionalNorm) else layer(x)
@@ -134,7 +134,7 @@ class ResBlock(nn.Module):
         else:
             self.conv_block_s = None
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | None) -> Float[Tensor, "b d h w"]:
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b d h w"]:
         """The block's output; `conditions`: what adaptive norms take."""
         residual = self.conv_block_1(self.conv_block_0(x, *conditions), *conditions)
         return residual + (x if self.conv_block_s is None else self.conv_block_s(x, *conditions))
@@ -143,7 +143,9 @@ class ResBlock(nn.Module):
 class UpResBlock(ResBlock):
     """A residual block that doubles the size: between its two convolutions, and before its shortcut."""
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | None) -> Float[Tensor, "b d 2*h 2*w"]:
+    def forward(
+        self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
+    ) -> Float[Tensor, "b d 2*h 2*w"]:
         """The block's output."""
         residual = self.conv_block_1(enlarged(self.conv_block_0(x, *conditions)), *conditions)
         wide = enlarged(x)
@@ -173,7 +175,7 @@ class Wrapped(nn.Module):
 class Stack(nn.ModuleList):
     """Blocks in a row, with the numbers that they have in published weights; conditions go to those that take them."""
 
-    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | None) -> Float[Tensor, "b ..."]:
+    def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
         """The last block's output."""
         for block in self:
             x = block(x, *conditions) if isinstance(block, _Block | ResBlock) else block(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,34 @@ class SpatialNorm:
     "Two convolutions, gammas and betas, in place of one whose first half is gamma."
     weight_norm: WeightNorm = "none"
     padding_mode: PaddingMode = "zeros"
+    generated: bool = False
+    "The first map comes with its own convolution, as a `GeneratedMap`: of each sample another one."
+
+
+class GeneratedMap(NamedTuple):
+    """A map of each sample, and the convolution that makes a scale and a shift out of it, of that sample alone."""
+
+    map: Float[Tensor, "b n h w"]
+    weight: Float[Tensor, "b 2*c n k k"]
+    "The first half of the rows makes the scale."
+    bias: Float[Tensor, "b 2*c"]
+
+
+Condition: TypeAlias = Tensor | GeneratedMap | None
+"""What a block hands to a norm that takes conditions: a vector, a map, one with its own convolution, or a map that is not there."""
+
+
+def own_convolution(
+    x: Float[Tensor, "b i h w"], weight: Float[Tensor, "b o i k k"], bias: Float[Tensor, "b o"]
+) -> Float[Tensor, "b o h w"]:
+    """Each sample convolved with its own weights, of an odd side; the size stays."""
+    b, o, i, k, _ = weight.shape
+    if k == 1:
+        return (weight.view(b, o, i).to(x.dtype) @ x.flatten(2) + bias[:, :, None].to(x.dtype)).view(b, o, *x.shape[2:])
+    wide = F.conv2d(
+        x.reshape(1, b * i, *x.shape[2:]), weight.flatten(0, 1).to(x.dtype), bias.flatten().to(x.dtype), padding=k // 2, groups=b
+    )
+    return wide.view(b, o, *x.shape[2:])
 
 
 AnyNorm: TypeAlias = Norm | AdaptiveNorm | SpatialNorm
@@ -159,12 +187,14 @@ class SpatialNormLayer(ConditionalNorm):
     """norm(x) (1 + gamma) + beta, gamma and beta convolutions of relu(convolution) of a map; several maps act one after the other.
 
     Keys mlps.{i}.0, gammas.{i}, betas.{i} (or mlps.{i}.1, of both; mlps.{i}.0 where there is no hidden layer), each with layers.conv, and
-    norm.*.
+    norm.*. A generated first map has none.
     """
 
     def __init__(self, norm: SpatialNorm, channels: int) -> None:
         super().__init__()
         self.separate = norm.separate
+        if norm.generated and (norm.separate or norm.num_filters not in (0, (0,) * len(norm.cond_channels))):
+            raise ValueError("a map with its own convolution has no hidden layer, and one convolution for both")
 
         def convolution(ins: int, outs: int) -> nn.Module:
             padding, mode = (norm.kernel_size - 1) // 2, norm.padding_mode
@@ -173,18 +203,18 @@ class SpatialNormLayer(ConditionalNorm):
         self.mlps, self.gammas, self.betas = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         count = len(norm.cond_channels)
         every = norm.num_filters if isinstance(norm.num_filters, tuple) else (norm.num_filters,) * count
-        for ins, filters in zip(norm.cond_channels, every, strict=True):
+        for place, (ins, filters) in enumerate(zip(norm.cond_channels, every, strict=True)):
             layers = [convolution(ins, filters)] if filters else []
             hidden = filters or ins
             if norm.separate:
                 self.gammas.append(convolution(hidden, channels))
                 self.betas.append(convolution(hidden, channels))
-            else:
+            elif place or not norm.generated:
                 layers.append(convolution(hidden, 2 * channels))
             self.mlps.append(nn.ModuleDict({str(place): layer for place, layer in enumerate(layers)}))
         self.norm = build_norm(norm.base, channels) or nn.Identity()
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"] | None) -> Float[Tensor, "b c h w"]:
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b _ _ _"] | GeneratedMap | None) -> Float[Tensor, "b c h w"]:
         """The norm's output. `conditions`: maps of cond_channels each, resized to x by their nearest pixel.
 
         A map that is None, or one of the last that is not given, modulates nothing; the first has to be there.
@@ -194,11 +224,14 @@ class SpatialNormLayer(ConditionalNorm):
         out = self.norm(x)
         for index, condition in enumerate(conditions):
             if condition is not None:
-                out = _modulated(out, *self._scale_and_shift(index, resized(condition, x.shape[2:], mode="nearest")))
+                out = _modulated(out, *self._scale_and_shift(index, condition, x.shape[2:]))
         return out
 
-    def _scale_and_shift(self, index: int, x: Tensor) -> Sequence[Tensor]:
-        """gamma and beta (b, channels, h, w) of a map."""
+    def _scale_and_shift(self, index: int, condition: Tensor | GeneratedMap, size: Sequence[int]) -> Sequence[Tensor]:
+        """gamma and beta (b, channels, h, w) of a map, at that size."""
+        if isinstance(condition, GeneratedMap):
+            return own_convolution(resized(condition.map, size, mode="nearest"), condition.weight, condition.bias).chunk(2, dim=1)
+        x = resized(condition, size, mode="nearest")
         mlp = self.mlps[index]
         assert isinstance(mlp, nn.ModuleDict)
         layers = list(mlp.values())

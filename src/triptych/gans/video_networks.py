@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from triptych.core.config import Config, config
 from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, shrunk
 from triptych.gans.flow import warped
-from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
-from triptych.gans.norms import Norm, SpatialNorm
+from triptych.gans.layers import SLOPE, BlockOptions, BlockOrder, ConvBlock, LinearBlock, ResBlock
+from triptych.gans.norms import Norm, SpatialNorm, own_convolution
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
 from triptych.nn.precision import widened
@@ -62,16 +62,40 @@ class FlowNetworkConfig(Config):
 
 
 @config
-class Vid2VidGeneratorConfig(GeneratorConfig):
-    """The generator of a frame from label maps and the frames before it."""
-
-    narrow: ClassVar[Mapping[str, int]] = {}
-    "What a subclass makes small in `shrunk`, beside the settings here."
+class FrameGeneratorConfig(GeneratorConfig):
+    """What generators of frames have in common."""
 
     num_filters: int = 32
     "Channels at full size; they double with each halving."
     max_num_filters: int = 1024
     "The most channels, of all parts."
+    weight_norm: WeightNorm = "spectral"
+    "Norm of the weights."
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    "The embeddings of label maps and of warped images."
+    flow: FlowNetworkConfig = FlowNetworkConfig()
+    "The flow network."
+
+    def validate(self) -> None:
+        for name in ("num_filters", "max_num_filters"):
+            self.require(getattr(self, name) >= 1, name, "a positive whole number")
+
+    def width(self, level: int) -> int:
+        """Channels where the size was halved so often."""
+        return min(self.max_num_filters, self.num_filters * 2**level)
+
+    def map_width(self, level: int) -> int:
+        """Channels of an embedding where the size was halved so often."""
+        return min(self.max_num_filters, self.embedding.num_filters * 2**level)
+
+
+@config
+class Vid2VidGeneratorConfig(FrameGeneratorConfig):
+    """The generator of a frame from label maps and the frames before it."""
+
+    narrow: ClassVar[Mapping[str, int]] = {}
+    "What a subclass makes small in `shrunk`, beside the settings here."
+
     num_layers: int = 7
     "Doublings from the first map to the image."
     num_downsamples: int = 4
@@ -86,32 +110,18 @@ class Vid2VidGeneratorConfig(GeneratorConfig):
     "The first map is made of the label map; else it is a constant."
     style_dims: int = 256
     "Without label_input: numbers that the constant is made of, all of them 0 as in the published network."
-    weight_norm: WeightNorm = "spectral"
-    "Norm of the weights."
-    embedding: EmbeddingConfig = EmbeddingConfig()
-    "The embeddings of label maps and of warped images."
-    flow: FlowNetworkConfig = FlowNetworkConfig()
-    "The flow network."
 
     def validate(self) -> None:
-        for name in ("num_filters", "max_num_filters", "num_layers", "num_downsamples", "style_dims"):
+        for name in ("num_layers", "num_downsamples", "style_dims"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         self.require(self.num_downsamples < self.num_layers, "num_downsamples", "below num_layers")
         self.require(self.spade_kernel_size >= 1 and self.spade_kernel_size % 2 == 1, "spade_kernel_size", "an odd number")
         self.require(0 <= self.combined <= self.num_downsamples + 1, "combined", "0 to num_downsamples + 1")
         self.require(self.frames >= 2, "frames", "at least 2")
 
-    def width(self, level: int) -> int:
-        """Channels where the size was halved so often."""
-        return min(self.max_num_filters, self.num_filters * 2**level)
-
     def guided(self, level: int) -> bool:
         """Whether guidance modulates the blocks where the size was halved so often (see wc_vid2vid)."""
         return False
-
-    def map_width(self, level: int) -> int:
-        """Channels of an embedding where the size was halved so often."""
-        return min(self.max_num_filters, self.embedding.num_filters * 2**level)
 
     @property
     def stride(self) -> int:
@@ -141,8 +151,8 @@ class Vid2VidGeneratorConfig(GeneratorConfig):
 class LabelEmbedder(nn.Module):
     """Maps of all sizes, from full size (level 0) down: keys conv_first, down_{i}, up_{i}."""
 
-    def __init__(self, config: Vid2VidGeneratorConfig, *, in_channels: int, skips: bool) -> None:
-        """`skips`: the way up also sees the maps of the way down (a U-Net)."""
+    def __init__(self, config: FrameGeneratorConfig, *, in_channels: int, skips: bool, generated: int = 0) -> None:
+        """`skips`: the way up also sees the maps of the way down (a U-Net). `generated`: so many last up_{i} come with each sample."""
         super().__init__()
         self.steps, self.skips = config.embedding.num_downsamples, skips
         options = BlockOptions(nonlinearity="leakyrelu", weight_norm=config.weight_norm)
@@ -150,27 +160,31 @@ class LabelEmbedder(nn.Module):
         self.conv_first = ConvBlock(in_channels, widths[0], 3, options=options)
         for level in range(self.steps):
             self.add_module(f"down_{level}", ConvBlock(widths[level], widths[level + 1], 3, stride=2, options=options))
-        for level in reversed(range(self.steps)):
+        for level in reversed(range(generated, self.steps)):
             ins = widths[level + 1] * (2 if skips and level < self.steps - 1 else 1)
             self.add_module(f"up_{level}", ConvBlock(ins, widths[level], 3, options=options))
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> list[Float[Tensor, "b _ _ _"]]:
-        """Level i has sides of 1 / 2^i; the last one is what the way down made."""
+    def forward(self, x: Float[Tensor, "b c h w"], generated: Sequence[tuple[Tensor, Tensor]] = ()) -> list[Float[Tensor, "b _ _ _"]]:
+        """Level i has sides of 1 / 2^i; the last one is what the way down made. `generated`: weights and biases of the up_{i} that come."""
         down = [self.conv_first(x)]
         for level in range(self.steps):
             down.append(self.get_submodule(f"down_{level}")(down[-1]))
         levels = [down[-1]]
         for level in reversed(range(self.steps)):
             seen = torch.cat((levels[0], down[level + 1]), dim=1) if self.skips and level < self.steps - 1 else levels[0]
-            levels.insert(0, self.get_submodule(f"up_{level}")(enlarged(seen)))
+            seen = enlarged(seen)
+            if level < len(generated):
+                levels.insert(0, F.leaky_relu(own_convolution(seen, *generated[level]), SLOPE))
+            else:
+                levels.insert(0, self.get_submodule(f"up_{level}")(seen))
         return levels
 
 
-class FlowNetwork(nn.Module):
-    """Flow and mask from label maps and past images: keys down_lbl, down_img, res_flow, up_flow, conv_flow, conv_mask."""
+class FlowNetworkBase(nn.Module):
+    """Flow and mask from what subclasses see: keys of theirs, res_flow, up_flow, conv_flow, conv_mask."""
 
-    def __init__(self, config: Vid2VidGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
-        """`label_channels`, `image_channels`: of all frames together."""
+    def __init__(self, config: FrameGeneratorConfig, inputs: Mapping[str, int], *, order: BlockOrder) -> None:
+        """`inputs`: names and channels of the ways down. `order`: of the residual blocks."""
         super().__init__()
         flow = config.flow
         self.multiplier = flow.multiplier
@@ -181,8 +195,9 @@ class FlowNetwork(nn.Module):
             sizes = zip([channels, *widths], widths, strict=False)
             return nn.Sequential(*(ConvBlock(ins, outs, 3, stride=2 if k else 1, options=options) for k, (ins, outs) in enumerate(sizes)))
 
-        self.down_lbl, self.down_img = down(label_channels), down(image_channels)
-        blocks = (ResBlock(widths[-1], widths[-1], order="CNACN", options=options) for _ in range(flow.num_res_blocks))
+        for name, channels in inputs.items():
+            self.add_module(name, down(channels))
+        blocks = (ResBlock(widths[-1], widths[-1], order=order, options=options) for _ in range(flow.num_res_blocks))
         self.res_flow = nn.Sequential(*blocks)
         up: list[nn.Module] = []
         for ins, outs in zip(widths[:0:-1], widths[-2::-1], strict=True):
@@ -191,12 +206,24 @@ class FlowNetwork(nn.Module):
         self.conv_flow = nn.Sequential(ConvBlock(widths[0], 2, 3))
         self.conv_mask = nn.Sequential(ConvBlock(widths[0], 1, 3))
 
+    def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The flow in pixels (b, 2, h, w), and a mask in 0..1 (b, 1, h, w) that is 1 where the warped image cannot be used; float32."""
+        x = self.up_flow(self.res_flow(x))
+        return widened(self.conv_flow(x)) * self.multiplier, torch.sigmoid(widened(self.conv_mask(x)))
+
+
+class FlowNetwork(FlowNetworkBase):
+    """Flow and mask from label maps and past images: keys down_lbl, down_img, and those of the base."""
+
+    def __init__(self, config: FrameGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
+        """`label_channels`, `image_channels`: of all frames together."""
+        super().__init__(config, {"down_lbl": label_channels, "down_img": image_channels}, order="CNACN")
+
     def forward(
         self, labels: Float[Tensor, "b n h w"], images: Float[Tensor, "b m h w"]
     ) -> tuple[Float[Tensor, "b 2 h w"], Float[Tensor, "b 1 h w"]]:
-        """The flow in pixels, and a mask in 0..1 that is 1 where the warped image cannot be used; float32."""
-        x = self.up_flow(self.res_flow(self.down_lbl(labels) + self.down_img(images)))
-        return widened(self.conv_flow(x)) * self.multiplier, torch.sigmoid(widened(self.conv_mask(x)))
+        """The flow and the mask."""
+        return self._found(self.down_lbl(labels) + self.down_img(images))
 
 
 class _Enlarge(nn.Module):
