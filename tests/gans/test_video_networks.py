@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.gans.published import on_meta
+from tests.gans.video_by_hand import Parts, up
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.flow import warped
 from triptych.gans.video_networks import (
@@ -102,43 +103,8 @@ def clip(frames: int) -> tuple[Tensor, Tensor]:
     return labels, torch.rand(2, frames, 3, 16, 24, generator=generator, dtype=torch.float64) * 2 - 1
 
 
-class ByHand:
+class ByHand(Parts):
     """A frame of the tiny generator written out by the names of its weights."""
-
-    def __init__(self, state: dict[str, Tensor]) -> None:
-        self.state = state
-
-    def conv(self, name: str, x: Tensor, *, stride: int = 1) -> Tensor:
-        weight = self.state[f"{name}.layers.conv.weight"]
-        return F.conv2d(x, weight, self.state[f"{name}.layers.conv.bias"], stride=stride, padding=weight.shape[2] // 2)
-
-    def norm(self, name: str, x: Tensor) -> Tensor:
-        return F.instance_norm(x, weight=self.state[f"{name}.layers.norm.weight"], bias=self.state[f"{name}.layers.norm.bias"])
-
-    def spade(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
-        out = F.instance_norm(x)
-        for n, seen in enumerate(maps):
-            small = F.interpolate(seen, size=x.shape[2:], mode="nearest")
-            gamma, beta = self.conv(f"{name}.layers.norm.mlps.{n}.0", small).chunk(2, dim=1)
-            out = out * (1 + gamma) + beta
-        return out
-
-    def block(self, name: str, x: Tensor, maps: list[Tensor]) -> Tensor:
-        y = x
-        for part in ("conv_block_0", "conv_block_1"):
-            y = self.conv(f"{name}.{part}", F.leaky_relu(self.spade(f"{name}.{part}", y, maps), 0.2))
-        if f"{name}.conv_block_s.layers.conv.bias" in self.state:
-            x = self.conv(f"{name}.conv_block_s", self.spade(f"{name}.conv_block_s", x, maps))
-        return x + y
-
-    def embedded(self, name: str, x: Tensor, *, skips: bool) -> list[Tensor]:
-        e = [F.leaky_relu(self.conv(f"{name}.conv_first", x), 0.2)]
-        for i in (0, 1):
-            e.append(F.leaky_relu(self.conv(f"{name}.down_{i}", e[-1], stride=2), 0.2))
-        y2 = e[2]
-        y1 = F.leaky_relu(self.conv(f"{name}.up_1", up(y2)), 0.2)
-        y0 = F.leaky_relu(self.conv(f"{name}.up_0", up(torch.cat((y1, e[1]), 1) if skips else y1)), 0.2)
-        return [y0, y1, y2]
 
     def flow(self, labels: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         name, sums = "flow_network_temp", []
@@ -169,10 +135,6 @@ class ByHand:
         x = up(self.block("up_1", x, now[1:2]))
         x = self.block("up_0", x, [now[0]] + ([moved[0]] if moved else []))
         return torch.tanh(self.conv("conv_img", F.leaky_relu(x, 0.2))), flow, mask
-
-
-def up(x: Tensor) -> Tensor:
-    return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3])
