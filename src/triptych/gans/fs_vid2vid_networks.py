@@ -228,6 +228,8 @@ class ReferenceAttention(nn.Module):
 class WarpNetwork(FlowNetworkBase):
     """Flow and mask from a label map to another picture, by that one's label map and pixels: keys down_flow, and those of the base."""
 
+    down_flow: nn.Sequential
+
     def __init__(self, config: FrameGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
         super().__init__(config, {"down_flow": 2 * label_channels + image_channels}, order="NACNAC")
 

@@ -227,7 +227,7 @@ class SpatialNormLayer(ConditionalNorm):
                 out = _modulated(out, *self._scale_and_shift(index, condition, x.shape[2:]))
         return out
 
-    def _scale_and_shift(self, index: int, condition: Tensor | GeneratedMap, size: Sequence[int]) -> Sequence[Tensor]:
+    def _scale_and_shift(self, index: int, condition: Tensor | GeneratedMap, size: torch.Size) -> Sequence[Tensor]:
         """gamma and beta (b, channels, h, w) of a map, at that size."""
         if isinstance(condition, GeneratedMap):
             return own_convolution(resized(condition.map, size, mode="nearest"), condition.weight, condition.bias).chunk(2, dim=1)

@@ -215,6 +215,9 @@ class FlowNetworkBase(nn.Module):
 class FlowNetwork(FlowNetworkBase):
     """Flow and mask from label maps and past images: keys down_lbl, down_img, and those of the base."""
 
+    down_lbl: nn.Sequential
+    down_img: nn.Sequential
+
     def __init__(self, config: FrameGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
         """`label_channels`, `image_channels`: of all frames together."""
         super().__init__(config, {"down_lbl": label_channels, "down_img": image_channels}, order="CNACN")
