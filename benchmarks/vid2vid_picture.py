@@ -1,6 +1,6 @@
-"""The moving picture of docs/methods/vid2vid.md: held-out maps, the frames that vid2vid makes of them, and the true frames.
+"""A moving picture of vid2vid: held-out maps, the frames that vid2vid makes of them, and the true frames.
 
-    python benchmarks/vid2vid_picture.py --work DIR --out docs/methods/images/vid2vid.webp
+    python benchmarks/vid2vid_picture.py --work DIR --out vid2vid.webp
 
 The clips are drawn here: a window moves along a street with houses, trees and cars, which have a speed of their own. Every pixel has one of
 11 classes. The recipe vid2vid-maps64 is trained on --clips clips of them, then makes the held-out ones; a run that is there is taken

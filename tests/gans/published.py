@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,12 @@ MUNIT_TINY = MUNITGeneratorConfig(num_filters=4, mlp_filters=16)
 FUNIT_TINY = FUNITGeneratorConfig(num_filters=4, mlp_filters=16, style_dims=8)
 COCO_TINY = COCOFUNITGeneratorConfig(num_filters=4, mlp_filters=16, style_dims=8, style_bias_dims=16)
 FUNIT_D_TINY = FUNITDiscriminatorConfig(num_filters=4, max_num_filters=32)
+
+
+def described(network: nn.Module) -> tuple[int, int, str]:
+    """Its parameters, its tensors, and a hash of their names and shapes in their order."""
+    lines = [f"{key} {list(tensor.shape)}" for key, tensor in network.state_dict().items()]
+    return sum(p.numel() for p in network.parameters()), len(lines), hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,6 @@ class GeneratedMap(NamedTuple):
     bias: Float[Tensor, "b 2*c"]
 
 
-Condition: TypeAlias = Tensor | GeneratedMap | None
-"""What a block hands to a norm that takes conditions: a vector, a map, one with its own convolution, or a map that is not there."""
-
-
 def own_convolution(
     x: Float[Tensor, "b i h w"], weight: Float[Tensor, "b o i k k"], bias: Float[Tensor, "b o"]
 ) -> Float[Tensor, "b o h w"]:
