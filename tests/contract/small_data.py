@@ -158,6 +158,10 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
     if isinstance(data, ClipDataConfig) and data.points is not None:
         inputs.append(InputSpec(name=data.points, kind="points"))
     clips = isinstance(data, ClipDataConfig | PanDataConfig)
+    style: list[InputSpec] = []
+    if isinstance(data, ClipDataConfig) and data.references:
+        style = [InputSpec(name="style", kind="image", channels=channels)]
+        style += [replace(entry, name=f"{entry.name}_of_style") for entry in inputs]
     frames, length = (data.length.most, data.length) if clips else (None, None)
     return DataSpec(
         frames=frames,
@@ -167,5 +171,5 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
         channels=channels,
         num_classes=classes,
         class_names=None if classes is None else tuple(map(str, range(classes))),
-        inputs=tuple(replace(entry, frames=frames) for entry in inputs),
+        inputs=(*(replace(entry, frames=frames) for entry in inputs), *(replace(entry, references=data.references) for entry in style)),
     )

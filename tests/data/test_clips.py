@@ -137,6 +137,60 @@ def test_all_frames_and_maps_of_a_clip_are_cut_and_mirrored_alike(root: Path) ->
             assert (rows - batch.inputs["labels"][k, f][known[k, f]]).abs().max() < 1.6, "y is there where its pixel is"
 
 
+def test_references_are_other_frames_of_the_same_clip(tmp_path: Path) -> None:
+    images = (
+        settings(
+            write_clips(tmp_path, (9, 6, 4)), references=2, most_step=3, flip=False, length=ClipLength(first=2, most=4, double_every=7)
+        )
+        .open()
+        .train
+    )
+    assert isinstance(images, ClipImages)
+    drawn: set[tuple[int, ...]] = set()
+    for position in range(80):
+        number, places = placed(images, images.frames(position % 6, position, seed=3))
+        of, beside = placed(images, images.references(position % 6, position, seed=3))
+        assert of == number and len(beside) == 2 and beside == sorted(set(beside))
+        assert all(place < places[0] or place > places[-1] for place in beside)
+        drawn.add(tuple(beside))
+    assert len(drawn) > 12, "any of them"
+    every = {place for beside in drawn for place in beside}
+    assert every == set(range(9))
+
+
+def test_references_of_held_out_windows_are_spread_over_their_clip(root: Path) -> None:
+    data = settings(root, references=1, length=ClipLength(first=2, most=2)).open()
+    reference = InputSpec(name="style", kind="image", channels=3, references=1)
+    maps = InputSpec(name="labels_of_style", kind="classes", num_classes=12, references=1)
+    assert data.spec.inputs[1:] == (reference, maps)
+    images = data.train
+    assert isinstance(images, ClipImages)
+    assert [placed(images, images.references(item, None, seed=0))[1] for item in range(4)] == [[2], [0], [0], [0]]
+    with pytest.raises(
+        DataError, match="a clip of 3 frames, fewer than the 2 of data.length.first and the 2 of data.references; add frames"
+    ):
+        settings(root, references=2).open()
+    longest = ClipLength(first=1, most=8)
+    with pytest.raises(DataError, match="the longest clip has 9 frames, fewer than the 8 of data.length.most and the 2 of data.references"):
+        settings(root, references=2, length=longest).open()
+
+
+def test_references_are_cut_mirrored_and_coloured_as_their_clip(root: Path) -> None:
+    images = (
+        settings(
+            root, image_size=4, width=6, resize=5, crop="random", scale=0.5, references=1, length=ClipLength(first=2, most=2), jitter=0.3
+        )
+        .open()
+        .train
+    )
+    batch = taken(images, start=0, count=3)
+    assert batch.inputs["style"].shape[1:] == (1, 4, 6, 3) and batch.inputs["labels_of_style"].shape[1:] == (1, 4, 6)
+    assert torch.equal(batch.inputs["labels_of_style"], batch.inputs["labels"][:, :1]), "all frames have one map"
+    assert torch.equal(batch.inputs["style"][..., 1:], batch.images[:, :1, ..., 1:]), "but for red, which tells the frame"
+    mirrored = batch.inputs["labels_of_style"][:, 0, 0, 0] > batch.inputs["labels_of_style"][:, 0, 0, -1]
+    assert 0 < mirrored.sum() < len(mirrored)
+
+
 def test_true_flow_of_a_file(root: Path) -> None:
     data = settings(root, flow="flow").open()
     assert data.spec.inputs[1] == InputSpec(name="flow", kind="flow", frames=5)
@@ -192,6 +246,8 @@ def test_settings_that_do_not_fit(root: Path) -> None:
         settings(root, flow="flows").open()
     for changes, message in (
         ({"flow": "flow", "most_step": 2}, "most_step: got 2, expected 1 with data.flow"),
+        ({"flow": "flow", "references": 1}, "references: got 1, expected 0 with data.points or data.flow"),
+        ({"references": 65}, "references: got 65, expected 0 to 64"),
         ({"flow": "labels"}, "flow: got 'labels', expected the name of a folder of its own"),
         ({"on_error": "skip"}, "on_error: got 'skip', expected stop: a frame cannot be left out"),
     ):

@@ -16,11 +16,12 @@ from triptych.core.batch import Batch, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Phase, TrainingProgress, Translator, VideoTranslator
 from triptych.core.rng import Rng
+from triptych.gans.clip_base import warping_error
 from triptych.gans.flow import confidence, warped
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, feature_matching, generator_loss, l1
 from triptych.gans.lucas_kanade import lucas_kanade
-from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig, warping_error
+from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.nn.raft import RaftConfig
 
@@ -217,7 +218,7 @@ def test_raft_teaches_where_there_are_weights_and_no_true_flow(monkeypatch: pyte
 
 
 def test_dis_teaches_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("triptych.gans.vid2vid.inverse_search", lambda target, source: 0.5 * (target - source)[:, :2] + 1)
+    monkeypatch.setattr("triptych.gans.clip_base.inverse_search", lambda target, source: 0.5 * (target - source)[:, :2] + 1)
     model, clip = built(replace(CONFIG, teacher="dis")), pan()
     found = model._taught(clip.images[:, 2], clip.images[:, 1], {})
     assert found is not None

@@ -24,11 +24,11 @@ from triptych.data.pairs import PairedDataConfig
 from triptych.engine.checkpoint import save_checkpoint
 from triptych.engine.config import TrainConfig
 from triptych.engine.run_directory import RunDirectory
+from triptych.gans.clip_base import ClipTranslationConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.point_colours import no_colours, seen_colours, with_colours
 from triptych.gans.spade import SPADE, SPADEConfig
-from triptych.gans.vid2vid import Vid2VidTranslationConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.gans.wc_vid2vid import WCVid2Vid, WCVid2VidConfig
 from triptych.recipes.config import RunConfig
@@ -43,7 +43,7 @@ ONE_PATCH = PatchDiscriminatorConfig(num_discriminators=1, num_filters=4, num_la
 TRAIN = TrainConfig(total_images=1, batch_size=1, ema_rates=(), compile="off")
 SINGLE = SPADEConfig(perceptual_weight=0.0, initial=InitConfig(kind="orthogonal", gain=1.0)).shrunk()
 SINGLE = replace(SINGLE, discriminator=replace(SINGLE.discriminator, patch=ONE_PATCH, feature_pyramid=False))
-TWO = Vid2VidTranslationConfig(first_frames=2)
+TWO = ClipTranslationConfig(first_frames=2)
 
 
 def label(clip: int, t: int) -> np.ndarray:
@@ -153,7 +153,7 @@ def test_a_run_that_is_kept_begins_all_clips(clips: Run, tmp_path: Path) -> None
     assert np.array_equal(once[0][0], single_frame(other, 0, 0, seed=0)) and not np.array_equal(once[1], plain[1])
     assert not np.array_equal(once[1][0], single_frame(other, 0, 1, seed=0)), "one frame, unless more are asked for"
     shutil.copytree(tmp_path / "single", clips.paths.first_frames.root)
-    for settings, expected in ((None, once), (Vid2VidTranslationConfig(first_frames=0), plain)):
+    for settings, expected in ((None, once), (ClipTranslationConfig(first_frames=0), plain)):
         found = clips.translate(given, settings=settings, **CPU).images
         assert all(np.array_equal(one, two) for one, two in zip(found, expected, strict=True))
     still = clips.translate(given, first=picture(SIDE, SIDE, seed=1)[None], **CPU).images
@@ -183,4 +183,4 @@ def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="first: got a run, but SPADE makes each image by itself"):
         other.translate(given / "labels/0", first=clips.directory, **CPU)
     with pytest.raises(ConfigError, match="first_frames: got -1, expected 0 or more"):
-        Vid2VidTranslationConfig(first_frames=-1)
+        ClipTranslationConfig(first_frames=-1)

@@ -16,6 +16,7 @@ from triptych.core.reading import MOST_CLASSES
 
 _LARGEST_SIDE = 2**16
 _MOST_CHANNELS, _MOST_FRAMES = 2**12, 2**16
+_OF_FRAMES = ("image", "classes", "instances")
 
 IMAGES_B, STYLE, STYLE_LABELS = "images_b", "style", "style_labels"
 """Names of inputs: the images of domain b; those whose look is taken; the class of the latter. `Batch.images` are those of domain a.
@@ -27,6 +28,11 @@ IMAGES = "images"
 """Name of the images to be changed among the inputs of a translation."""
 
 
+def style_map(name: str) -> str:
+    """The name of the maps (or images) `name` that belong to style images."""
+    return f"{name}_of_{STYLE}"
+
+
 def style_names(count: int) -> tuple[str, ...]:
     """The names of so many style images of each sample."""
     return (STYLE,) if count == 1 else tuple(f"{STYLE}_{k + 1}" for k in range(count))
@@ -36,7 +42,7 @@ def style_names(count: int) -> tuple[str, ...]:
 class InputSpec(Config):
     """A further tensor of each sample, beside its image and its label."""
 
-    unwritten: ClassVar = frozenset({"frames"})
+    unwritten: ClassVar = frozenset({"frames", "references"})
 
     name: str
     "Its name in `Batch.inputs`."
@@ -52,6 +58,8 @@ class InputSpec(Config):
     "classes: whether there are pixels of class num_classes, the ignore index."
     frames: int | None = None
     "image, classes, instances, flow, points: the frames of each sample, as the axis t behind b; None: there is no such axis."
+    references: int | None = None
+    "image, classes, instances: it is of so many other frames of the same clip, as the axis k behind b; None: of the sample itself."
 
     def validate(self) -> None:
         fits = _counts(self.channels, _MOST_CHANNELS) if self.kind == "image" else self.channels is None
@@ -62,6 +70,8 @@ class InputSpec(Config):
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
         framed = self.frames is None or (_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")
         self.require(framed, "frames", f"1 to {_MOST_FRAMES:,}, or nothing; nothing for labels")
+        others = self.references is None or (_counts(self.references, _MOST_FRAMES) and self.kind in _OF_FRAMES and self.frames is None)
+        self.require(others, "references", f"1 to {_MOST_FRAMES:,} for images and maps without frames, or nothing")
 
 
 @config

@@ -1,7 +1,8 @@
 """Clips: frames that follow one another, with the maps that they are to be made from, and the true flow where there is one.
 
 The members of a frame lie as those of a pair do (see `pairs`); which files are the frames of a clip is said in `clip_files`. A training
-draws a clip for each position of its order: where it starts and how its frames are cut is the same for all its frames and maps.
+draws a clip for each position of its order: where it starts and how its frames are cut is the same for all its frames and maps. References
+are other frames of the same clip, none of them between the first and the last frame of the sample, with their maps.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from triptych.core.batch import ClipLength, DataSpec, InputSpec
+from triptych.core.batch import STYLE, ClipLength, DataSpec, InputSpec, style_map
 from triptych.core.config import config
 from triptych.core.errors import DataError, nearest
 from triptych.core.reading import read_regular
@@ -26,8 +27,9 @@ from triptych.data.naming import held_out
 from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, member_of, roots, specs_of
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, probe, read
-from triptych.data.transforms import Size, draw, mirror, recolour
+from triptych.data.transforms import Draws, Size, draw, mirror, recolour
 
+_MOST_REFERENCES = 64
 _START = 3
 """Words that a sample draws beside those of its cut: for its step, its clip and its start."""
 
@@ -37,12 +39,14 @@ class ClipDataConfig(PairedDataConfig):
     """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
 
     kind_name: ClassVar = "clips"
-    unwritten: ClassVar = PairedDataConfig.unwritten | {"points"}
+    unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references"}
 
     length: ClipLength = ClipLength()
     "Frames of a clip in the course of a training."
     most_step: int = 1
     "Training clips take every s-th frame, s drawn from 1 to this, as far as their clip is long enough."
+    references: int = 0
+    "So many other frames of the same clip belong to each sample, for models that take a look from some; 0: none."
     points: str | None = None
     "Folder of maps of the point of the scene that each pixel shows, PNG: its number, from 1 on, of 8, 16 or 24 bits (RGB); 0: none."
     flow: str | None = None
@@ -50,6 +54,11 @@ class ClipDataConfig(PairedDataConfig):
 
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")
+        self.require(0 <= self.references <= _MOST_REFERENCES, "references", f"0 to {_MOST_REFERENCES}")
+        known = self.points is None and self.flow is None
+        self.require(known or not self.references, "references", "0 with data.points or data.flow, which say nothing of other frames")
+        named = not self.references or STYLE not in (self.target, self.instances, *self.maps, *self.conditions)
+        self.require(named, "references", f'0 with a folder "{STYLE}", which is what references are called')
         self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
         taken = (self.target, self.instances, *self.maps, *self.conditions, "", ".", "..")
         for name, others in (("points", taken), ("flow", (*taken, self.points))):
@@ -58,6 +67,11 @@ class ClipDataConfig(PairedDataConfig):
             self.require(own, name, "the name of a folder of its own, without a slash, or nothing")
         self.require(self.on_error == "stop", "on_error", "stop: a frame cannot be left out of its clip")
         self.require(self.skip is None, "skip", "nothing: a frame cannot be left out of its clip")
+
+    @property
+    def beside(self) -> str:
+        """What a clip has beside the frames of a sample, for messages."""
+        return f" and the {self.references} of data.references" if self.references else ""
 
     def open(self) -> Data:
         path = existing_path(self)
@@ -72,19 +86,23 @@ class ClipDataConfig(PairedDataConfig):
             rest = np.arange(len(held.names) if self.validation_fraction > 0 else 0)
         train = training.images(chosen)
         longest = max(len(clip) for clip in train.clips)
-        if longest < self.length.most:
-            reason = f"{train_root / self.target}: the longest clip has {longest} frames, fewer than the {self.length.most} of"
-            raise DataError(f"{reason} data.length.most; lower that, or give longer clips")
+        if longest < self.length.most + self.references:
+            reason = f"the longest clip has {longest} frames, fewer than the {self.length.most} of data.length.most{self.beside}"
+            raise DataError(f"{train_root / self.target}: {reason}; lower that, or give longer clips")
         validation = held.images(rest) if len(rest) else None
         for images in (train, validation):
             if images is not None:
                 images.probe()
         most = self.length.most
+        inputs = [InputSpec.from_dict(spec.to_dict() | {"frames": most}) for spec in training.specs[1:]]
+        if self.references:
+            of_style = zip((STYLE, *(style_map(spec.name) for spec in training.specs[1:])), training.specs, strict=True)
+            inputs += [InputSpec.from_dict(spec.to_dict() | {"name": name, "references": self.references}) for name, spec in of_style]
         spec = DataSpec(
             image_size=self.image_size,
             width=None if self.width == self.image_size else self.width,
             channels=train.channels,
-            inputs=tuple(InputSpec.from_dict(spec.to_dict() | {"frames": most}) for spec in training.specs[1:]),
+            inputs=tuple(inputs),
             frames=most,
             clip_length=self.length,
         )
@@ -108,12 +126,12 @@ class _Sources:
         self.specs = tuple(specs)
         self.members = [member_of(spec, files, numbers, path, root) for spec in self.specs if spec.kind != "flow"]
         self.notes = tuple(note for one in files.values() for note in one.notes)
-        short = next((name for name, frames in clips.items() if len(frames) < config.length.first), None)
+        short = next((name for name, frames in clips.items() if len(frames) < config.length.first + config.references), None)
         if short is not None:
             count = len(clips[short])
             raise DataError(
                 f"{root / config.target / short}: a clip of {count} frame{'' if count == 1 else 's'}, fewer than the {config.length.first} "
-                "of data.length.first; add frames, lower that, or remove the clip"
+                f"of data.length.first{config.beside}; add frames, lower that, or remove the clip"
             )
         self.names, self.clips = list(clips), [np.array(frames) for frames in clips.values()]
         self.flow = None if config.flow is None else FlowFiles(root / config.flow, found.keys, clips=self.clips, folder=config.flow)
@@ -183,29 +201,46 @@ class ClipImages(ImageSet):
 
     def frames(self, item: int, position: int | None, *, seed: int) -> np.ndarray:
         """The numbers of the frames of a sample (t,): the window of the item, or the clip that its position draws near it."""
-        (number, start), length = self._windows[item], self.config.length
+        number, chosen = self._drawn(item, position, seed=seed)
+        return self.clips[number][chosen]
+
+    def references(self, item: int, position: int | None, *, seed: int) -> np.ndarray:
+        """The numbers of the frames (k,) that go with a sample, in order: drawn by its position; of a held-out one spread over its clip."""
+        number, chosen = self._drawn(item, position, seed=seed)
+        clip, count = self.clips[number], self.config.references
+        others = np.delete(np.arange(len(clip)), np.s_[chosen.start : chosen.stop])
         if position is None:
-            return self.clips[number][start : start + length.first]
+            return clip[others[evenly_spaced(len(others), count)]]
+        drawn = words(np.array([position]), key=key_of(seed, "data", "references"), count=count)[0]
+        for k, word in enumerate(drawn):  # the first steps of Fisher and Yates' shuffle
+            other = k + _below(word, len(others) - k)
+            others[[k, other]] = others[[other, k]]
+        return clip[np.sort(others[:count])]
+
+    def _drawn(self, item: int, position: int | None, *, seed: int) -> tuple[int, slice]:
+        """The clip of a sample, and its frames there; the slice ends behind the last of them."""
+        (number, start), length, beside = map(int, self._windows[item]), self.config.length, self.config.references
+        if position is None:
+            return number, slice(start, start + length.first)
         count = length.at(position)
         drawn = words(np.array([position]), key=key_of(seed, "data", "clip"), count=_START)[0]
-        if len(self.clips[number]) < count:  # another one, and anywhere in it
-            long_enough = np.flatnonzero(self._lengths >= count)
-            number, start = long_enough[_below(drawn[1], len(long_enough))], None
-        clip = self.clips[number]
-        step = 1 + _below(drawn[0], min(self.config.most_step, (len(clip) - 1) // max(1, count - 1) or 1))
-        latest = len(clip) - 1 - (count - 1) * step
-        if start is None:
-            start = _below(drawn[2], latest + 1)
-        else:
-            start = min(int(start) + _below(drawn[2], length.first), latest)
-        return clip[start : start + (count - 1) * step + 1 : step]
+        anywhere = len(self.clips[number]) < count + beside
+        if anywhere:  # another one, and anywhere in it
+            long_enough = np.flatnonzero(self._lengths >= count + beside)
+            number = int(long_enough[_below(drawn[1], len(long_enough))])
+        room = len(self.clips[number])
+        step = 1 + _below(drawn[0], min(self.config.most_step, (room - 1 - beside) // max(1, count - 1) or 1))
+        latest = room - 1 - (count - 1) * step
+        start = _below(drawn[2], latest + 1) if anywhere else min(start + _below(drawn[2], length.first), latest)
+        return number, slice(start, start + (count - 1) * step + 1, step)
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:
         """Clips as long as the longest of them: a shorter one goes on with its last frame, which training does not use."""
-        chosen = [self.frames(int(item), None if positions is None else int(positions[k]), seed=seed) for k, item in enumerate(items)]
+        drawn = [(int(item), None if positions is None else int(positions[k])) for k, item in enumerate(items)]
+        chosen = [self.frames(*one, seed=seed) for one in drawn]
         count = max(map(len, chosen), default=self.config.length.first)
-        draws = draw(positions, self.config, seed=seed)
-        found = self._empty((len(items), count))
+        draws, beside = draw(positions, self.config, seed=seed), self.config.references
+        found, style = self._empty((len(items), count)), self._empty((len(items), beside)) if beside else {}
         for k, frames in enumerate(chosen):
             crop = None if draws.crop is None else draws.crop[k]
             self._load(frames, crop, {name: values[k] for name, values in found.items()})
@@ -213,16 +248,27 @@ class ClipImages(ImageSet):
                 values[k, len(frames) :] = values[k, len(frames) - 1]
             if self.config.points is not None:
                 found[self.config.points][k] = numbered(found[self.config.points][k])
+            if beside:
+                self._load(self.references(*drawn[k], seed=seed), crop, {name: values[k] for name, values in style.items()})
+        for values_of in (found, style):
+            self._vary(values_of, draws)
+        images = found.pop(self._members[0].spec.name)
+        if beside:
+            found |= {STYLE: style.pop(self._members[0].spec.name)} | {style_map(name): values for name, values in style.items()}
+        return Loaded(images, None, found)
+
+    def _vary(self, found: Mapping[str, np.ndarray], draws: Draws) -> None:
+        """Mirrors and recolours the frames (b, t, ...) of clips, in place, those of each alike."""
         for k in np.flatnonzero(draws.flip):
             for name, values in found.items():
                 self._mirror(values[k], name)
-        if draws.jitter is not None:
-            for spec in (member.spec for member in self._members):
-                if is_coloured(spec, self._members[0].spec):
-                    shape = found[spec.name].shape
-                    recolour(found[spec.name].reshape(-1, *shape[2:]), draws.jitter.repeat(count, 0), amount=self.config.jitter)
-        images = found.pop(self._members[0].spec.name)
-        return Loaded(images, None, found)
+        if draws.jitter is None or not found:
+            return
+        for spec in (member.spec for member in self._members):
+            if is_coloured(spec, self._members[0].spec):
+                values = found[spec.name]
+                jitter = draws.jitter.repeat(values.shape[1], 0)
+                recolour(values.reshape(-1, *values.shape[2:]), jitter, amount=self.config.jitter)
 
     def probe(self) -> None:
         """Reads the headers of some frames, and the first frames of a few clips. Raises DataError."""

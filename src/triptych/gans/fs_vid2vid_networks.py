@@ -257,6 +257,8 @@ class FewShotFrame(NamedTuple):
     reference: Warp
     past: Warp | None
     "Of the frame before; None for the first."
+    picked: Int[Tensor, " b"]
+    "The reference that was moved."
 
 
 class FewShotBlock(ResBlock):
@@ -336,7 +338,7 @@ class FewShotGenerator(nn.Module):
             x = enlarged(x) if level else x
         image = self.conv_img(x)
         with torch.autocast(x.device.type, enabled=False):
-            return FewShotFrame(torch.tanh(widened(image)), reference, past)
+            return FewShotFrame(torch.tanh(widened(image)), reference, past, seen.picked)
 
     def _warp(self, label: Tensor, other_label: Tensor, other: Tensor) -> Warp:
         flow, mask = self.flow_network_ref(label, other_label, other)

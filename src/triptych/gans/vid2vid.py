@@ -2,374 +2,78 @@
 
 A frame x_t is made of its label map s_t and of the two frames before it, as they were made, with their label maps. A flow network says
 where each pixel was in the frame before, f_t, and where that is of no use, m_t (from the third frame of a clip on). The frame before,
-warped by f_t, and m_t modulate the norms of the generator beside the label map. With the real frame y_t and the flow f*_t of a teacher,
-believed where c_t = 1, the generator minimises in each frame, beside the terms of `paired_base`,
-
-    w_flow (mean |c f - c f*| + mean |warp(x_{t-1}, f) - y| + mean m q + mean (1 - m) (1 - q)),   q = max(0, 1 - sum_c |warp - y|)
-
-The frames of a clip are the turns of an iteration: in each the discriminator takes a step, then the generator. A generated frame goes on to
-the next ones without gradient. Discriminators of several frames, where there are some, judge every n^s-th of the last frames.
+warped by f_t, and m_t modulate the norms of the generator beside the label map. `clip_base` has the terms and the order of updates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.core.batch import Batch, DataSpec, InputSpec
-from triptych.core.config import Config, config, settings_like
+from triptych.core.batch import Batch, DataSpec
+from triptych.core.config import config
 from triptych.core.errors import ConfigError
-from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Turn
-from triptych.core.rng import Rng
-from triptych.gans.discriminators import least_side
-from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
-from triptych.gans.inverse_search import inverse_search
+from triptych.gans.clip_base import ClipGAN, ClipGANConfig
 from triptych.gans.label_maps import LabelMaps
-from triptych.gans.losses import feature_matching, l1
-from triptych.gans.lucas_kanade import lucas_kanade
-from triptych.gans.model import GENERATOR, Contest, weighted_terms
-from triptych.gans.paired_base import PairedGAN, PairedGANConfig
-from triptych.gans.translation_base import PERCEPTUAL
-from triptych.gans.video_networks import Frame, Vid2VidGenerator, Vid2VidGeneratorConfig, VideoDiscriminator, VideoDiscriminatorConfig
-from triptych.nn.raft import Raft, RaftConfig
-
-FLOW_TERMS = ("flow_l1", "flow_warp", "mask")
-_MADE, _LABELS, _BEFORE = "made", "past_labels", "real_before"
-"""Names among the inputs of a frame: the frames made before it (b, p, c, h, w), their label maps, and the real frame before it."""
+from triptych.gans.video_networks import Frame, Vid2VidGenerator, Vid2VidGeneratorConfig, VideoDiscriminator
 
 
 @config
-class Vid2VidTranslationConfig(Config):
-    """How label maps become frames."""
-
-    first_frames: int = 1
-    "Frames at the beginning of a clip that a run of single images makes, where one is given as first frames; 0: none."
-
-    def validate(self) -> None:
-        self.require(self.first_frames >= 0, "first_frames", "0 or more")
-
-
-@config
-class Vid2VidConfig(PairedGANConfig):
+class Vid2VidConfig(ClipGANConfig):
     """vid2vid."""
 
     kind_name: ClassVar = "vid2vid"
-    terms: ClassVar = PairedGANConfig.terms | dict.fromkeys(FLOW_TERMS, "flow_weight")
-    unwritten: ClassVar = PairedGANConfig.unwritten | {"raft"}
-    changeable: ClassVar = frozenset(("translation",))
 
     generator: Vid2VidGeneratorConfig = Vid2VidGeneratorConfig()
     "The generator of a frame, with its flow network."
-    discriminator: VideoDiscriminatorConfig = VideoDiscriminatorConfig()
-    "The discriminators."
-    flow_weight: float = 10.0
-    "Weight of each of the three terms of the flow."
-    teacher: Literal["auto", "data", "raft", "classical", "dis", "none"] = "auto"
-    "Flow to learn from: the data's, RAFT's, Lucas and Kanade's (classical), OpenCV's DIS, none; auto: the first that is there of three."
-    raft: RaftConfig = RaftConfig()
-    "RAFT as the teacher: auto takes it where it has weights, and the data has no flow. Its file is read when training starts."
-    temporal_weight: float = 1.0
-    "Weight of the scores of the discriminators of several frames, for both networks."
-    translation: Vid2VidTranslationConfig = Vid2VidTranslationConfig()
-    "Settings of `triptych translate`."
-
-    def validate(self) -> None:
-        for name in ("discriminator_steps", "generator_steps"):
-            self.require(getattr(self, name) == 1, name, "1: both take a step in each frame")
-        self.require(0 <= self.temporal_weight < float("inf"), "temporal_weight", "0 or a positive number")
-        self.require(self.teacher != "raft" or self.raft.weights is not None, "teacher", "another one, or raft with a file as raft.weights")
-        several = self.discriminator.temporal_scales > 0
-        self.require(not (several and self.augment), "augment", "nothing with discriminator.temporal_scales")
-        self.require(not (several and self.ada.used), "ada", "none with discriminator.temporal_scales")
 
     def shrunk(self) -> Self:
         return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
 
-    def build(self, spec: DataSpec) -> Vid2Vid:
-        """The model with fresh weights; raises ConfigError for data that is not of clips, and for sizes that do not fit."""
-        if spec.frames is None:
-            raise ConfigError(
-                "", "the data has no clips; this model needs data of the kind clips, with frames and maps that follow one another"
-            )
-        has_flow = any(entry.kind == "flow" for entry in spec.inputs)
-        if self.teacher == "data" and not has_flow:
-            raise ConfigError("teacher", "got data, but the data has no flow; give its folder as data.flow, or take another teacher")
-        labels = self.label_maps(label_inputs(spec))
-        generator, patch = self.generator, self.discriminator.patch
-        sides = {
-            "generator.num_layers": (generator.num_layers, generator.stride, generator.least_size),
-            "discriminator.patch.num_layers": (patch.num_layers, 1, least_side(patch)),
-        }
-        if self.discriminator.temporal_scales:
-            patch = self.discriminator.temporal
-            sides["discriminator.temporal.num_layers"] = (patch.num_layers, 1, least_side(patch))
-        self.check_sides(spec, sides=sides)
-        return self.model(spec, labels)
+    @property
+    def sides(self) -> dict[str, tuple[object, int, int]]:
+        generator = self.generator
+        return {"generator.num_layers": (generator.num_layers, generator.stride, generator.least_size)}
+
+    def build(self, spec: DataSpec) -> ClipGAN:
+        """As any GAN of clips; raises ConfigError also for data with references, which it does not look at."""
+        if any(entry.references is not None for entry in spec.inputs):
+            raise ConfigError("", "the data has references (data.references), which this model does not look at; set that to 0")
+        return ClipGANConfig.build(self, spec)
 
     def model(self, spec: DataSpec, labels: LabelMaps) -> Vid2Vid:
-        """The model of data that was checked."""
         return Vid2Vid(self, spec, labels)
 
 
-def label_inputs(spec: DataSpec) -> tuple[InputSpec, ...]:
-    """The inputs of single frames that label maps are put together from."""
-    return tuple(replace(entry, frames=None) for entry in spec.inputs if entry.kind not in ("flow", "points"))
-
-
-class Vid2Vid(PairedGAN):
+class Vid2Vid(ClipGAN):
     """The model of a Vid2VidConfig."""
 
     generator_class: ClassVar[type[Vid2VidGenerator]] = Vid2VidGenerator
 
     config: Vid2VidConfig
     generator: Vid2VidGenerator
-    discriminator: VideoDiscriminator
-    remembers: bool = False
-    _frame = 0
 
     def __init__(self, config: Vid2VidConfig, spec: DataSpec, labels: LabelMaps) -> None:
         channels = {"label_channels": labels.channels, "image_channels": spec.channels}
         generator = self.generator_class(config.generator, **channels, image_size=spec.height_and_width)
         discriminator = VideoDiscriminator(config.discriminator, **channels)
-        given = {"labels": labels, "sizes": config.generator, "translation": config.translation}
-        super().__init__(config, replace(spec, inputs=labels.inputs), generator, discriminator, **given, partial=True)
-        self.spec = spec
-        self.past_frames = config.generator.frames - 1
-        self.flow_name = next((entry.name for entry in spec.inputs if entry.kind == "flow"), None)
-        self.teacher = config.teacher
-        if self.teacher == "auto":
-            self.teacher = "data" if self.flow_name is not None else "classical" if config.raft.weights is None else "raft"
-        self.raft = Raft(config.raft.network) if self.teacher == "raft" else None
-        if self.raft is not None:
-            self.frozen_networks = {**self.frozen_networks, "raft": config.raft.weights}
-        self._scales, self._judged_frames = config.discriminator.temporal_scales, config.discriminator.temporal_frames
-        self._kept = max(self.past_frames, temporal_memory(scales=self._scales, frames=self._judged_frames))
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms, and of those of discriminators of several frames."""
-        kinds = {"real": self.config.temporal_weight, "fake": self.config.temporal_weight, "adversarial": self.config.temporal_weight}
-        kinds["feature_matching"] = self.config.feature_matching_weight
-        several = {f"{kind}_temporal_{scale}": weight for kind, weight in kinds.items() for scale in range(self._scales)}
-        return {**self.config.weights, **several}
-
-    # The frames of an iteration -----------------------------------------------------------------------------------------
-
-    def turns(self, progress: TrainingProgress) -> Iterator[Turn]:
-        """For each frame of a clip, as long as clips are by now, a step of the discriminator and one of the generator."""
-        length = self.spec.clip_length
-        for _ in range((self.spec.frames or 1) if length is None else length.at(progress.images_seen)):
-            yield from (Turn(phase) for phase in self.phases if progress.iteration % phase.every == 0)
-
-    def prepare(self, phase: Phase, progress: TrainingProgress) -> None:
-        """As of any GAN; and notes the frame, which is the number of the phase's step."""
-        super().prepare(phase, progress)
-        self._frame = progress.step
-
-    def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:
-        """The terms of the phase in a frame of clips, and what the next frame needs of it; in evaluation mode those of whole clips."""
-        if not self.training:
-            return super().loss(phase, batch, rng)
-        moment = self._moment(batch, self._frame, batch.inputs.get(_MADE) if self._frame else None)
-        if phase.name != GENERATOR:
-            return super().loss(phase, moment, rng)
-        label = self.labels(moment.inputs)
-        frame = self._generated(moment, label)
-        terms = self.judged(moment, label, frame.image, rng) | self.frame_terms(frame, moment)
-        for contest in self._temporal_contests(moment, frame.image, rng):
-            terms |= self._temporal_terms(contest)
-        made = _with_next(moment.inputs.get(_MADE), frame.image.detach(), most=self._kept)
-        carried = {_MADE: made, **self.remembered(moment.inputs, frame.image.detach())}
-        return replace(weighted_terms(terms, self.weights), carried=carried)
-
-    def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
-        """A frame of clips: its image and maps, the real frames before it, and of the frames that were `made` those that count."""
-        inputs = {entry.name: clip.inputs[entry.name][:, frame] for entry in self.spec.inputs}
-        if made is not None:
-            inputs[_MADE] = made
-            inputs[_BEFORE] = clip.images[:, max(0, frame - self._kept) : frame]
-            inputs[_LABELS] = self._past_labels(clip, past_window(frame, frames=self.past_frames + 1))
-        return Batch(clip.images[:, frame], None, clip.index, inputs)
-
-    def remembered(self, inputs: Mapping[str, Tensor], image: Float[Tensor, "b c h w"]) -> dict[str, Tensor]:
-        """What of a frame joins the inputs of the one after it, beside its image and maps: nothing."""
-        return {}
+        past = config.generator.frames - 1
+        super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=past)
 
     def guidance(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the generator of a frame with a past is given beside that, by name: nothing."""
         return {}
 
-    def _past_labels(self, clip: Batch, frames: Sequence[int]) -> Tensor:
-        return torch.stack(
-            [self.labels({name: values[:, frame] for name, values in self._maps(clip.inputs).items()}) for frame in frames], dim=1
-        )
-
-    def _maps(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {entry.name: inputs[entry.name] for entry in self.sources}
-
-    @staticmethod
-    def has_past(moment: Batch) -> bool:
-        """Whether a frame is not the first of its clips."""
-        return _MADE in moment.inputs
+    def frame_of(self, label: Tensor, past_labels: Tensor | None, past: Tensor | None, inputs: Mapping[str, Tensor]) -> Frame:
+        """See `ClipGAN.frame_of`."""
+        return self.generator(label) if past is None else self.generator(label, past_labels, past, **self.guidance(inputs))
 
     def frame_terms(self, frame: Frame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
-        """The terms of a frame beside those of its image."""
-        return self._flow_terms(frame, moment)
-
-    def _generated(self, moment: Batch, label: Tensor) -> Frame:
-        made = moment.inputs.get(_MADE)
-        if made is None:
-            return self.generator(label)
-        return self.generator(label, moment.inputs[_LABELS], made[:, -self.past_frames :], **self.guidance(moment.inputs))
-
-    # Terms --------------------------------------------------------------------------------------------------------------
-
-    def generated(self, batch: Batch, label: Tensor, rng: Rng) -> tuple[Tensor, dict[str, Tensor]]:
-        """The images of a frame; no terms."""
-        return self._generated(batch, label).image, {}
-
-    def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """The frame with its label map, and as many frames as each discriminator of several judges, once there are so many."""
-        label = self.labels(batch.inputs)
-        fake = self._generated(batch, label).image
-        return [self._contest(batch, label, fake, rng), *self._temporal_contests(batch, fake, rng)]
-
-    def _temporal_contests(self, moment: Batch, fake: Tensor, rng: Rng) -> list[Contest]:
-        made, contests = moment.inputs.get(_MADE), list[Contest]()
-        for scale in range(self._scales if made is not None else 0):
-            assert made is not None
-            window = temporal_window(self._frame, scale=scale, frames=self._judged_frames)
-            if window is None:
-                continue
-            real, faked = (
-                torch.cat([past[:, frame - self._frame] for frame in window[:-1]] + [last], dim=1)
-                for past, last in ((moment.inputs[_BEFORE], moment.images), (made, fake))
-            )
-            discriminate = partial(self.discriminator.temporal, scale=scale)
-            contests.append(self.contest(real, faked, rng, discriminate=lambda view, use=discriminate: use, name=f"temporal_{scale}"))
-        return contests
-
-    def _temporal_terms(self, contest: Contest) -> dict[str, Tensor]:
-        matched, terms = self.config.feature_matching_weight > 0, dict[str, Tensor]()
-        verdict = self.verdict(contest, compare=matched)
-        if self.config.temporal_weight > 0:
-            terms[contest.term("adversarial")] = verdict.loss
-        if matched:
-            terms[contest.term("feature_matching")] = feature_matching(verdict.fake.features, verdict.real.features)
-        return terms
-
-    def _flow_terms(self, frame: Frame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
-        """flow_l1 where there is a teacher, flow_warp and mask; none of a frame without flow."""
-        if frame.flow is None or frame.mask is None or frame.warped is None or not self.config.flow_weight:
+        """Those of the flow; none of a frame without one."""
+        if frame.flow is None or frame.mask is None or frame.warped is None:
             return {}
-        terms = {"flow_warp": l1(frame.warped, moment.images), "mask": mask_loss(frame.mask, frame.warped, moment.images)}
-        taught = self._taught(moment.images, moment.inputs[_BEFORE][:, -1], moment.inputs)
-        return terms if taught is None else {"flow_l1": flow_l1(frame.flow, *taught), **terms}
-
-    @torch.no_grad()
-    def _taught(self, real: Tensor, before: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:
-        """The teacher's flow from real frames to those before them, and where it is believed (b, 1, h, w); None without a teacher."""
-        if self.teacher == "none":
-            return None
-        if self.teacher != "data" or self.flow_name is None:
-            estimate = self.raft or (inverse_search if self.teacher == "dis" else lucas_kanade)
-            flow = estimate(real, before)
-            return flow, confidence(real, before, flow)
-        flow = inputs[self.flow_name]
-        known = flow.isfinite().all(1, keepdim=True)
-        flow = torch.where(known, flow, 0)
-        return flow, confidence(real, before, flow) * known
-
-    # Held-out clips -----------------------------------------------------------------------------------------------------
-
-    def distances(self, batch: Batch, rng: Rng) -> dict[str, Float[Tensor, " b"]]:
-        """Of whole clips, made from their first frame on: l1 and, where that has its weights, perceptual, means over the frames.
-
-        Where there is a teacher, and RAFT has its weights, also warping_error: how far each frame is from the one before it, warped by
-        the flow of the real frames.
-        """
-        frames = list(self._clip(batch.inputs, batch.images.shape[1]))
-        real = batch.images.unbind(1)
-        distances = {"l1": torch.stack([l1(*pair) for pair in zip(frames, real, strict=True)]).mean(0)}
-        if self.perceptual is not None and self.perceptual.network.loaded:
-            distances[PERCEPTUAL] = torch.stack([self.perceptual(*pair) for pair in zip(frames, real, strict=True)]).mean(0)
-        if self.teacher != "none" and (self.raft is None or self.raft.loaded) and len(frames) > 1:
-            errors = []
-            for t in range(1, len(frames)):
-                taught = self._taught(real[t], real[t - 1], {name: values[:, t] for name, values in batch.inputs.items()})
-                assert taught is not None
-                errors.append(warping_error(frames[t], frames[t - 1], *taught))
-            distances["warping_error"] = torch.stack(errors).mean(0)
-        return distances
-
-    def _clip(self, inputs: Mapping[str, Tensor], length: int) -> Iterator[Tensor]:
-        """The frames of whole clips, made from their first one on."""
-        past: list[dict[str, Tensor]] = []
-        made: Tensor | None = None
-        memory: Mapping[str, Tensor] = {}
-        for frame in range(length):
-            now = {name: values[:, frame] for name, values in self._maps(inputs).items()}
-            image = self.next_frame({**now, **memory}, past, made, settings=self.config.translation)
-            memory = self.remembered({**now, **memory}, image)
-            yield image
-            past = [*past, now][-self.past_frames :]
-            made = _with_next(made, image, most=self.past_frames)
-
-    def deterministic(self, batch: Batch, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b c h w"]:
-        """The images of label maps as first frames."""
-        return self.generator(label).image
-
-    # Translation --------------------------------------------------------------------------------------------------------
-
-    def example(self, batch: Batch, *, settings: Config) -> Example:
-        """The maps of whole clips (b, t, ...), and the real images of their last frames."""
-        return Example(self._maps(batch.inputs), truth=batch.images[:, -1])
-
-    @torch.no_grad()
-    def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:
-        """The images in [-1, 1] of the last frames of whole clips, made from their first one on; of single maps that of a first frame.
-
-        `settings` is a Vid2VidTranslationConfig. Raises ConfigError for what is missing or does not fit.
-        """
-        settings_like(self.config.translation, settings)
-        first = self.sources[0]
-        maps = inputs.get(first.name)
-        if maps is None or maps.ndim <= (4 if first.kind == "image" else 3):
-            return self.next_frame(inputs, [], None, settings=settings)
-        *_, last = self._clip(inputs, maps.shape[1])
-        return last
-
-    @torch.no_grad()
-    def next_frame(
-        self, inputs: Mapping[str, Tensor], past: Sequence[Mapping[str, Tensor]], made: Tensor | None, *, settings: Config
-    ) -> Float[Tensor, "b c h w"]:
-        """The images of the frame after those of `past` and `made`; see `VideoTranslator`."""
-        label = self._label(inputs)
-        if made is None or not past:
-            return self.generator(label).image
-        labels = torch.stack([self.labels(maps) for maps in past], dim=1)
-        return self.generator(label, labels, made, **self.guidance(inputs)).image
-
-    def first_frames(self, settings: Config) -> int:
-        """How many frames of a clip a run of single images makes, where one is given for that."""
-        return settings_like(self.config.translation, settings).first_frames
-
-
-def warping_error(
-    image: Float[Tensor, "b c h w"], before: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"], confident: Float[Tensor, "b 1 h w"]
-) -> Float[Tensor, " b"]:
-    """The mean of |image - warp(before, flow)| where the flow is believed; 0 where that is nowhere."""
-    differences = (image - warped(before, flow)).abs() * confident
-    return differences.flatten(1).sum(1) / (image.shape[1] * confident.flatten(1).sum(1)).clamp(min=1)
-
-
-def _with_next(made: Tensor | None, image: Tensor, *, most: int) -> Tensor:
-    """The frames (b, p, c, h, w) with one more, the newest `most` of them."""
-    every = image[:, None] if made is None else torch.cat((made, image[:, None]), dim=1)
-    return every[:, -most:]
+        return self.flow_terms(frame.flow, frame.mask, frame.warped, moment=moment, source=self.before(moment))

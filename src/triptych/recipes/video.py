@@ -1,4 +1,4 @@
-"""Recipes of vid2vid and of world-consistent vid2vid: clips made from clips of label maps.
+"""Recipes of vid2vid, few-shot vid2vid and world-consistent vid2vid: clips made from clips of label maps.
 
 The published model is that of NVlabs/imaginaire. Its counts are in epochs of eight processes; here they are clips: 2,975 in an epoch of
 Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/
@@ -16,6 +16,8 @@ from triptych.data.config import AS_STORED
 from triptych.data.pans import PanDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
+from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.vid2vid import Vid2VidConfig
@@ -33,6 +35,8 @@ _CITYSCAPES = 2_975
 """Training clips."""
 _MANNEQUIN = 3_040
 """Training clips of the Mannequin Challenge, as the paper divides it."""
+_FACE_FORENSICS = 704
+"""Training clips of FaceForensics, as the paper divides it."""
 _PROCESSES = 8
 _SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 
@@ -110,6 +114,71 @@ def vid2vid_maps64() -> RunConfig:
         ),
         optim=OptimConfig(name="adam", learning_rate=4e-4, betas=(0.5, 0.999), schedule="linear", decay_start=2_000),
         log=LogConfig(every=100),
+    )
+
+
+def fs_vid2vid_faceforensics() -> RunConfig:
+    """Few-shot vid2vid on the talking faces of FaceForensics, 512x512, 91.1M parameters, as imaginaire published it.
+
+    data.path has the folders images and landmarks: the lines of a face, drawn white on black, and the face cut out of both.
+    """
+    recipe = vid2vid_cityscapes()
+    patch = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance", weight_norm="spectral")
+    clips = 3 * _PROCESSES
+    return replace(
+        recipe,
+        model=FewShotVid2VidConfig(
+            discriminator=VideoDiscriminatorConfig(patch=patch),
+            discriminator_rate=4.0,
+            perceptual=PerceptualConfig(num_scales=3),
+            positive_conditions=True,
+        ),
+        data=ClipDataConfig(
+            conditions=("landmarks",),
+            image_size=512,
+            references=1,
+            flip=False,
+            length=ClipLength(first=4, most=16, double_every=50 * _FACE_FORENSICS),
+        ),
+        train=replace(
+            recipe.train,
+            total_images=200 * _FACE_FORENSICS,
+            batch_size=clips,
+            ema_start=125 * clips,
+            checkpoint_every=25 * _FACE_FORENSICS,
+            sample_every=24_000,
+            validate_every=25 * _FACE_FORENSICS,
+        ),
+        optim=replace(recipe.optim, learning_rate=1e-4, betas=(0.0, 0.999), decay_every=100 * _FACE_FORENSICS),
+        log=LogConfig(every=2_400),
+    )
+
+
+def fs_vid2vid_maps64() -> RunConfig:
+    """Few-shot vid2vid on small clips with maps of 12 classes, 64x64, without a perceptual network: for two CPU cores.
+
+    data.path holds train/ and val/, or neither, with images/ (frames) and labels/ (maps of the classes 0 to 11), each with a folder a clip.
+    A clip shall look like one of its other frames; `triptych translate --style` then takes a picture of something new, with its map.
+    """
+    small = vid2vid_maps64()
+    assert isinstance(small.data, ClipDataConfig)
+    return replace(
+        small,
+        model=FewShotVid2VidConfig(
+            generator=FewShotGeneratorConfig(
+                num_filters=8,
+                max_num_filters=64,
+                num_downsamples=4,
+                generated=3,
+                embedding=EmbeddingConfig(num_filters=8, num_downsamples=4),
+                flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+            ),
+            discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
+            perceptual_weight=0.0,
+            l1_weight=10.0,
+            initial=InitConfig(gain=1.0),
+        ),
+        data=replace(small.data, references=1),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast, get_args
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.gans.augmentation import Change
+from triptych.gans.clip_base import ClipTranslationConfig
 from triptych.gans.funit import FUNITConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
@@ -26,7 +27,7 @@ from triptych.gans.pix2pixhd import Pix2PixHDConfig
 from triptych.gans.spade import SPADEConfig
 from triptych.gans.unit import UNITConfig
 from triptych.gans.unpaired_base import UnpairedConfig
-from triptych.gans.vid2vid import Vid2VidConfig, Vid2VidTranslationConfig
+from triptych.gans.vid2vid import Vid2VidConfig
 from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
 from triptych.interop.imaginaire.networks import discriminator_config, generator_config
@@ -161,15 +162,15 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
         raise ConfigError(f"trainer.loss_weight.{_loss(error.setting)}", error.reason) from None
 
 
-def _first_frames(gen: Settings) -> Vid2VidTranslationConfig:
+def _first_frames(gen: Settings) -> ClipTranslationConfig:
     """How many frames of a clip a SPADE makes: those that have too few before them, where the file has one."""
     single = gen.value("single_image_model")
     if single is None:
-        return Vid2VidTranslationConfig()
+        return ClipTranslationConfig()
     section = gen.inside("single_image_model")
     section.value("config")
     section.value("checkpoint")
-    return Vid2VidTranslationConfig(first_frames=2)
+    return ClipTranslationConfig(first_frames=2)
 
 
 def _loss(setting: str) -> str:

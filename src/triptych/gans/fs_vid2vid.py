@@ -1,0 +1,122 @@
+"""Few-shot vid2vid (Wang et al. 2019, arXiv 1910.12713): clips made from clips of label maps, that look like a few other pictures.
+
+The pictures, references, come with label maps. Weights of the generator are made of them; the first reference, or the one that attention
+picks, and the frame before are moved by flows to where the new frame shows the same (see `fs_vid2vid_networks`). The generator minimises
+the terms of `clip_base`, for both flows: the sums. The discriminator sees the reference with its label map beside a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from triptych.core.batch import STYLE, Batch, DataSpec, style_map
+from triptych.core.config import config
+from triptych.core.errors import ConfigError
+from triptych.gans.clip_base import ClipGAN, ClipGANConfig
+from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig, Warp
+from triptych.gans.label_maps import LabelMaps
+from triptych.gans.translation_base import Styles
+from triptych.gans.video_networks import VideoDiscriminator
+
+
+@config
+class FewShotVid2VidConfig(ClipGANConfig):
+    """Few-shot vid2vid."""
+
+    kind_name: ClassVar = "fs_vid2vid"
+
+    generator: FewShotGeneratorConfig = FewShotGeneratorConfig()
+    "The generator of a frame, with its flow network."
+
+    def validate(self) -> None:
+        self.require(self.teacher != "data", "teacher", "another one: the data says nothing of the flow from references")
+
+    def shrunk(self) -> Self:
+        return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
+
+    @property
+    def sides(self) -> dict[str, tuple[object, int, int]]:
+        generator = self.generator
+        return {"generator.num_downsamples": (generator.num_downsamples, generator.stride, generator.least_size)}
+
+    def build(self, spec: DataSpec) -> ClipGAN:
+        """As any GAN of clips; raises ConfigError also for data without references."""
+        if spec.frames is not None and not any(entry.references is not None for entry in spec.inputs):
+            raise ConfigError(
+                "", "the data has no references, which this model takes the look of a clip from; set data.references to 1 or more"
+            )
+        return ClipGANConfig.build(self, spec)
+
+    def model(self, spec: DataSpec, labels: LabelMaps) -> FewShotVid2Vid:
+        return FewShotVid2Vid(self, spec, labels)
+
+
+class FewShotVid2Vid(ClipGAN):
+    """The model of a FewShotVid2VidConfig."""
+
+    styles: Styles = "required"
+
+    config: FewShotVid2VidConfig
+    generator: FewShotGenerator
+
+    def __init__(self, config: FewShotVid2VidConfig, spec: DataSpec, labels: LabelMaps) -> None:
+        generator = FewShotGenerator(config.generator, label_channels=labels.channels, image_channels=spec.channels)
+        beside = 2 * labels.channels + spec.channels
+        discriminator = VideoDiscriminator(config.discriminator, label_channels=beside, image_channels=spec.channels)
+        super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=1)
+        self.style_sources = tuple(entry for entry in spec.inputs if entry.references is not None)
+        self.look = tuple(entry.name for entry in self.style_sources)
+
+    def frame_of(self, label: Tensor, past_labels: Tensor | None, past: Tensor | None, inputs: Mapping[str, Tensor]) -> FewShotFrame:
+        """See `ClipGAN.frame_of`."""
+        references, labels = self._references(inputs)
+        if past is None or past_labels is None:
+            return self.generator(label, references, labels)
+        return self.generator(label, references, labels, past_labels[:, -1], past[:, -1])
+
+    def judged_with(self, label: Tensor, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b n h w"]:
+        """The label map, and that reference with its label map which was moved."""
+        image, its_label = self._picked(frame, inputs)
+        return torch.cat((label, its_label, image), dim=1)
+
+    def frame_terms(self, frame: FewShotFrame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
+        """Those of the flow from the reference and, of a frame with a past, of that from the frame before: the sums."""
+        terms = self._moved(frame.reference, moment, self._picked(frame, moment.inputs)[0])
+        if frame.past is None:
+            return terms
+        second = self._moved(frame.past, moment, self.before(moment))
+        return {name: values + second[name] for name, values in terms.items()}
+
+    def _moved(self, warp: Warp, moment: Batch, source: Tensor) -> dict[str, Tensor]:
+        return self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=source)
+
+    def _picked(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        references, labels = self._references(inputs)
+        of_each = torch.arange(len(references), device=references.device)
+        return references[of_each, frame.picked], labels[of_each, frame.picked]
+
+    def _references(self, inputs: Mapping[str, Tensor]) -> tuple[Float[Tensor, "b k c h w"], Float[Tensor, "b k n h w"]]:
+        """The references and their label maps. Raises ConfigError for what is missing or does not fit."""
+        label = inputs[self.sources[0].name]
+        images, (height, width) = self._style(inputs, count=len(label)), label.shape[-2:]
+        if images is None:
+            raise ConfigError(STYLE, f"missing, expected images of shape ({len(label)}, k, {self.output_channels}, {height}, {width})")
+        if images.shape[3:] != (height, width):
+            found = f"{images.shape[4]}x{images.shape[3]} pixels"
+            raise ConfigError(STYLE, f"got images of {found}, but the frames have {width}x{height}; make them one size")
+        maps = dict[str, Tensor]()
+        for source in self.sources:
+            name = style_map(source.name)
+            found, wanted = inputs.get(name), (*images.shape[:2], *inputs[source.name].shape[1:])
+            if found is None or found.shape != wanted:
+                got = "missing" if found is None else f"got shape {tuple(found.shape)}"
+                raise ConfigError(name, f"{got}, expected {source.name} of the style images, of shape {wanted}")
+            maps[source.name] = found.flatten(0, 1)
+        return images, self.labels(maps).unflatten(0, images.shape[:2])
+
