@@ -149,7 +149,7 @@ def test_held_out_clips_look_like_their_references() -> None:
     last = model.translate(example.inputs, rng, settings=model.translation)
     torch.testing.assert_close(last, made[-1], rtol=0, atol=1e-10)
     assert isinstance(model, Translator) and isinstance(model, VideoTranslator)
-    assert (model.past_frames, model.styles, model.look) == (1, "required", ("style", "labels_of_style"))
+    assert (model.past_frames, model.styles, model.style_sources) == (1, "required", (STYLE, STYLE_MAPS))
     other = replace(
         clip, inputs={**clip.inputs, "style": clip.inputs["style"].flip(0), "labels_of_style": clip.inputs["labels_of_style"].flip(0)}
     )

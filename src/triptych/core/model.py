@@ -350,14 +350,17 @@ class VideoTranslator(Translator, Protocol):
     "How many frames before it a frame depends on."
     remembers: bool
     "Whether it depends on all of them, by way of what `remembered` gives."
+    style_sources: tuple[InputSpec, ...]
+    "What it takes the look of a whole clip from, where it takes style images: these, and the maps that come with them."
 
     def next_frame(
         self, inputs: Mapping[str, Tensor], past: Sequence[Mapping[str, Tensor]], made: Tensor | None, *, settings: Config
     ) -> Tensor:
         """The images (b, c, h, w) in [-1, 1] of the next frame.
 
-        `inputs`: those of the frame, as of `Translator.translate`, and what was remembered of the frame before; `past`: those of the
-        frames before it, oldest first, at most `past_frames`; `made`: their images (b, p, c, h, w), None where it is the first frame.
+        `inputs`: those of the frame, as of `Translator.translate`, with the clip's `style_sources` (b, k, ...), and what was remembered of
+        the frame before; `past`: those of the frames before it, oldest first, at most `past_frames`; `made`: their images (b, p, c, h, w),
+        None where it is the first frame.
         Without gradients; the model must be in evaluation mode.
         """
         ...
@@ -368,6 +371,32 @@ class VideoTranslator(Translator, Protocol):
 
     def remembered(self, inputs: Mapping[str, Tensor], image: Tensor) -> Mapping[str, Tensor]:
         """What joins the inputs of the next frame, of a frame with these inputs and this image (b, c, h, w); without gradients."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """How long a model learns from its style images before it is used."""
+
+    steps: int
+    rate: float | None
+    "Learning rate; None: that of the run."
+
+
+@runtime_checkable
+class Finetuned(VideoTranslator, Protocol):
+    """A translator of clips that can learn from its style images before it makes clips of their look."""
+
+    def finetuning(self, settings: Config) -> Finetuning | None:
+        """What these settings ask for; None: nothing."""
+        ...
+
+    def finetuned_weights(self) -> Mapping[str, Mapping[str, nn.Parameter]]:
+        """By the name of each phase the weights that change in its steps."""
+        ...
+
+    def of_style(self, look: Mapping[str, Tensor], rng: Rng) -> Batch:
+        """A sample to learn from, of style images and their maps (1, k, ...) by the names of `style_sources`."""
         ...
 
 

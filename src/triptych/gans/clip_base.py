@@ -132,8 +132,7 @@ class ClipGAN(PairedGAN):
     config: ClipGANConfig
     discriminator: VideoDiscriminator
     remembers: bool = False
-    look: tuple[str, ...] = ()
-    "Names of what is known of the look of a whole clip, among its inputs."
+    style_sources: tuple[InputSpec, ...] = ()
     _frame = 0
 
     def __init__(
@@ -234,6 +233,9 @@ class ClipGAN(PairedGAN):
 
     def _maps(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {entry.name: inputs[entry.name] for entry in self.sources}
+
+    def _look(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {entry.name: inputs[entry.name] for entry in self.style_sources if entry.name in inputs}
 
     @staticmethod
     def has_past(moment: Batch) -> bool:
@@ -341,7 +343,7 @@ class ClipGAN(PairedGAN):
         past: list[dict[str, Tensor]] = []
         made: Tensor | None = None
         memory: Mapping[str, Tensor] = {}
-        look = {name: inputs[name] for name in self.look if name in inputs}
+        look = self._look(inputs)
         for frame in range(length):
             now = {name: values[:, frame] for name, values in self._maps(inputs).items()} | look
             image = self.next_frame({**now, **memory}, past, made, settings=self.config.translation)
@@ -358,8 +360,7 @@ class ClipGAN(PairedGAN):
 
     def example(self, batch: Batch, *, settings: Config) -> Example:
         """The maps of whole clips (b, t, ...) with their references, and the real images of their last frames."""
-        look = {name: batch.inputs[name] for name in self.look}
-        return Example(self._maps(batch.inputs) | look, truth=batch.images[:, -1])
+        return Example(self._maps(batch.inputs) | self._look(batch.inputs), truth=batch.images[:, -1])
 
     @torch.no_grad()
     def translate(self, inputs: Mapping[str, Tensor], rng: Rng, *, settings: Config) -> Float[Tensor, "b c h w"]:

@@ -13,16 +13,38 @@ from typing import ClassVar, Self
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.core.batch import STYLE, Batch, DataSpec, style_map
-from triptych.core.config import config
+from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.gans.clip_base import ClipGAN, ClipGANConfig
+from triptych.core.model import Finetuning
+from triptych.core.rng import Rng
+from triptych.gans.clip_base import ClipGAN, ClipGANConfig, ClipTranslationConfig
 from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig, Warp
 from triptych.gans.label_maps import LabelMaps
+from triptych.gans.model import DISCRIMINATOR, GENERATOR
 from triptych.gans.translation_base import Styles
 from triptych.gans.video_networks import VideoDiscriminator
+
+_FINETUNED = ("weight_generator.fc", "conv_img", "up")
+"""How the names of those weights of the generator begin that finetuning changes."""
+
+_ROLLED = 16
+
+
+@config
+class FewShotTranslationConfig(ClipTranslationConfig):
+    """How label maps become frames that look like references."""
+
+    finetune: int = 0
+    "Training steps on the references before frames are made; what they change is not kept."
+    finetune_rate: float | None = None
+    "Learning rate of these steps; None: optim.learning_rate."
+
+    def validate(self) -> None:
+        self.require(self.finetune >= 0, "finetune", "0 or more")
+        self.require(self.finetune_rate is None or 0 < self.finetune_rate < 1, "finetune_rate", "above 0 and below 1, or nothing")
 
 
 @config
@@ -33,6 +55,8 @@ class FewShotVid2VidConfig(ClipGANConfig):
 
     generator: FewShotGeneratorConfig = FewShotGeneratorConfig()
     "The generator of a frame, with its flow network."
+    translation: FewShotTranslationConfig = FewShotTranslationConfig()
+    "Settings of `triptych translate`."
 
     def validate(self) -> None:
         self.require(self.teacher != "data", "teacher", "another one: the data says nothing of the flow from references")
@@ -71,7 +95,6 @@ class FewShotVid2Vid(ClipGAN):
         discriminator = VideoDiscriminator(config.discriminator, label_channels=beside, image_channels=spec.channels)
         super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=1)
         self.style_sources = tuple(entry for entry in spec.inputs if entry.references is not None)
-        self.look = tuple(entry.name for entry in self.style_sources)
 
     def frame_of(self, label: Tensor, past_labels: Tensor | None, past: Tensor | None, inputs: Mapping[str, Tensor]) -> FewShotFrame:
         """See `ClipGAN.frame_of`."""
@@ -120,3 +143,27 @@ class FewShotVid2Vid(ClipGAN):
             maps[source.name] = found.flatten(0, 1)
         return images, self.labels(maps).unflatten(0, images.shape[:2])
 
+    # Finetuning ---------------------------------------------------------------------------------------------------------
+
+    def finetuning(self, settings: Config) -> Finetuning | None:
+        """See `Finetuned`."""
+        chosen = settings_like(self.config.translation, settings)
+        return Finetuning(chosen.finetune, chosen.finetune_rate) if chosen.finetune else None
+
+    def finetuned_weights(self) -> dict[str, dict[str, nn.Parameter]]:
+        """All of the discriminator; of the generator what makes weights of the references, its blocks, and its last layer."""
+        chosen = {name: weight for name, weight in self.generator.named_parameters() if name.startswith(_FINETUNED)}
+        return {DISCRIMINATOR: dict(self.discriminator.named_parameters()), GENERATOR: chosen}
+
+    def of_style(self, look: Mapping[str, Tensor], rng: Rng) -> Batch:
+        """A clip of one frame to finetune on: one of the references (1, k, ...), rolled with its maps, beside all of them.
+
+        It is rolled by up to a sixteenth of each side, pixels that leave it coming in on the other one.
+        """
+        images = look[STYLE]
+        sides = images.shape[-2:]
+        drawn = rng.uniform("roll", 3)[0].tolist()
+        which = min(int(drawn[0] * images.shape[1]), images.shape[1] - 1)
+        shift = [round((2 * part - 1) * (side // _ROLLED)) for part, side in zip(drawn[1:], sides, strict=True)]
+        maps = {source.name: look[style_map(source.name)][:, which : which + 1].roll(shift, (-2, -1)) for source in self.sources}
+        return Batch(images[:, which : which + 1].roll(shift, (-2, -1)), None, rng.index, {**look, **maps})

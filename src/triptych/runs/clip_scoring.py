@@ -45,7 +45,7 @@ from triptych.runs.pieces import digest_of
 from triptych.runs.protocol import commit
 from triptych.runs.scoring import Scores, write_scores
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.video import ClipMaker, whole_clip
+from triptych.runs.video import whole_clip
 from triptych.runs.work import Part, Within, Work, done, evaluating
 
 PER_FRAME = tuple(name for name, metric in PAIR_METRICS.items() if metric.needs == "truth")
@@ -159,7 +159,7 @@ class RunClips(ClipSet):
         inputs = raw.to(opened.world.device).inputs
         given = {"settings": model.translation, "precision": opened.loading.precision, "device": opened.world.device}
         with evaluating(opened.model):
-            made = whole_clip(ClipMaker(model, number, first=self._first, **given), {one.name: inputs[one.name] for one in model.sources})
+            made = whole_clip(model, number, inputs, first=self._first, **given)
         flow = None if self._flow_name is None else raw.inputs[self._flow_name][0].numpy()
         return Clip(np.stack(made), raw.images[0].numpy(), flow)
 

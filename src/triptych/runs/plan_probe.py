@@ -150,7 +150,8 @@ def _loop(config: RunConfig, data: Data, world: World) -> Loop:
     from triptych.engine.run_directory import RunDirectory
     from triptych.runs.callables import callables
     from triptych.runs.stored import build
-    from triptych.runs.training import initialize_from_images, load_frozen_networks, prepare_backend
+    from triptych.runs.training import initialize_from_images, prepare_backend
+    from triptych.runs.weights import load_frozen_networks
 
     model: Model = build(config, data.spec)
     load_frozen_networks(model)

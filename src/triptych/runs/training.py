@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from triptych.core.errors import ConfigError, Stopped
+from triptych.core.errors import Stopped
 from triptych.core.model import DataInitialized, Model
-from triptych.core.reading import user_path
 from triptych.core.rng import Rng
-from triptych.core.weight_files import read_weights
 from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
@@ -42,7 +40,7 @@ from triptych.runs.opening_lines import opening_lines
 from triptych.runs.run import Run, open_run
 from triptych.runs.stored import build, outline
 from triptych.runs.training_scores import TrainingScores
-from triptych.runs.weights import load_fitting_weights, load_weights
+from triptych.runs.weights import load_fitting_weights, load_frozen_networks, load_weights
 
 
 def train(
@@ -131,17 +129,6 @@ def initialize_from(model: Model, init_from: str | Path) -> list[str]:
     lines = load_fitting_weights(model, source.tensors(checkpoint=which))
     images = source.find_checkpoint(which)
     return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines)]
-
-
-def load_frozen_networks(model: Model) -> None:
-    """Loads the frozen networks that training needs. Raises ConfigError where no file is given, CheckpointError where it does not fit."""
-    for name, path in model.frozen_networks.items():
-        if path is None:
-            raise ConfigError(
-                f"model.{name}.weights",
-                f"missing: give the file of weights of the {name} network (.pth or .safetensors), or set model.{name}_weight to 0",
-            )
-        getattr(model, name).load(read_weights(user_path(path)), source=path)
 
 
 def initialize_from_images(model: Model, data: Data, config: RunConfig, world: World) -> None:

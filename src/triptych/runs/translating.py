@@ -7,7 +7,7 @@ They go to a folder (see translation_folder.py), or as other work to one file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +20,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.images import save_picture, to_uint8
-from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
+from triptych.core.model import Example, Finetuned, Sampler, Translator, Upsampler, VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.clip_files import clips_of
@@ -33,6 +33,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.finetuning import finetuned
 from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
@@ -50,7 +51,7 @@ from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.video import ClipMaker, Clips, frames_in_memory, make_missing_frames, whole_clip
+from triptych.runs.video import Clips, frames_in_memory, make_missing_frames, whole_clip
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
@@ -100,7 +101,7 @@ def translate(
         opened_inputs = open_held_out(data, run.spec, size=size, count=count)
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
-    styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each)
+    styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
     stills = open_still_images(first, translator, run=run, size=size, held_out=inputs is None)
     place = None if out is None else Path(out)
     video = video or VideoSettings()
@@ -109,10 +110,21 @@ def translate(
         _check_video(opened_inputs, style_count, filming)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
-    opened = run.open(Loading(**loading))
     chosen = settings or translator.translation
+    how = translator.finetuning(chosen) if isinstance(translator, Finetuned) else None
+    if how is not None and (styles is None or style_each):
+        why = "style images in turn" if style_each else "no style images"
+        raise ConfigError("finetune", f"got {how.steps}, but there are {why}; give some, all of them together, by {{}}", ["style"])
+    opened = run.open(Loading(**loading))
+    if how is not None and styles is not None:
+        look = styles.of([0], 0, answers=1, device=opened.world.device)
+        better = finetuned(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
+        opened = replace(opened, model=better)
     begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
-    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
+    of_clip = None
+    if isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
+        of_clip = {frame: number for number, frames in enumerate(clips_of(opened_inputs.names).values()) for frame in frames}
+    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins, of_clip)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
         filmed = _filmed(work, wanted, opened.model, world=opened.world, progress=progress)
@@ -122,7 +134,7 @@ def translate(
         if place is not None:
             instead = f"name one, without {place.suffix}, or a video (.mp4)"
             raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; {instead}")
-        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision, first=begins)
+        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision, first=begins, styles=styles)
         made = frames_in_memory(opened.model, clips, device=opened.world.device, progress=progress)
     elif place is None or place.suffix:
         made = _in_one_file(work, wanted, place, world=opened.world, progress=progress)
@@ -154,13 +166,15 @@ class Translation:
     precision: str
     first: FirstFrames | None = None
     "What clips begin with."
+    clips: Mapping[int, int] | None = None
+    "The clip of each item, of a user's clips, whose items are frames."
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
         """The model's input for some items of one size, with the style of the first answer. `truth`: with the target image, where known."""
         example = self.inputs.example(require_translator(model), items, device=device, settings=self.settings, truth=truth)
         inputs = dict(example.inputs)
         if self.styles is not None:
-            inputs[STYLE] = self.styles.of(items, 0, answers=self.answers, device=device)
+            inputs |= self.styles.of(self._styled(items), 0, answers=self.answers, device=device)
         elif self.answers > 1:
             inputs.pop(STYLE, None)  # that held-out images may come with: each answer has a random one instead
         return Example(inputs, example.truth)
@@ -171,17 +185,21 @@ class Translation:
         if self.first is not None and isinstance(translator, VideoTranslator):  # held-out clips; those of a user are made frame by frame
             how = {"settings": self.settings, "precision": self.precision, "device": device, "first": self.first}
             clips = [{name: maps[k : k + 1] for name, maps in inputs.items()} for k in range(len(items))]
-            made = (whole_clip(ClipMaker(translator, item, **how), clip) for item, clip in zip(items, clips, strict=True))
+            made = (whole_clip(translator, item, clip, **how) for item, clip in zip(items, clips, strict=True))
             return np.stack([frames[-1] for frames in made])[:, None]
         index, answers = torch.as_tensor(items, device=device), []
         for answer in range(self.answers):
             if self.styles is not None and answer > 0:
-                inputs[STYLE] = self.styles.of(items, answer, answers=self.answers, device=device)
+                inputs |= self.styles.of(items, answer, answers=self.answers, device=device)
             rng = Rng(self.seed, ("translate", answer) if answer else ("translate",), index)
             with autocast(self.precision, device=device):
                 images = translator.translate(inputs, rng, settings=self.settings)
             answers.append(to_uint8(images).numpy())
         return np.stack(answers, axis=1)
+
+    def _styled(self, items: Sequence[int]) -> Sequence[int]:
+        """What takes a style: each item, or of a user's clips the clip that it is a frame of."""
+        return items if self.clips is None else [self.clips[item] for item in items]
 
     def files(self, item: int) -> list[str]:
         """The files of an input's answers in a folder."""
@@ -215,6 +233,8 @@ def check_styles(model: Translator, *, styled: bool, each: bool, answers: int, h
     name = type(model).__name__
     if answers < 1:
         raise ConfigError("style_count", f"got {answers}, expected at least 1")
+    if answers > 1 and isinstance(model, VideoTranslator):
+        raise ConfigError("style_count", f"got {answers}, but {name} makes one clip of each; call it again with other style images")
     if styled and model.styles == "none":
         raise ConfigError("style", f"{name} takes no style from images; leave it out")
     if each and not styled:
@@ -300,7 +320,8 @@ def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, 
 def _make_all(work: Work, wanted: Translation, model: nn.Module, folder: Folder, *, world: World, progress: Watch) -> None:
     """Makes what a folder lacks, of clips frame by frame; when it returns, all processes have."""
     if isinstance(model, VideoTranslator) and isinstance(wanted.inputs, GivenInputs):
-        clips = Clips.of(wanted.inputs, settings=wanted.settings, precision=wanted.precision, first=wanted.first)
+        given = {"settings": wanted.settings, "precision": wanted.precision, "first": wanted.first, "styles": wanted.styles}
+        clips = Clips.of(wanted.inputs, **given)
         make_missing_frames(model, clips, folder, device=world.device, world=world, progress=progress)
     else:
         make_missing(work, folder, world=world, progress=progress)

@@ -22,7 +22,7 @@ from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch
 from triptych.runs.first_frames import FirstFrames
-from triptych.runs.given.translation import GivenInputs
+from triptych.runs.given.translation import GivenInputs, Styles
 from triptych.runs.translation_folder import Folder
 
 
@@ -36,9 +36,13 @@ class Clips:
     precision: str
     first: FirstFrames | None = None
     "What clips begin with; None: the first frames are made too."
+    styles: Styles | None = None
+    "What they look like, each like all style images, or like the one that is its turn."
 
     @classmethod
-    def of(cls, inputs: GivenInputs, *, settings: Config, precision: str, first: FirstFrames | None = None) -> Clips:
+    def of(
+        cls, inputs: GivenInputs, *, settings: Config, precision: str, first: FirstFrames | None = None, styles: Styles | None = None
+    ) -> Clips:
         """Those of inputs by sub-folder, or by the beginnings of their names.
 
         Raises DataError for frames of a clip of several sizes, and for first frames that do not fit.
@@ -53,7 +57,7 @@ class Clips:
                     raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
         if first is not None:
             first.check(len(clips))
-        return cls(inputs, clips, settings, precision, first)
+        return cls(inputs, clips, settings, precision, first, styles)
 
     def maps(self, model: VideoTranslator, frame: int, device: torch.device) -> Mapping[str, Tensor]:
         """What the model makes a frame of."""
@@ -61,7 +65,8 @@ class Clips:
 
     def maker(self, model: VideoTranslator, clip: int, device: torch.device) -> ClipMaker:
         """What makes the frames of one of the clips."""
-        return ClipMaker(model, clip, settings=self.settings, precision=self.precision, device=device, first=self.first)
+        look = None if self.styles is None else self.styles.of([clip], 0, answers=1, device=device)
+        return ClipMaker(model, clip, look, settings=self.settings, precision=self.precision, device=device, first=self.first)
 
 
 def seen_again(frames: Sequence[np.ndarray], device: torch.device) -> Tensor:
@@ -74,10 +79,20 @@ class ClipMaker:
     """Makes the frames of a clip in order."""
 
     def __init__(
-        self, model: VideoTranslator, clip: int, *, settings: Config, precision: str, device: torch.device, first: FirstFrames | None
+        self,
+        model: VideoTranslator,
+        clip: int,
+        look: Mapping[str, Tensor] | None = None,
+        *,
+        settings: Config,
+        precision: str,
+        device: torch.device,
+        first: FirstFrames | None,
     ) -> None:
+        """`look`: the model's `style_sources` (1, k, ...), where it has some."""
         self._model, self._clip, self._settings, self._first = model, clip, settings, first
         self._precision, self._device = precision, device
+        self._look = look or {}
         self._past: list[Mapping[str, Tensor]] = []
         self._made: list[np.ndarray] = []
         self._memory: Mapping[str, Tensor] = {}
@@ -95,7 +110,7 @@ class ClipMaker:
         if pixels is None:
             made = seen_again(self._made, self._device) if self._made else None
             with torch.no_grad(), autocast(self._precision, device=self._device):
-                image = self._model.next_frame({**inputs, **self._memory}, self._past, made, settings=self._settings)
+                image = self._model.next_frame({**inputs, **self._look, **self._memory}, self._past, made, settings=self._settings)
             pixels = to_uint8(image).numpy()[0]
         self.seen(inputs, pixels)
         return pixels
@@ -135,7 +150,19 @@ def frames_in_memory(model: VideoTranslator, wanted: Clips, *, device: torch.dev
     return [made[frame] for frame in range(len(made))]
 
 
-def whole_clip(maker: ClipMaker, maps: Mapping[str, Tensor]) -> list[np.ndarray]:
-    """The frames, uint8 (h, w, c) each, of a clip whose maps (1, t, ...) are given whole."""
+def whole_clip(
+    model: VideoTranslator,
+    clip: int,
+    inputs: Mapping[str, Tensor],
+    *,
+    settings: Config,
+    precision: str,
+    device: torch.device,
+    first: FirstFrames | None,
+) -> list[np.ndarray]:
+    """The frames, uint8 (h, w, c) each, of clip number `clip`, whose maps (1, t, ...) and look are given whole."""
+    look = {entry.name: inputs[entry.name] for entry in model.style_sources}
+    maker = ClipMaker(model, clip, look, settings=settings, precision=precision, device=device, first=first)
+    maps = {source.name: inputs[source.name] for source in model.sources}
     length = next(iter(maps.values())).shape[1]
     return [maker.next(t, {name: values[:, t] for name, values in maps.items()}) for t in range(length)]

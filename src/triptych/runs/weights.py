@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint into a model: exactly for a resume, as far as they fit for a new start."""
+"""Tensors into a model: of a checkpoint, exactly for a resume, as far as they fit for a new start; and of frozen networks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from triptych.core.errors import CheckpointError
+from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.model import Model
+from triptych.core.reading import user_path
+from triptych.core.weight_files import read_weights
 
 
 def load_weights(model: Model, tensors: Mapping[str, Tensor]) -> None:
@@ -60,3 +62,14 @@ def _divided(name: str) -> str:
     """The name of the weight that a vector u of spectral norm belongs to: with another weight, the sigma computed from u is wrong."""
     stem, _, last = name.rpartition("weight_")
     return f"{stem}weight_orig" if last in ("u", "v") else ""
+
+
+def load_frozen_networks(model: Model) -> None:
+    """Loads the frozen networks that training needs. Raises ConfigError where no file is given, CheckpointError where it does not fit."""
+    for name, path in model.frozen_networks.items():
+        if path is None:
+            raise ConfigError(
+                f"model.{name}.weights",
+                f"missing: give the file of weights of the {name} network (.pth or .safetensors), or set model.{name}_weight to 0",
+            )
+        getattr(model, name).load(read_weights(user_path(path)), source=path)

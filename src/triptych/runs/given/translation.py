@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch
+from triptych.core.batch import STYLE, DataSpec, InputSpec, RawBatch, style_map
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import Example, Translator, VideoTranslator
@@ -100,25 +101,31 @@ Translatable = GivenInputs | HeldOut
 
 
 class Styles:
-    """Style images: each answer takes its style from all of them, or from one, in turn."""
+    """Style images: each answer takes its style from all of them, or from one, in turn; and the maps that come with them, of clips."""
 
-    def __init__(self, images: Collection, *, each: bool) -> None:
-        """`each`: in turn. Input i has `answers` answers, and answer j of it takes image (i * answers + j) modulo their number."""
+    def __init__(self, images: Mapping[str, Collection], *, each: bool) -> None:
+        """`images`: by the names that a model takes them by, as many of each.
+
+        `each`: in turn. Input i has `answers` answers, and answer j of it takes image (i * answers + j) modulo their number.
+        """
         self._images, self._each = images, each
-        self._together: torch.Tensor | None = None
-        self.origin = [images.origin, each]
+        self._count = len(next(iter(images.values())))
+        self._together: Mapping[str, torch.Tensor] | None = None
+        self.origin = [*dict.fromkeys(one.origin for one in images.values()), each]
 
-    def of(self, items: Sequence[int], answer: int, *, answers: int, device: torch.device | str) -> torch.Tensor:
-        """The style images of one answer to each of `items`: (b, k, c, h, w) in [-1, 1]. Raises DataError naming the file."""
-        count = len(self._images)
+    def of(self, items: Sequence[int], answer: int, *, answers: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+        """The style images of one answer to each of `items`: (b, k, c, h, w) in [-1, 1], and maps (b, k, h, w). Raises DataError."""
         if self._each:
-            return self._load([(item * answers + answer) % count for item in items], device)[:, None]
+            found = self._load([(item * answers + answer) % self._count for item in items], device)
+            return {name: values[:, None] for name, values in found.items()}
         if self._together is None:
-            self._together = self._load(range(count), device)[None]
-        return self._together.expand(len(items), -1, -1, -1, -1)
+            self._together = self._load(range(self._count), device)
+        return {name: values.expand(len(items), *values.shape) for name, values in self._together.items()}
 
-    def _load(self, numbers: Sequence[int], device: torch.device | str) -> torch.Tensor:
-        return RawBatch(torch.from_numpy(self._images.load(numbers)), None, torch.as_tensor(numbers)).to(device).images
+    def _load(self, numbers: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
+        loaded = {name: torch.from_numpy(images.load(numbers)) for name, images in self._images.items()}
+        first, *_ = loaded.values()
+        return RawBatch(first, None, torch.as_tensor(numbers), loaded).to(device).inputs
 
 
 # Opening ----------------------------------------------------------------------------------------------------------------
@@ -139,7 +146,7 @@ def open_inputs(
         sources, truth = _at_path(path, translator, config.truth_folder, sizing)
         origin = [sources[0].origin, size]
     else:
-        sources = _by_name(inputs, translator, sizing)
+        sources = _by_name(inputs, translator.sources, sizing)
         origin = [*(source.origin for source in sources), size]
     names = sources[0].names
     return GivenInputs(names[: _counted(count, len(names))], sources, truth, origin=origin)
@@ -158,12 +165,36 @@ def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count
     return HeldOut(data.validation, spec, count=_counted(count, len(data.validation)), origin=["held out", config.to_dict()])
 
 
-def open_styles(style: InputsLike, translator: Translator, *, config: DataConfig, spec: DataSpec, each: bool) -> Styles:
-    """The images of a file, folder, archive or array as styles, of the run's size. Raises ConfigError and DataError."""
+def open_styles(
+    style: InputsLike, translator: Translator, *, config: DataConfig, spec: DataSpec, each: bool, size: OutputSize = None
+) -> Styles:
+    """The images of a file, folder, archive or array as styles, of the run's size. Raises ConfigError and DataError.
+
+    Those of clips are of the `size` of their frames, in a folder with a sub-folder for them and for each of the model's sources, as its
+    data has them; or arrays by the names of its `style_sources`.
+    """
+    if isinstance(translator, VideoTranslator) and translator.style_sources:
+        sizing = translation_sizing(size, config=config, spec=spec, translator=translator)
+        return Styles(_style_sources(style, translator, config, sizing), each=each)
     kind = InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
     if isinstance(style, Mapping):
         raise ConfigError("style", "got arrays by name, expected a path, or uint8 images (n, height, width, channels)")
-    return Styles(open_collection(style, kind, as_trained(config, spec)), each=each)
+    return Styles({STYLE: open_collection(style, kind, as_trained(config, spec))}, each=each)
+
+
+def _style_sources(style: InputsLike, translator: VideoTranslator, config: DataConfig, sizing: Sizing) -> dict[str, Collection]:
+    """The style images of clips, and their maps, by the names of the model's `style_sources`."""
+    specs = translator.style_sources
+    if not isinstance(style, str | Path):
+        return {found.spec.name: found for found in _by_name(style, specs, sizing, setting="style")}
+    path, (target, *maps) = user_path(style), specs
+    folders = {target.name: config.truth_folder or target.name} | {style_map(source.name): source.name for source in translator.sources}
+    if not path.is_dir():
+        there = ", ".join(folders.values())
+        raise DataError(f"{path}: not a folder; the style of clips is one with the sub-folders {there}, as its data has them")
+    of_folders = [replace(spec, name=folders[spec.name]) for spec in (target, *maps)]
+    opened, _ = _layout(path, of_folders, None, sizing, clips=True, meaning="of style images")
+    return {spec.name: found for spec, found in zip(specs, opened, strict=True)}
 
 
 def open_first(
@@ -180,19 +211,20 @@ def _counted(count: int | None, available: int) -> int:
     return count or available
 
 
-def _by_name(inputs: np.ndarray | Mapping[str, Any], translator: Translator, sizing: Sizing) -> list[Collection]:
-    specs = translator.sources
+def _by_name(
+    inputs: np.ndarray | Mapping[str, Any], specs: Sequence[InputSpec], sizing: Sizing, *, setting: str = "inputs"
+) -> list[Collection]:
     names = [spec.name for spec in specs]
     arrays = inputs if isinstance(inputs, Mapping) else {names[0]: inputs} if len(names) == 1 else {}
     if set(arrays) != set(names):
         wrong = next((name for name in arrays if name not in names), None)
         got = "one array" if not isinstance(inputs, Mapping) else ", ".join(arrays) or "nothing"
         hint = "" if wrong is None else nearest(wrong, names)
-        raise ConfigError("inputs", f"got {got}, expected arrays by the names {', '.join(names)}{hint}")
+        raise ConfigError(setting, f"got {got}, expected arrays by the names {', '.join(names)}{hint}")
     sources = [open_collection(arrays[spec.name], spec, sizing) for spec in specs]
     if len({len(source) for source in sources}) > 1:
         lengths = ", ".join(f"{len(source)} {source.spec.name}" for source in sources)
-        raise ConfigError("inputs", f"got {lengths}, expected as many of each")
+        raise ConfigError(setting, f"got {lengths}, expected as many of each")
     return sources
 
 
@@ -223,11 +255,17 @@ def _check_one_domain(path: Path, domains: Sequence[str]) -> None:
 
 
 def _layout(
-    path: Path, specs: Sequence[InputSpec], truth: InputSpec | None, sizing: Sizing, *, clips: bool
+    path: Path,
+    specs: Sequence[InputSpec],
+    truth: InputSpec | None,
+    sizing: Sizing,
+    *,
+    clips: bool,
+    meaning: str = "which this model makes images of",
 ) -> tuple[list[Collection], Collection | None]:
     """The collections of a folder that has one sub-folder for each source; and that of the target images, where they are there too."""
     chosen = [*specs, *([truth] if truth is not None and (path / truth.name).is_dir() else [])]
-    types = {spec.name: "which this model makes images of" for spec in chosen}
+    types = {spec.name: meaning for spec in chosen}
     if clips:
         found = open_clip_files(path, types)
         files, numbers = found.files, found.numbers

@@ -1,0 +1,212 @@
+"""Run.translate of few-shot vid2vid: clips that look like style images, which come with maps; and finetuning on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.pairs import as_map, write
+from tests.data.pictures import encoded, picture
+from tests.runs.test_video import CLASSES, class_map, write_maps
+from tests.runs.translators import opened
+from triptych.core.batch import ClipLength
+from triptych.core.errors import ConfigError, DataError, Stopped
+from triptych.core.rng import Rng
+from triptych.data.clips import ClipDataConfig
+from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2Vid, FewShotVid2VidConfig
+from triptych.gans.init import InitConfig
+from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, train
+
+SIDE = 16
+CPU = {"device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One that has seen a clip of two frames, with a reference."""
+    root = tmp_path_factory.mktemp("few-shot")
+    data = write_maps(root / "clips", {"a": 4, "b": 4, "c": 4}, images=True)
+    patch = PatchDiscriminatorConfig(num_discriminators=1, num_filters=4, num_layers=1)
+    model = replace(
+        FewShotVid2VidConfig(perceptual_weight=0.0, l1_weight=10.0, initial=InitConfig(kind="orthogonal", gain=1.0)).shrunk(),
+        discriminator=VideoDiscriminatorConfig(patch=patch),
+    )
+    length = ClipLength(first=2, most=2)
+    given: dict[str, Any] = {"maps": ("labels",), "num_classes": (CLASSES,), "image_size": SIDE, "length": length, "references": 1}
+    config = RunConfig(
+        model=model,
+        data=ClipDataConfig(path=str(data), validation_fraction=0.4, workers=0, **given),
+        train=TrainConfig(total_images=1, batch_size=1, sample_count=2, ema_rates=(), compile="off", validate_images=1),
+        optim=OptimConfig(name="adam", learning_rate=2e-3, betas=(0.0, 0.999)),
+    )
+    return train(config, root / "run", **CPU)
+
+
+def write_style(root: Path, count: int = 2, *, first: int = 60) -> Path:
+    for k in range(count):
+        write(root / "labels" / f"{k}.png", as_map(class_map("z", k)))
+        write(root / "images" / f"{k}.png", encoded(style_image(k, first=first)))
+    return root
+
+
+def style_image(k: int, *, first: int = 60) -> np.ndarray:
+    return picture(SIDE, SIDE, seed=first + k)
+
+
+def seen(images: list[np.ndarray]) -> torch.Tensor:
+    """(1, k, c, h, w)"""
+    return torch.from_numpy(np.stack(images)).movedim(-1, 1)[None].float() / 127.5 - 1
+
+
+def by_hand(run: Run, clip: str, length: int, styles: list[int], *, model: FewShotVid2Vid | None = None) -> list[np.ndarray]:
+    """The frames (h, w, c), each made of the 8 bits of the one before it."""
+    model = model or run.load(**CPU)  # type: ignore[assignment]
+    assert isinstance(model, FewShotVid2Vid)
+
+    def label(clip: str, t: int) -> torch.Tensor:
+        return model.labels({"labels": torch.from_numpy(class_map(clip, t))[None]})
+
+    references, maps = seen([style_image(k) for k in styles]), torch.stack([label("z", k) for k in styles], 1)
+    made: list[np.ndarray] = []
+    for t in range(length):
+        past = [label(clip, t - 1), (torch.from_numpy(made[-1]).permute(2, 0, 1)[None] + 0.5) / 127.5 - 1] if made else []
+        with torch.no_grad():
+            image = model.generator(label(clip, t), references, maps, *past).image[0]
+        made.append(((image + 1) * 127.5).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).numpy())
+    return made
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+
+
+def test_clips_look_like_their_style_and_go_on_from_where_they_were(run: Run, tmp_path: Path) -> None:
+    maps, style, out = write_maps(tmp_path / "in", {"a": 4, "b": 3}) / "labels", write_style(tmp_path / "style"), tmp_path / "out"
+    expected = {
+        f"{clip}/{t + 8}": image for clip, length in (("a", 4), ("b", 3)) for t, image in enumerate(by_hand(run, clip, length, [0, 1]))
+    }
+    other = by_hand(run, "a", 1, [1])[0]
+    assert np.abs(other.astype(int) - expected["a/8"].astype(int)).max() > 2, "the style counts"
+
+    def interrupt(done: float, count: float) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped, match="the same command goes on"):
+        run.translate(maps, style=style, out=out, progress=interrupt, **CPU)
+    run.translate(maps, style=style, out=out, **CPU)
+    for name, image in expected.items():
+        assert_close(opened(out / f"{name}.png"), image)
+    fresh = tmp_path / "fresh"
+    run.translate(maps, style=style, out=fresh, **CPU)
+    assert {path.name: path.read_bytes() for path in fresh.glob("*/*.png")} == {
+        path.name: path.read_bytes() for path in out.glob("*/*.png")
+    }
+    grid = opened(out / "grid.png")[::3, ::3]
+    windows = np.lib.stride_tricks.sliding_window_view(grid, (SIDE, SIDE, 3))[:, :, 0]
+    assert (windows == style_image(0)).all((2, 3, 4)).any(), "it shows the first style image"
+
+
+def test_clips_take_style_images_in_turn(run: Run, tmp_path: Path) -> None:
+    maps, style = write_maps(tmp_path / "in", {"a": 2, "b": 2, "c": 2}), write_style(tmp_path / "style")
+    made = run.translate(maps, style=style, style_each=True, **CPU)
+    expected = [*by_hand(run, "a", 2, [0]), *by_hand(run, "b", 2, [1]), *by_hand(run, "c", 2, [0])]
+    for answer, image in zip(made.images, expected, strict=True):
+        assert_close(answer[0], image)
+    arrays = {"labels": [class_map("a", t) for t in range(2)]}
+    look = {"style": np.stack([style_image(0)]), "labels_of_style": np.stack([class_map("z", 0)])}
+    assert_close(np.stack(run.translate(arrays, style=look, **CPU).images)[:, 0], np.stack(expected[:2]))
+
+
+def test_held_out_clips_have_references_of_their_own_but_for_other_style_images(run: Run, tmp_path: Path) -> None:
+    own = run.translate(None, count=1, **CPU).images[0]
+    other = run.translate(None, count=1, style=write_style(tmp_path / "style"), **CPU).images[0]
+    assert own.shape == other.shape == (1, SIDE, SIDE, 3) and np.abs(own.astype(int) - other.astype(int)).max() > 2
+
+
+def test_finetuning_brings_frames_nearer_to_the_style_and_leaves_the_run_alone(run: Run, tmp_path: Path) -> None:
+    style = write_style(tmp_path / "style", 1)
+    maps = tmp_path / "in" / "labels"
+    write(maps / "a" / "0.png", as_map(class_map("z", 0)))
+    before = {path: path.read_bytes() for path in (run.directory / "checkpoints").rglob("*") if path.is_file()}
+    plain = run.translate(maps, style=style, **CPU).images[0][0]
+    settings = FewShotTranslationConfig(finetune=30)
+    told: list[float] = []
+    tuned = run.translate(maps, style=style, settings=settings, progress=lambda done, count: told.append(done), **CPU).images[0][0]
+    assert told[:30] == list(range(1, 31))
+    distances = [np.abs(image.astype(int) - style_image(0).astype(int)).mean() for image in (plain, tuned)]
+    assert distances[1] < 0.8 * distances[0]
+    again = run.translate(maps, style=style, settings=settings, **CPU).images[0][0]
+    assert np.array_equal(again, tuned)
+    assert {path: path.read_bytes() for path in before} == before
+    assert np.array_equal(run.translate(maps, style=style, **CPU).images[0][0], plain)
+    slower = run.translate(maps, style=style, settings=replace(settings, finetune_rate=1e-9), **CPU).images[0][0]
+    assert np.abs(slower.astype(int) - plain.astype(int)).max() <= 3  # spectral norm has moved on
+
+
+def test_what_finetuning_looks_at(run: Run) -> None:
+    model = run.load(**CPU)
+    assert isinstance(model, FewShotVid2Vid)
+    look = {
+        "style": seen([style_image(k) for k in range(3)]),
+        "labels_of_style": torch.stack([torch.from_numpy(class_map("z", k)) for k in range(3)])[None],
+    }
+    shifts, which = set(), set()
+    for step in range(40):
+        batch = model.of_style(look, Rng(0, ("finetune", step), torch.zeros(1, dtype=torch.long)))
+        assert batch.images.shape == (1, 1, 3, SIDE, SIDE) and torch.equal(batch.inputs["style"], look["style"])
+        (found,) = [
+            (k, down, across)
+            for k in range(3)
+            for down in (-1, 0, 1)
+            for across in (-1, 0, 1)
+            if torch.equal(batch.images[0, 0], look["style"][0, k].roll((down, across), (-2, -1)))
+        ]
+        assert torch.equal(batch.inputs["labels"][0, 0], look["labels_of_style"][0, found[0]].roll(found[1:], (-2, -1)))
+        which.add(found[0])
+        shifts.add(found[1:])
+    assert which == {0, 1, 2} and len(shifts) == 9
+    weights = model.finetuned_weights()
+    assert set(weights) == {"discriminator", "generator"} == {phase.name for phase in model.phases}
+    assert {name.partition(".")[0] for name in weights["generator"]} == {"weight_generator", "up_0", "up_1", "up_2", "conv_img"}
+    assert all(name.startswith("weight_generator.fc_spade_") for name in weights["generator"] if name.startswith("weight_generator"))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, ConfigError, "style: missing: FewShotVid2Vid makes images with the look of others; give one or several of them"),
+        (
+            {"style": "style", "style_each": True, "style_count": 2},
+            ConfigError,
+            "style_count: got 2, but FewShotVid2Vid makes one clip of each",
+        ),
+        ({"style": "style/images/0.png"}, DataError, "not a folder; the style of clips is one with the sub-folders images, labels"),
+        ({"style": "style/images"}, DataError, r"holds no folder images \(of style images\)"),
+        (
+            {"style": "style", "style_each": True, "settings": FewShotTranslationConfig(finetune=1)},
+            ConfigError,
+            "finetune: got 1, but there are style images in turn; give some, all of them together, by style",
+        ),
+        (
+            {"style": {"style": np.zeros((1, SIDE, SIDE, 3), np.uint8)}},
+            ConfigError,
+            "style: got style, expected arrays by the names style, lab",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(run: Run, tmp_path: Path, given: dict[str, Any], error: type[Exception], message: str) -> None:
+    maps = write_maps(tmp_path / "in", {"a": 2})
+    write_style(tmp_path / "style")
+    given = {name: tmp_path / value if isinstance(value, str) else value for name, value in given.items()}
+    with pytest.raises(error, match=message):
+        run.translate(maps, **given, **CPU)
