@@ -283,3 +283,15 @@ def test_gradients_of_instance_norm_are_those_of_its_formula_in_every_layout(cou
         found = torch.autograd.grad(layer(x), (x, weight, bias), upstream.contiguous(memory_format=layout))
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_convolution_of_single_pixels_never_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its gradient would be written beyond its memory (oneDNN with AVX-512, channels last, fewer than 16 channels: free() aborts)."""
+    layer = Conv2d(3, 5, 1, stride=2).double()
+    x = torch.randn(2, 3, 7, 6, dtype=torch.float64)
+    expected = F.conv2d(x, layer.weight, layer.bias, stride=2)
+    strides = []
+    plain = F.conv2d
+    monkeypatch.setattr(F, "conv2d", lambda *given, **named: strides.append([*given[3:4], named.get("stride")]) or plain(*given, **named))
+    torch.testing.assert_close(layer(x), expected, rtol=0, atol=1e-12)
+    assert strides == [[None]]
