@@ -40,7 +40,7 @@ class TranslateOptions(Loading):
     count: int | None = None
     "The first so many inputs; None: all."
     style: str | None = None
-    "Images whose look is taken, a file, folder, .zip, .tar, .npz or .npy: all of them together. None: none, or drawn by the seed."
+    "Images whose look is taken, all together: a file, folder, .zip, .tar, .npz or .npy; of clips a folder of data. None: none, or random."
     style_each: bool = False
     "The answers take the images of --style in turn instead, input by input."
     style_count: int = 1
