@@ -364,6 +364,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/raft.py", "flow.new_tensor([size[1] / sides[1], size[0] / sides[0]])", "flow.new_tensor([size[0] / sides[0], size[1] / sides[1]])"),
     ("gans/clip_base.py", "flow = estimate(real, before)", "flow = estimate(before, real)"),
     ("gans/inverse_search.py", "search.calc(first, second, None)", "search.calc(second, first, None)"),
+    ("interop/imaginaire/few_shot_video.py", "max(1, beside // 2)", "max(1, beside)", *_tests("interop", "imaginaire_few_shot_video")),
+    ("interop/imaginaire/weights.py", "reference_eps=AVERAGED_EPS", "reference_eps=0.1", *_tests("runs", "imaginaire_clips")),
     ("runs/finetuning.py", "copy.deepcopy(model).train()", "model.train()"),
     ("runs/finetuning.py", "how.rate or optim.learning_rate", "optim.learning_rate"),
     ("runs/finetuning.py", "weight.grad = gradient", "weight.grad = gradient.clone().zero_()"),

@@ -140,6 +140,77 @@ _WORLD = changed(
     },
 )
 _WORLD["data"]["train"] = _size(1, most=None, resize_h_w="512, 1024", horizontal_flip=True)
+_LANDMARKS = {"num_channels": 1, "ext": "json", "interpolator": None, "normalize": False, "pre_aug_ops": "decode_json"}
+_FACES = changed(
+    _STREET,
+    {
+        "snapshot_save_epoch": 25,
+        "image_save_iter": 1000,
+        "max_epoch": 200,
+        "trainer": {"type": "imaginaire.trainers.fs_vid2vid", "num_epochs_temporal_step": 50},
+        "gen_opt": adam(1e-4, type="step", step_size=100, gamma=0.1),
+        "dis_opt": adam(4e-4, type="step", step_size=100, gamma=0.1),
+        "gen": {
+            "type": "imaginaire.generators.fs_vid2vid",
+            "use_segmap_as_input": None,
+            "num_layers": None,
+            "num_downsamples_img": None,
+            "hyper": {
+                "is_hyper_spade": True,
+                "is_hyper_embed": True,
+                "is_hyper_conv": False,
+                "num_hyper_layers": 4,
+                "num_fc_layers": 2,
+                "method_to_use_ref_labels": "mul",
+                "activation_norm_type": "instance",
+                "attention": {"num_filters": 32, "num_downsamples": 2},
+                **_CONVOLUTIONS,
+            },
+            "flow": {
+                "warp_ref": True,
+                "sep_prev_flow": False,
+                "sep_warp_embed": True,
+                "num_downsamples": 3,
+                "flow_output_multiplier": 20,
+                "multi_spade_combine": {"num_layers": 2},
+            },
+        },
+        "dis": {"image": {"num_filters": 32, "num_layers": 4, "weight_norm_type": "spectral"}},
+        "data": {
+            "type": "imaginaire.datasets.paired_few_shot_videos",
+            "num_frames_G": 2,
+            "num_frames_D": 2,
+            "initial_few_shot_K": 1,
+            "output_h_w": "512, 512",
+            "input_types": [{"images": IMAGE}, {"landmarks-dlib68": _LANDMARKS}],
+            "one_hot_num_classes": None,
+            "input_labels": ["landmarks-dlib68"],
+            "input_few_shot_labels": ["landmarks-dlib68"],
+            "keypoint_data_types": ["landmarks-dlib68"],
+            "for_face_dataset": {"add_upper_face": True},
+        },
+        "inference_args": {"few_shot_seq_index": 0, "few_shot_frame_index": 0, "driving_seq_index": 1},
+    },
+)
+_FACES["data"]["train"] = _size(3, resize_smallest_side=1024)
+_POSES = {"num_channels": 3, "ext": "json", "interpolator": None, "normalize": False}
+_FEW_SHOT_DANCING = changed(
+    _FACES,
+    {
+        "trainer": {"model_average_config": {"enabled": False}},
+        "dis": {"additional_discriminators": {"face": _EXTRA_DIS}},
+        "data": {
+            "output_h_w": "512, 256",
+            "input_types": [{"images": IMAGE}, {"pose_maps-densepose": {**_LEVELS, "num_channels": 3}}, {"poses-openpose": _POSES}],
+            "input_labels": ["pose_maps-densepose", "poses-openpose"],
+            "input_few_shot_labels": ["pose_maps-densepose", "poses-openpose"],
+            "for_face_dataset": None,
+            "for_pose_dataset": {"pose_type": "both", "remove_face_labels": True},
+        },
+        "inference_args": {"finetune": True, "finetune_iter": 100},
+    },
+)
+_FEW_SHOT_DANCING["data"]["train"] = _size(6, resize_smallest_side=540)
 _MIXED: dict[str, Any] = {
     "input_types": [
         {"images": IMAGE},
@@ -184,8 +255,15 @@ _SINGLE = changed(
     },
 )
 _SINGLE["data"]["one_hot_num_classes"] = {"seg_maps": 35}
-VIDEOS: dict[str, dict[str, Any]] = {"street": _STREET, "dancing": _DANCING, "world": _WORLD, "mannequin": _MANNEQUIN}
-"""vid2vid on Cityscapes and on dances, world-consistent vid2vid on Cityscapes and on mannequins."""
+VIDEOS: dict[str, dict[str, Any]] = {
+    "street": _STREET,
+    "dancing": _DANCING,
+    "faces": _FACES,
+    "few-shot dancing": _FEW_SHOT_DANCING,
+    "world": _WORLD,
+    "mannequin": _MANNEQUIN,
+}
+"""vid2vid on Cityscapes and on dances, few-shot vid2vid on faces and dances, world-consistent vid2vid on Cityscapes and mannequins."""
 SINGLE: dict[str, dict[str, Any]] = {"street": _SINGLE, "mannequin": changed(_SINGLE, {"data": {**_MIXED}})}
 """The SPADEs of the first frames of the latter two."""
 SINGLE["mannequin"]["data"]["one_hot_num_classes"] = _MIXED["one_hot_num_classes"]

@@ -201,7 +201,11 @@ DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
 @pytest.mark.parametrize(
     ("name", "changes", "line"),
     [
-        ("street", {"gen": {"type": "imaginaire.generators.fs_vid2vid"}}, "gen.type: got 'imaginaire.generators.fs_vid2vid', expected one"),
+        (
+            "street",
+            {"gen": {"type": "imaginaire.generators.fs_vid2vid"}},
+            "data.type: got 'paired_videos', expected one that ends in paired_f",
+        ),
         ("street", {"dis": {"type": "imaginaire.discriminators.spade"}}, "dis.type: got 'imaginaire.discriminators.spade', which is no"),
         (
             "street",

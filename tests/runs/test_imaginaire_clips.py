@@ -124,6 +124,46 @@ def test_weights_that_are_no_spade_are_refused() -> None:
         imported(values, content)
 
 
+def test_an_average_of_few_shot_vid2vid() -> None:
+    """Its references have the variance that averages were made with, and the second name of its flow network is left out."""
+    hyper = {"num_hyper_layers": 1, "num_fc_layers": 1}
+    small = {
+        "gen": {
+            "num_filters": 4,
+            "max_num_filters": 8,
+            "num_downsamples": 2,
+            "embed": _PART,
+            "hyper": hyper,
+            "flow": _FLOW | {"num_blocks": 1},
+        },
+        "dis": SMALL["dis"],
+        "data": {"output_h_w": "32, 32", "train": {"roots": ["clips/train"]}},
+        "trainer": {"loss_weight": {"perceptual": 0}},
+    }
+    values = changed(VIDEOS["faces"], small)
+    live, average = model_of(values), model_of(values)
+    generator: Any = average.generator
+    with torch.no_grad():
+        for parameter in generator.parameters():
+            parameter.mul_(1.5)
+    content = checkpoint(live, average)
+    twice = {name: tensor for name, tensor in content["net_G"].items() if "flow_network_ref." in name}
+    content["net_G"] |= {name.replace("flow_network_ref.", "flow_network_temp."): tensor for name, tensor in twice.items()}
+    loaded: Any = imported(values, content).load(device="cpu")
+    assert loaded.config.generator.reference_eps == 1e-5 and not [name for name in loaded.state_dict() if "flow_network_temp" in name]
+    for name, module in generator.named_modules():
+        if name.startswith("weight_generator.ref_label_") and hasattr(module, "eps"):
+            module.eps = 1e-5
+    label, images = torch.rand(2, 1, 32, 32), torch.rand(2, 1, 3, 32, 32)
+    with torch.no_grad():
+        found = loaded.generator(label, images, label[:, None]).image
+        expected = generator(label, images, label[:, None]).image
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for name, tensor in live.state_dict().items():
+        if name.startswith("discriminator."):
+            assert torch.equal(loaded.state_dict()[name], tensor)
+
+
 def test_an_average_of_vid2vid() -> None:
     values = changed(VIDEOS["street"], SMALL | {"trainer": {"loss_weight": {"perceptual": 0}}})
     values["data"]["train"]["augmentations"] = {"resize_h_w": f"{HEIGHT}, {WIDTH}"}

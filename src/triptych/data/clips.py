@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -96,8 +97,7 @@ class ClipDataConfig(PairedDataConfig):
         most = self.length.most
         inputs = [InputSpec.from_dict(spec.to_dict() | {"frames": most}) for spec in training.specs[1:]]
         if self.references:
-            of_style = zip((STYLE, *(style_map(spec.name) for spec in training.specs[1:])), training.specs, strict=True)
-            inputs += [InputSpec.from_dict(spec.to_dict() | {"name": name, "references": self.references}) for name, spec in of_style]
+            inputs += style_specs(training.specs[0], training.specs[1:], count=self.references)
         spec = DataSpec(
             image_size=self.image_size,
             width=None if self.width == self.image_size else self.width,
@@ -108,6 +108,12 @@ class ClipDataConfig(PairedDataConfig):
         )
         counted = f"{len(chosen)} clips of {sum(map(len, train.clips)):,} frames to train on"
         return Data(train, validation, spec, (*training.notes, f"{path}: {counted}, {len(rest)} held out"))
+
+
+def style_specs(target: InputSpec, inputs: Sequence[InputSpec], *, count: int) -> list[InputSpec]:
+    """What `count` references of a clip are, of the images to be made and what they are made from."""
+    named = ((STYLE, target), *((style_map(spec.name), spec) for spec in inputs))
+    return [replace(spec, name=name, references=count, frames=None) for name, spec in named]
 
 
 class _Sources:

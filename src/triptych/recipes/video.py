@@ -128,7 +128,7 @@ def fs_vid2vid_faceforensics() -> RunConfig:
     return replace(
         recipe,
         model=FewShotVid2VidConfig(
-            discriminator=VideoDiscriminatorConfig(patch=patch),
+            discriminator=VideoDiscriminatorConfig(patch=patch, temporal_frames=2),
             discriminator_rate=4.0,
             perceptual=PerceptualConfig(num_scales=3),
             positive_conditions=True,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
-from triptych.data.clips import ClipDataConfig
+from triptych.data.clips import ClipDataConfig, style_specs
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
@@ -18,12 +18,13 @@ from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
 D = TypeVar("D", bound=DataConfig)
 
 _PAIRED, _UNPAIRED, _FEW_SHOT, _CLIPS = "paired_images", "unpaired_images", "unpaired_few_shot_images", "paired_videos"
+_FEW_SHOT_CLIPS = "paired_few_shot_videos"
 _DATA: dict[ModelType, str] = {"unit": _UNPAIRED, "munit": _UNPAIRED, "funit": _FEW_SHOT, "coco_funit": _FEW_SHOT}
-_DATA |= dict.fromkeys(VIDEO, _CLIPS)
+_DATA |= {"vid2vid": _CLIPS, "fs_vid2vid": _FEW_SHOT_CLIPS, "wc_vid2vid": _CLIPS}
 """The data that a model learns from, as the last part of `data.type`; the others learn from pairs."""
 _ANY_DATA = ("images", "dummy")
 _OMITTED = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast", "blur", "motion_blur", "compression", "gamma")
-_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "wc_vid2vid": 512}
+_SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "fs_vid2vid": 512, "wc_vid2vid": 512}
 _POINTS, _POINT_MAPS = "unprojections", "points"
 """The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
 _LONGEST = 100
@@ -53,7 +54,7 @@ class Dataset:
     @property
     def label_channels(self) -> int:
         """Channels of the label maps of pairs."""
-        return sum(map(_channels, self.spec.inputs))
+        return sum(_channels(spec) for spec in self.spec.inputs if spec.references is None)
 
     @property
     def label_parts(self) -> str:
@@ -64,7 +65,8 @@ class Dataset:
 
     @property
     def _labels(self) -> list[InputSpec]:
-        return sorted((spec for spec in self.spec.inputs if spec.kind != "points"), key=lambda spec: _ORDER[spec.kind])
+        maps = (spec for spec in self.spec.inputs if spec.kind != "points" and spec.references is None)
+        return sorted(maps, key=lambda spec: _ORDER[spec.kind])
 
     def single(self) -> Dataset:
         """The frames of clips as pairs."""
@@ -97,7 +99,7 @@ def data_without_section(gen: Settings) -> Dataset:
 def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Dataset:
     """What `data` says, for such a model; `num_classes`: of the few-shot discriminator, if said. A ConfigError names the setting."""
     expected, name = _DATA.get(kind, _PAIRED), data.text("type", "images").rpartition(".")[2]
-    pairs = expected in (_PAIRED, _CLIPS)
+    pairs = expected in (_PAIRED, _CLIPS, _FEW_SHOT_CLIPS)
     if name not in (expected, *_ANY_DATA) and not (expected == _PAIRED and name == _CLIPS):  # the frames of clips are pairs
         raise ConfigError(data.name("type"), f"got {name!r}, expected one that ends in {expected}, which {kind} learns from")
     types = _input_types(data)
@@ -120,12 +122,16 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     else:
         config, inputs = FewShotDataConfig(validation_fraction=0.0), _style_inputs(channels, num_classes)
     workers = data.number("num_workers", least=0) or None
-    config = replace(_cut(kind, config, train.inside("augmentations")), channels=channels, workers=workers, enlarge=True)
+    config = _cut(kind, config, train.inside("augmentations"))
+    if kind == "fs_vid2vid":
+        config = _cut_out(config, data)
+    config = replace(config, channels=channels, workers=workers, enlarge=True)
     config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
-    if expected == _CLIPS:
-        config, spec = _clips(config, spec, train, points=kind == "wc_vid2vid", tables=tables)
+    if kind in VIDEO:
+        references = data.number("initial_few_shot_K", 1, most=64) if kind == "fs_vid2vid" else 0
+        config, spec = _clips(config, spec, train, points=kind == "wc_vid2vid", tables=tables, references=references)
     alike = not isinstance(config, PairedDataConfig) or len(positive) in (0, len(config.conditions))
     return Dataset(
         config,
@@ -247,7 +253,9 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
     return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
 
 
-def _clips(pairs: DataConfig, spec: DataSpec, train: Settings, *, points: bool, tables: Settings | None) -> tuple[ClipDataConfig, DataSpec]:
+def _clips(
+    pairs: DataConfig, spec: DataSpec, train: Settings, *, points: bool, tables: Settings | None, references: int
+) -> tuple[ClipDataConfig, DataSpec]:
     """Clips of such pairs. `points`: they have maps of points too; `tables`: the settings of the files that they are made of, if any."""
     first = train.number("initial_sequence_length", 4)
     most = max(first, train.number("max_sequence_length", _LONGEST))
@@ -259,10 +267,14 @@ def _clips(pairs: DataConfig, spec: DataSpec, train: Settings, *, points: bool, 
             f"{where}: points are read as maps here: triptych data points UNPROJECTIONS --out DATA/train/{_POINT_MAPS} writes them"
         )
     values = {name: value for name, value in pairs.to_dict().items() if name != "kind"}
-    config = ClipDataConfig.from_dict(values | {"length": length.to_dict(), "most_step": step, "points": _POINT_MAPS if points else None})
+    values |= {"length": length.to_dict(), "most_step": step, "points": _POINT_MAPS if points else None, "references": references}
+    config = ClipDataConfig.from_dict(values)
     inputs = [replace(entry, frames=most) for entry in spec.inputs]
     if points:
         inputs.append(InputSpec(name=_POINT_MAPS, kind="points", frames=most))
+    if references:
+        target = InputSpec(name=config.target, kind="image", channels=spec.channels)
+        inputs += style_specs(target, spec.inputs, count=references)
     return config, replace(spec, inputs=tuple(inputs), frames=most, clip_length=length)
 
 
@@ -310,6 +322,17 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
         scale=None if crop is None else scale,
         flip=augmentations.flag("horizontal_flip", False),
     )
+
+
+def _cut_out(config: D, data: Settings) -> D:
+    """`config` of the size that faces and people are cut out to, which is not done here."""
+    data.texts("input_few_shot_labels", "a list of names of data.input_types")  # those of input_labels
+    size = _size(data, "output_h_w")
+    if size is None:
+        return config
+    data.warn("output_h_w", "faces and people are not cut out here: cut them out of frames and maps before")
+    values = {"image_size": size[0], "width": None if size[0] == size[1] else size[1], "resize": None, "crop": "center", "scale": None}
+    return config.updated(values)
 
 
 def _size(settings: Settings, key: str) -> tuple[int, int] | None:

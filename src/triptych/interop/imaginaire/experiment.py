@@ -14,8 +14,10 @@ from typing import Any, cast, get_args
 
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError
+from triptych.data.clips import ClipDataConfig
 from triptych.gans.augmentation import Change
-from triptych.gans.clip_base import ClipTranslationConfig
+from triptych.gans.clip_base import ClipGANConfig, ClipTranslationConfig
+from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2VidConfig
 from triptych.gans.funit import FUNITConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig
@@ -30,6 +32,7 @@ from triptych.gans.unpaired_base import UnpairedConfig
 from triptych.gans.vid2vid import Vid2VidConfig
 from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.interop.imaginaire.data import Dataset, data_without_section, read_data
+from triptych.interop.imaginaire.few_shot_video import described_few_shot
 from triptych.interop.imaginaire.networks import discriminator_config, generator_config
 from triptych.interop.imaginaire.reading import MODEL_TYPES, VIDEO, ModelType, Settings, is_foreign, model_types
 from triptych.interop.imaginaire.schedule import Schedule, batch_size, read_schedule
@@ -50,6 +53,7 @@ _MODELS: dict[ModelType, type[GANConfig]] = {
     "funit": FUNITConfig,
     "coco_funit": FUNITConfig,
     "vid2vid": Vid2VidConfig,
+    "fs_vid2vid": FewShotVid2VidConfig,
     "wc_vid2vid": WCVid2VidConfig,
 }
 _LOSSES = {"adversarial_weight": "gan", "cycle_weight": "cycle_recon", "consistency_weight": "consistency_reg"}
@@ -115,8 +119,13 @@ def _networks(kind: ModelType, gen: Settings, dis: Settings, data: Dataset, sect
         generator = generator_config(kind, gen, short_side=min(data.spec.height_and_width))
         return {"generator": generator, "discriminator": discriminator_config(kind, dis)}
     frames = [section.number(name, 3, least=2, most=64) for name in ("num_frames_G", "num_frames_D")]
-    generator, discriminator = described_generator(kind, gen, frames=frames[0]), described_discriminator(dis, frames=frames[1])
-    return {"generator": generator, "discriminator": discriminator}
+    if kind == "fs_vid2vid":
+        section.require(frames[0] == 2, "num_frames_G", "2: a frame and the one before it")
+        assert isinstance(data.config, ClipDataConfig)
+        generator: Config = described_few_shot(gen, references=data.config.references)
+    else:
+        generator = described_generator(kind, gen, frames=frames[0])
+    return {"generator": generator, "discriminator": described_discriminator(dis, frames=frames[1])}
 
 
 def _check_label_channels(gen: Settings, data: Dataset) -> None:
@@ -153,8 +162,9 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
         values["translation"] = replace(published.translation, direction="a-to-b" if inference.flag("a2b", True) else "b-to-a")
     if isinstance(published, MUNITConfig):
         values["gan_recon"] = trainer.flag("gan_recon", False)
-    if isinstance(published, Vid2VidConfig):
-        values["translation"] = _first_frames(settings.inside("gen"))
+    if isinstance(published, ClipGANConfig):
+        few_shot = isinstance(published, FewShotVid2VidConfig)
+        values["translation"] = _finetuning(inference) if few_shot else _first_frames(settings.inside("gen"))
         trainer.require(trainer.number("single_frame_epoch", 0, least=0) == 0, "single_frame_epoch", "0: frames are learned in clips")
     try:
         return replace(published, **values)
@@ -171,6 +181,12 @@ def _first_frames(gen: Settings) -> ClipTranslationConfig:
     section.value("config")
     section.value("checkpoint")
     return ClipTranslationConfig(first_frames=2)
+
+
+def _finetuning(inference: Settings) -> FewShotTranslationConfig:
+    """The steps on references before frames are made."""
+    steps = inference.number("finetune_iter", 0, least=0)
+    return FewShotTranslationConfig(finetune=steps if inference.flag("finetune", False) else 0)
 
 
 def _loss(setting: str) -> str:

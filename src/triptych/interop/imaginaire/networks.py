@@ -108,8 +108,8 @@ def generator_config(kind: ModelType, gen: Settings, *, short_side: int) -> Conf
             return overlaid(FUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
         case "coco_funit":
             return overlaid(COCOFUNITGeneratorConfig(mlp_layers=max(2, _mlp_blocks(gen, 3) - 1)), gen, names)
-        case "vid2vid" | "wc_vid2vid":
-            raise TypeError(f"the networks of {kind} are in video.py")
+        case "vid2vid" | "fs_vid2vid" | "wc_vid2vid":
+            raise TypeError(f"the networks of {kind} are in video.py and few_shot_video.py")
 
 
 def _mlp_blocks(gen: Settings, default: int) -> int:
@@ -130,8 +130,8 @@ def discriminator_config(kind: ModelType, dis: Settings) -> Config:
             return overlaid(ResidualDiscriminatorConfig(), dis, RESIDUAL)
         case "funit" | "coco_funit":
             return overlaid(FUNITDiscriminatorConfig(), dis, CLASSES)
-        case "vid2vid" | "wc_vid2vid":
-            raise TypeError(f"the networks of {kind} are in video.py")
+        case "vid2vid" | "fs_vid2vid" | "wc_vid2vid":
+            raise TypeError(f"the networks of {kind} are in video.py and few_shot_video.py")
 
 
 def _check_paddings_and_norms(kind: ModelType, gen: Settings) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Literal, cast, get_args
 
 from triptych.core.errors import ConfigError, nearest
 
-ModelType = Literal["spade", "pix2pixHD", "unit", "munit", "funit", "coco_funit", "vid2vid", "wc_vid2vid"]
+ModelType = Literal["spade", "pix2pixHD", "unit", "munit", "funit", "coco_funit", "vid2vid", "fs_vid2vid", "wc_vid2vid"]
 """As the last part of `gen.type`."""
 
 MODEL_TYPES = cast(tuple[ModelType, ...], get_args(ModelType))
-VIDEO: tuple[ModelType, ...] = ("vid2vid", "wc_vid2vid")
+VIDEO: tuple[ModelType, ...] = ("vid2vid", "fs_vid2vid", "wc_vid2vid")
 """Those of clips."""
 MOST = 10_000
 """Of layers, scales and channels that a YAML file may ask for: more is a mistake."""
@@ -116,6 +116,8 @@ def model_types(config: Any) -> dict[str, ModelType]:
     types: dict[str, ModelType] = {name: _model_type(f"{name}.type", value) for name, value in values.items() if value is not None}
     if not types:
         raise ConfigError("gen.type", f"missing, expected imaginaire.generators.NAME with NAME one of {', '.join(MODEL_TYPES)}")
+    if types.get("gen") == "fs_vid2vid" and types.get("dis") == "vid2vid":
+        types["dis"] = "fs_vid2vid"
     return {section: types.get(section, next(iter(types.values()))) for section in values}
 
 

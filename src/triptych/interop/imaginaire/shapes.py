@@ -16,6 +16,7 @@ from triptych.gans.norms import NormKind
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.spade import SPADEDiscriminator, SPADEDiscriminatorConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
+from triptych.interop.imaginaire.few_shot_video import few_shot_discriminator, few_shot_generator
 from triptych.interop.imaginaire.networks import CLASSES, GENERATORS, MOST_STEPS, PATCH, RESIDUAL, C, overlaid
 from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
 from triptych.interop.imaginaire.tensors import Network, Weights
@@ -23,7 +24,7 @@ from triptych.interop.imaginaire.video import video_discriminator, video_generat
 
 ROOTS: dict[ModelType, str] = {"spade": "spade_generator", "pix2pixHD": "global_model"}
 ROOTS |= {"unit": "autoencoder_a", "munit": "autoencoder_a", "funit": "generator", "coco_funit": "generator"}
-ROOTS |= {"vid2vid": "flow_network_temp", "wc_vid2vid": "flow_network_temp"}
+ROOTS |= {"vid2vid": "flow_network_temp", "wc_vid2vid": "flow_network_temp", "fs_vid2vid": "weight_generator"}
 """A part that every generator of a model has: names of its weights begin so."""
 
 _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
@@ -32,6 +33,8 @@ _OF_WEIGHTS = ("weight_norm", "norm_weight_norm", "norm_affine")
 
 def generator_of(kind: ModelType, weights: Weights, gen: Settings) -> Network:
     """The generator with such weights; the rest is as `gen` says. CheckpointError for another network, ConfigError for a wrong setting."""
+    if kind == "fs_vid2vid":
+        return few_shot_generator(weights, gen)
     if kind in VIDEO:
         return video_generator(kind, weights, gen)
     network = _spade(weights) if kind == "spade" else _pix2pixhd(weights) if kind == "pix2pixHD" else _auto_encoders(kind, weights)
@@ -184,6 +187,8 @@ def discriminator_of(kind: ModelType, weights: Weights, dis: Settings) -> Networ
             return Network(PairDiscriminator, config, channels)
         case "vid2vid" | "wc_vid2vid":
             return video_discriminator(weights, dis)
+        case "fs_vid2vid":
+            return few_shot_discriminator(weights, dis)
         case "funit" | "coco_funit":
             settings, channels = _residual(weights, "model.model", blocks=2)
             config = _overlaid(FUNITDiscriminatorConfig(**settings), dis, CLASSES)

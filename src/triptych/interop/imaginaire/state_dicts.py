@@ -1,4 +1,4 @@
-"""Weights of imaginaire's image models (SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT), of vid2vid and wc_vid2vid.
+"""Weights of imaginaire's image models (SPADE, pix2pixHD, UNIT, MUNIT, FUNIT, COCO-FUNIT), of vid2vid, fs_vid2vid and wc_vid2vid.
 
     model = from_state_dict(file["net_G"], file["net_D"], {"gen": {...}, "dis": {...}})
     model.generator(label=label, images=images)["fake_images"]
@@ -24,6 +24,7 @@ from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
 from triptych.gans.video_networks import Frame, VideoDiscriminator
+from triptych.interop.imaginaire.few_shot_video import without_second_flow
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import discriminator_of, generator_of
 from triptych.interop.imaginaire.tensors import Network, Weights
@@ -68,6 +69,8 @@ def from_state_dict(
     if generator is not None:
         state = unwrapped(generator, averaged=averaged, name="the generator's weights")
         apart = {key.removeprefix(SINGLE): state.pop(key) for key in [key for key in state if key.startswith(SINGLE)]}
+        if kinds["gen"] == "fs_vid2vid":
+            state = without_second_flow(state)
         first = _network(generator_of, kinds["gen"], state, Settings(config.get("gen") or {}, "gen"), CALLS[kinds["gen"]][0], edges)
         if apart:
             single = _network(generator_of, "spade", apart, Settings({}), SPADECalls, False)
@@ -184,6 +187,27 @@ class WCVid2VidCalls(Vid2VidCalls):
     ) -> Outputs:
         """As vid2vid's; `guidance` (b, 4, h, w): colours in -1 to 1, and where they are known, 1 or 0."""
         return self.found(self.network(label, prev_labels, prev_images, guidance))
+
+
+class FewShotVid2VidCalls(OriginalNetwork):
+    """fake_images of label; of the references and of the frame before fake_flow_maps, fake_occlusion_masks and warped_images."""
+
+    def forward(
+        self,
+        *,
+        label: Tensor,
+        ref_images: Tensor,
+        ref_labels: Tensor,
+        prev_labels: Tensor | None = None,
+        prev_images: Tensor | None = None,
+    ) -> Outputs:
+        """Of maps (b, c, h, w) and references (b, k, c, h, w), after the frame before, the last of (b, t, c, h, w); lists of two."""
+        past = () if prev_labels is None or prev_images is None else (prev_labels[:, -1], prev_images[:, -1])
+        frame = self.network(label, ref_images, ref_labels, *past)
+        warps = [frame.reference, frame.past]
+        parts = {"fake_flow_maps": "flow", "fake_occlusion_masks": "mask", "warped_images": "image"}
+        found = {name: [None if warp is None else getattr(warp, part) for warp in warps] for name, part in parts.items()}
+        return {"fake_images": frame.image, **found}
 
 
 class UNITCalls(OriginalNetwork):
@@ -320,6 +344,7 @@ CALLS: dict[ModelType, tuple[type[OriginalNetwork], type[OriginalNetwork]]] = {
     "funit": (FUNITCalls, ClassScores),
     "coco_funit": (FUNITCalls, ClassScores),
     "vid2vid": (Vid2VidCalls, PairedScores),
+    "fs_vid2vid": (FewShotVid2VidCalls, PairedScores),
     "wc_vid2vid": (WCVid2VidCalls, PairedScores),
 }
 """Of each model's generator and discriminator."""

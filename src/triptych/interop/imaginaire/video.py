@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from triptych.core.errors import CheckpointError, ConfigError
@@ -12,6 +12,7 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.video_networks import (
     EmbeddingConfig,
     FlowNetworkConfig,
+    FrameGeneratorConfig,
     Vid2VidGenerator,
     Vid2VidGeneratorConfig,
     VideoDiscriminator,
@@ -41,13 +42,13 @@ _NAMES = {
     "label_input": "use_segmap_as_input",
     "style_dims": "style_dims",
 }
-_FLOW = {
+FLOW = {
     "num_filters": "num_filters",
     "num_downsamples": "num_downsamples",
     "num_res_blocks": "num_res_blocks",
     "multiplier": "flow_output_multiplier",
 }
-_EMBEDDING = {"num_filters": "num_filters", "num_downsamples": "num_downsamples"}
+EMBEDDING = {"num_filters": "num_filters", "num_downsamples": "num_downsamples"}
 
 
 # As the file describes them -------------------------------------------------------------------------------------------------
@@ -60,8 +61,8 @@ def described_generator(kind: ModelType, gen: Settings, *, frames: int) -> Vid2V
     made = overlaid(base, gen, {"weight_norm": "weight_norm_type", **_NAMES})
     made = replace(
         made,
-        embedding=overlaid(base.embedding, gen.inside("embed"), _EMBEDDING),
-        flow=overlaid(base.flow, gen.inside("flow"), _FLOW),
+        embedding=overlaid(base.embedding, gen.inside("embed"), EMBEDDING),
+        flow=overlaid(base.flow, gen.inside("flow"), FLOW),
     )
     filters = _hidden(kind, gen, made)
     if isinstance(made, WCVid2VidGeneratorConfig):
@@ -96,6 +97,12 @@ def _hidden(kind: ModelType, gen: Settings, made: Vid2VidGeneratorConfig) -> int
 
 def _check_generator(gen: Settings, made: Vid2VidGeneratorConfig) -> None:
     """Raises ConfigError where parts of the generator are what they cannot be here."""
+    guidance = gen.inside("guidance")
+    require_parts(gen, made, [(guidance, "partial_conv", False), (guidance, "only_with_flow", True), (guidance, "start_from", 0)])
+
+
+def require_parts(gen: Settings, made: FrameGeneratorConfig, further: Sequence[tuple[Settings, str, object]]) -> None:
+    """Raises ConfigError where parts of a generator are what they cannot be here; `further`: settings, and what they are if given."""
     params, flow, embed = (gen.inside(name) for name in ("activation_norm_params", "flow", "embed"))
     combined = flow.inside("multi_spade_combine").inside("embed")
     expected: list[tuple[Settings, str, object]] = [
@@ -112,9 +119,7 @@ def _check_generator(gen: Settings, made: Vid2VidGeneratorConfig) -> None:
         (flow, "activation_norm_type", "instance"),
         (flow, "max_num_filters", made.max_num_filters),
         (flow, "generate_raw_output", False),
-        (gen.inside("guidance"), "partial_conv", False),
-        (gen.inside("guidance"), "only_with_flow", True),
-        (gen.inside("guidance"), "start_from", 0),
+        *further,
     ]
     for section in (embed, combined, flow):
         expected += [(section, "kernel_size", 3), (section, "weight_norm_type", made.weight_norm)]
@@ -157,10 +162,10 @@ def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network
         label_input=label_input,
         style_dims=Vid2VidGeneratorConfig().style_dims if label_input else weights.shape("fc.layers.conv.weight", axes=2)[1],
         weight_norm=weights.weight_norm,
-        embedding=EmbeddingConfig(num_filters=label_filters, num_downsamples=_steps(weights, f"{embedding}.down_", ".")),
+        embedding=EmbeddingConfig(num_filters=label_filters, num_downsamples=steps(weights, f"{embedding}.down_", ".")),
         flow=FlowNetworkConfig(
             num_filters=seen[0],
-            num_downsamples=_steps(weights, f"{flow}.down_lbl.", ".") - 1 or 1,
+            num_downsamples=steps(weights, f"{flow}.down_lbl.", ".") - 1 or 1,
             num_res_blocks=weights.count(f"{flow}.res_flow.", ".conv_block_0."),
             multiplier=gen.inside("flow").positive("flow_output_multiplier", MULTIPLIER),
         ),
@@ -170,7 +175,7 @@ def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network
             raise CheckpointError(f"the file is incomplete: it has no up_0.{norms}.2, the guidance of wc_vid2vid")
         hidden = weights.has(f"up_0.{norms}.2.1.")
         config = replace(config, guidance_filters=weights.weight(f"up_0.{norms}.2.0.layers.conv")[0] if hidden else 0)
-    config = _agreeing(config, gen, {ours: theirs for ours, theirs in _NAMES.items() if ours != "style_dims" or not label_input})
+    config = agreeing(config, gen, {ours: theirs for ours, theirs in _NAMES.items() if ours != "style_dims" or not label_input})
     if label_input:
         return Network(make, config, image_channels, label_channels=label_channels)
     pixels = weights.shape("fc.layers.conv.weight", axes=2)[0] // first
@@ -181,7 +186,7 @@ def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network
     return Network(sized, config, image_channels, label_channels=label_channels)
 
 
-def _agreeing(config: C, section: Settings, names: Mapping[str, str]) -> C:
+def agreeing(config: C, section: Settings, names: Mapping[str, str]) -> C:
     """`config`; raises ConfigError for a setting of the file that the weights contradict."""
     said = overlaid(config, section, names, least=1)
     for ours, theirs in names.items():
@@ -204,7 +209,7 @@ def video_discriminator(weights: Weights, dis: Settings) -> Network:
     return Network(VideoDiscriminator, VideoDiscriminatorConfig(patch=patch, **several), images, label_channels=max(1, channels - images))
 
 
-def _steps(weights: Weights, start: str, end: str) -> int:
+def steps(weights: Weights, start: str, end: str) -> int:
     return max(1, min(weights.count(start, end), MOST_STEPS))
 
 

@@ -20,10 +20,12 @@ from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.core.weight_files import check_fit, read_content
 from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig
 from triptych.gans.weight_norms import fold_spectral_norm, rescale_average
 from triptych.interop.imaginaire.data import Dataset, assumed_data
 from triptych.interop.imaginaire.experiment import Experiment
+from triptych.interop.imaginaire.few_shot_video import AVERAGED_EPS, without_second_flow
 from triptych.interop.imaginaire.reading import ModelType, Settings
 from triptych.interop.imaginaire.shapes import ROOTS, discriminator_of, generator_of
 from triptych.interop.imaginaire.state_dicts import unwrapped
@@ -61,6 +63,9 @@ def run_weights(path: str | Path, experiment: Experiment, settings: Settings) ->
     if average is not None:
         _taken_out(average)
     _check_kind(experiment.kind, trained[_GENERATOR])
+    if experiment.kind == "fs_vid2vid":
+        trained[_GENERATOR] = without_second_flow(trained[_GENERATOR])
+        average = None if average is None else without_second_flow(average)
     if _is_coarse(experiment, trained[_GENERATOR]):
         return _enlarged(experiment, trained[_GENERATOR], notes)
     content = _content(experiment, trained, average, settings, notes)
@@ -87,7 +92,7 @@ def _of_first_frames(clips: Experiment, weights: State) -> Content:
 
 
 def _content(experiment: Experiment, trained: Mapping[str, State], average: State | None, settings: Settings, notes: list[str]) -> Content:
-    experiment = _with_networks(experiment, trained, settings)
+    experiment = _with_networks(experiment, trained, settings, averaged=average is not None)
     with without_weights():
         expected = _fresh(experiment)  # names and shapes alone
     model: State = {}
@@ -144,7 +149,7 @@ def _fresh(experiment: Experiment) -> State:
 # The file and the weights ---------------------------------------------------------------------------------------------------
 
 
-def _with_networks(experiment: Experiment, trained: Mapping[str, State], settings: Settings) -> Experiment:
+def _with_networks(experiment: Experiment, trained: Mapping[str, State], settings: Settings, *, averaged: bool) -> Experiment:
     """The experiment with the networks and the classes that the weights show. Raises ConfigError where the file says otherwise."""
     networks: dict[str, Any] = {}
     for name, state in trained.items():
@@ -157,7 +162,10 @@ def _with_networks(experiment: Experiment, trained: Mapping[str, State], setting
         _check_channels(data, network, name)
         if network.num_classes is not None:
             data = data.with_classes(network.num_classes)
-        experiment, networks[name] = replace(experiment, data=data), network.config
+        config = network.config
+        if averaged and isinstance(config, FewShotGeneratorConfig):
+            config = replace(config, reference_eps=AVERAGED_EPS)
+        experiment, networks[name] = replace(experiment, data=data), config
     return replace(experiment, model=replace(experiment.model, **networks))
 
 

@@ -1,0 +1,124 @@
+"""imaginaire's few-shot vid2vid: its YAML files, and networks by the names and shapes of weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.interop.imaginaire_files import changed
+from tests.interop.imaginaire_videos import VIDEOS
+from tests.interop.test_imaginaire_video import PATCH, random_network, read
+from triptych.core.errors import CheckpointError, ConfigError
+from triptych.data.clips import ClipDataConfig
+from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
+from triptych.gans.fs_vid2vid_networks import FewShotGenerator, FewShotGeneratorConfig
+from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.interop.imaginaire import from_state_dict
+from triptych.interop.imaginaire.experiment import read_experiment
+from triptych.interop.imaginaire.yaml_file import YamlFile
+from triptych.recipes.video import fs_vid2vid_faceforensics
+
+SMALL = FewShotGeneratorConfig().shrunk()
+CONFIG: dict[str, Any] = {
+    "gen": {"type": "imaginaire.generators.fs_vid2vid", "flow": {"flow_output_multiplier": SMALL.flow.multiplier}},
+    "dis": {"type": "imaginaire.discriminators.fs_vid2vid"},
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SMALL, replace(SMALL, attention=True, combined=0, weight_norm="none"), replace(SMALL, linear_layers=0, spade_kernel_size=3)],
+    ids=["plain", "attention", "wide kernels"],
+)
+def test_a_generator(config: FewShotGeneratorConfig) -> None:
+    network = random_network(lambda: FewShotGenerator(config, label_channels=5))
+    state = {f"module.{key}": value for key, value in network.state_dict().items()}
+    state |= {key.replace("flow_network_ref.", "flow_network_temp."): value for key, value in state.items() if "flow_network_ref." in key}
+    made = from_state_dict(state, None, CONFIG)
+    assert made.kind == "fs_vid2vid" and made.generator is not None
+    found = made.generator.network.config
+    assert replace(found, spade_kernel_size=config.spade_kernel_size) == config
+    assert found.spade_kernel_size == config.spade_kernel_size or not config.combined
+    labels, images = torch.rand(2, 5, 16, 16), torch.rand(2, 3, 16, 16)
+    references, maps = torch.rand(2, 3, 3, 16, 16), torch.rand(2, 3, 5, 16, 16)
+    with torch.no_grad():
+        second = made.generator(label=labels, ref_images=references, ref_labels=maps, prev_labels=maps, prev_images=references)
+        first = made.generator(label=labels, ref_images=references, ref_labels=maps)
+        expected = network(labels, references, maps, maps[:, -1], references[:, -1])
+        alone = network(labels, references, maps)
+    torch.testing.assert_close(second["fake_images"], expected.image)
+    torch.testing.assert_close(first["fake_images"], alone.image)
+    torch.testing.assert_close(second["fake_flow_maps"], [expected.reference.flow, expected.past.flow])
+    torch.testing.assert_close(second["warped_images"][0], expected.reference.image)
+    torch.testing.assert_close(second["fake_occlusion_masks"][1], expected.past.mask)
+    assert first["fake_flow_maps"][1] is None and images.shape == first["fake_images"].shape
+
+
+def test_a_discriminator_sees_references() -> None:
+    network = random_network(lambda: VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH), label_channels=2 * 5 + 3))
+    made = from_state_dict(None, network.state_dict(), CONFIG).discriminator
+    assert made is not None
+    beside, images = torch.rand(2, 13, 32, 32), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        for one, other in zip(made(label=beside, images=images)["real_outputs"], network(images, label=beside).outputs, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_the_published_file_of_faces_is_the_recipe() -> None:
+    experiment, recipe = read(VIDEOS["faces"]), fs_vid2vid_faceforensics()
+    assert isinstance(experiment.model, FewShotVid2VidConfig) and isinstance(recipe.model, FewShotVid2VidConfig)
+    told = {"perceptual": recipe.model.perceptual, "temporal_weight": recipe.model.temporal_weight}
+    assert replace(experiment.model, **told) == recipe.model
+    train, optim, log = experiment.schedule.configs(processes=8, num_images=704)
+    whole = 704 // 24 * 24  # of an epoch, whole batches alone are learned
+    assert (train.total_images, train.batch_size) == (200 * whole, recipe.train.batch_size)
+    assert train.ema_rates == pytest.approx(recipe.train.ema_rates, abs=1e-4) and train.ema_start == recipe.train.ema_start
+    assert (optim.learning_rate, optim.betas) == (recipe.optim.learning_rate, recipe.optim.betas) and optim.decay_every == 100 * whole
+    data, mine = experiment.data.config, recipe.data
+    assert isinstance(data, ClipDataConfig) and isinstance(mine, ClipDataConfig)
+    assert data.length == replace(mine.length, double_every=None) and data.conditions == ("landmarks-dlib68",)
+    assert experiment.schedule.doubles_every(processes=8, num_images=704) == 50 * whole
+    for setting in ("image_size", "width", "crop", "scale", "flip", "references", "most_step", "maps"):
+        assert getattr(data, setting) == getattr(mine, setting), setting
+    assert experiment.data.label_channels == 1 and log.every == 100 * 24
+    assert [entry.name for entry in experiment.data.spec.inputs] == ["landmarks-dlib68", "style", "landmarks-dlib68_of_style"]
+    assert any(line.startswith("data.output_h_w: faces and people are not cut out here") for line in experiment.warnings)
+
+
+def test_a_file_of_dances() -> None:
+    experiment = read(VIDEOS["few-shot dancing"])
+    assert isinstance(experiment.model, FewShotVid2VidConfig) and isinstance(experiment.data.config, ClipDataConfig)
+    assert experiment.model.translation.finetune == 100 and experiment.data.label_channels == 6
+    assert experiment.data.spec.height_and_width == (512, 256)
+    assert "dis.additional_discriminators: face: not here; whole frames alone are judged" in experiment.warnings
+    several = read(changed(VIDEOS["few-shot dancing"], {"data": {"initial_few_shot_K": 3}}))
+    assert isinstance(several.model, FewShotVid2VidConfig) and several.model.generator.attention
+    assert isinstance(several.data.config, ClipDataConfig) and several.data.config.references == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"gen": {"hyper": {"is_hyper_conv": True}}}, "gen.hyper.is_hyper_conv: got True, expected False"),
+        ({"gen": {"hyper": {"method_to_use_ref_labels": "concat"}}}, "gen.hyper.method_to_use_ref_labels: got 'concat', expected 'mul'"),
+        ({"gen": {"flow": {"sep_prev_flow": True}}}, "gen.flow.sep_prev_flow: got True, expected False"),
+        ({"gen": {"hyper": {"num_hyper_layers": 5}}}, "gen.hyper.num_hyper_layers: got 5, expected at least 1, and below num_downsamples"),
+        ({"gen": {"num_downsamples": 4}}, "gen.num_downsamples: got 4, expected embedding.num_downsamples"),
+        ({"gen": {"embed": {"num_downsamples": 1}}}, "gen.embed.num_downsamples: got 1, expected at least 2"),
+        ({"data": {"num_frames_G": 3}}, "data.num_frames_G: got 3, expected 2: a frame and the one before it"),
+        ({"data": {"initial_few_shot_K": 0}}, "data.initial_few_shot_K: got 0, expected a whole number from 1 to 64"),
+        ({"data": {"output_h_w": "a"}}, "data.output_h_w: got 'a', expected height and width in pixels"),
+    ],
+)
+def test_mistakes(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read_experiment(YamlFile(changed(VIDEOS["faces"], changes)))
+    assert str(raised.value).startswith(line)
+
+
+def test_weights_that_are_incomplete_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="the file is incomplete: it has no weight_generator.ref_img_first.layers.conv.weight"):
+        from_state_dict({"up_0.weight": torch.ones(1)}, None, CONFIG)
