@@ -1,0 +1,74 @@
+"""`triptych data draw`: key points of faces and people as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from triptych.cli.arguments import asks_for_help, finished, named_as_flags
+from triptych.cli.progress_bar import progress_bar
+from triptych.core.config import Config, config
+from triptych.core.errors import ConfigError
+
+USAGE = "triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]"
+
+
+@config
+class DrawOptions(Config):
+    """Of what, of which size, and to where."""
+
+    out: str | None = None
+    "Folder of the pictures: FOLDER/CLIP/FRAME.png for each KEYPOINTS/CLIP/FRAME.json (or FRAME_keypoints.json)."
+    kind: Literal["faces", "people"] = "faces"
+    "faces: 68 points each, as dlib finds them, [[x, y], ...]; people: what OpenPose writes, of which the tallest is drawn."
+    frames: str | None = None
+    "Folder of the frames, FOLDER/CLIP/FRAME.*, whose sizes the pictures have. None: height and width."
+    height: int | None = None
+    "Of the pictures."
+    width: int | None = None
+    "Of the pictures."
+    forehead: bool = True
+    "faces: with a line over the forehead, which no point shows."
+
+    def validate(self) -> None:
+        for name in ("height", "width"):
+            value = getattr(self, name)
+            self.require(value is None or 1 <= value <= 2**14, name, f"1 to {2**14:,}, or nothing")
+        sized = (self.height is None) == (self.width is None) == (self.frames is not None)
+        self.require(sized or self.out is None, "frames", "the folder of the frames, or else both --height and --width")
+
+
+def configure(arguments: Sequence[str]) -> tuple[str, DrawOptions]:
+    """The folder that is read, and the options."""
+    from triptych.cli.settings import parse
+
+    helped = asks_for_help(arguments)
+    if not helped and (not arguments or arguments[0].startswith("-")):
+        problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
+        raise ConfigError("", f"{problem}; usage: {USAGE}")
+    options, _ = parse(
+        arguments if helped else arguments[1:],
+        prog="triptych data draw KEYPOINTS",
+        description="Draws key points of faces and people, as images for data.conditions of pairs and clips.",
+        options=DrawOptions(),
+        settings=Config(),
+    )
+    if options.out is None:
+        raise ConfigError("--out", f"missing: the folder to write; usage: {USAGE}")
+    return arguments[0], options
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draws, and prints how many pictures there are."""
+    folder, options = configure(arguments)
+    assert options.out is not None
+
+    from triptych.runs.drawing import draw_folder
+
+    size = None if options.height is None or options.width is None else (options.height, options.width)
+    frames = None if options.frames is None else Path(options.frames)
+    given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead}
+    with named_as_flags(options), progress_bar("drawing") as progress:
+        count = draw_folder(Path(folder), Path(options.out), **given, progress=progress)
+    return finished(f"{count:,} picture{'' if count == 1 else 's'} of {options.kind} in {options.out}")

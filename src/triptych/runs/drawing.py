@@ -1,0 +1,52 @@
+"""Folders of key points, drawn into folders of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from triptych.core.errors import DataError, nearest
+from triptych.core.files import whole
+from triptych.core.reading import parsed_json, read_regular
+from triptych.data.decode import header_size
+from triptych.data.files import MOST_BYTES, listed, open_folder, walked
+from triptych.data.keypoints import Kind, drawn
+from triptych.data.pairs import stems
+from triptych.engine.progress import Watch, unwatched
+
+
+def draw_folder(
+    source: Path, out: Path, *, kind: Kind, size: tuple[int, int] | None, frames: Path | None, forehead: bool, progress: Watch = unwatched
+) -> int:
+    """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are.
+
+    Of this height and width; None: of that of the image of the same name in `frames`. Raises DataError naming the file for what cannot be
+    drawn.
+    """
+    if not source.is_dir():
+        raise DataError(f"{source}: no folder; name that of the key points (.json)")
+    names = sorted(Path(folder, entry.name) for folder, _, entries in walked(source) for entry in entries if entry.name.endswith(".json"))
+    if not names:
+        raise DataError(f"{source}: holds no key points (.json){nearest(source.name, listed(source.parent))}")
+    images = None if frames is None else open_folder(frames)[0]
+    numbers = {} if images is None else stems(images)
+    for done, name in enumerate(names):
+        progress(done, len(names))
+        high, wide = size or (0, 0)
+        if images is not None:
+            stem = name.with_suffix("").as_posix().removesuffix("_keypoints")
+            if stem not in numbers:
+                raise DataError(f"{source / name}: {frames} has no image {stem}.*, whose size it would have")
+            wide, high = header_size(images.head(numbers[stem]))
+        try:
+            content = parsed_json(read_regular(source / name, most=MOST_BYTES))
+            pixels = drawn(content, kind, height=high, width=wide, forehead=forehead)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{source / name}: cannot be drawn ({error})") from error
+        place = out / name.with_name(f"{name.stem.removesuffix('_keypoints')}.png")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with whole(place) as temporary:
+            Image.fromarray(pixels).save(temporary, "PNG")
+    progress(len(names), len(names))
+    return len(names)
