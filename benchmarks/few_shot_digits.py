@@ -2,10 +2,10 @@
 
     python benchmarks/few_shot_digits.py --mnist DIR --judge LENET.pth --folder runs/few-shot-digits --out benchmarks/results/FILE.md
 
-A clip shows one digit of MNIST on a square that moves and turns a little. Its maps say where the square is and which side is up, and nothing of the
-digit. fs-vid2vid-maps64 learns from clips of training digits 0 to 6, at 48x48, with one reference, and in another run with three and
-attention. Then test digits, also 7 to 9, which no training showed, are drawn into other movements from one or three pictures of them. What
-is drawn is turned back to its place and read by a LeNet trained by others on MNIST; true frames read the same way stand beside it.
+A clip shows one digit of MNIST on a square that moves and turns a little. Its maps say where the square is and which side is up, and
+nothing of the digit. fs-vid2vid-maps64 learns from clips of training digits 0 to 6, at 48x48, with one reference, and in another run with
+three and attention. Then test digits, also 7 to 9, which no training showed, are drawn into other movements from one or three pictures of
+them. What is drawn is turned back to its place and read by a LeNet trained by others on MNIST; true frames read the same way stand beside.
 
 Targets: at least 60 % of the frames from one reference are read as the reference's class (chance: 10 %); more with three references; more
 after finetuning on the one. Exit code 1 when one is missed. Runs go on where they are, so that the script can be interrupted; `--only one`
