@@ -86,6 +86,8 @@ class FakeRuns:
     config: RunConfig
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     error: BaseException | None = None
+    styles: str = "none"
+    "Whether the model takes style images."
 
     def train(self, *given: Any, **named: Any) -> FakeRun:
         return self._note("train", given, named, given[1])
@@ -111,6 +113,10 @@ class FakeRun:
         self.runs.calls.append(("sample", given, named))
         named.get("progress", unwatched)(given[0], given[0])
         return SimpleNamespace(images=None)
+
+    @property
+    def outline(self) -> SimpleNamespace:
+        return SimpleNamespace(styles=self.runs.styles)
 
     def inputs(self, *given: Any) -> SimpleNamespace:
         self.runs.calls.append(("inputs", given, {}))

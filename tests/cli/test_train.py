@@ -42,6 +42,12 @@ def test_the_next_command_is_that_of_the_model(recipe: str, line: str, fake_runs
     assert capsys.readouterr().out == f"{line}\n"
 
 
+def test_the_next_command_has_the_style_images_that_a_model_needs(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_runs.config, fake_runs.styles = load_recipe("fs-vid2vid-maps64"), "required"
+    assert main(["train", "toy", "--run", "r"]) == 0
+    assert "triptych translate r INPUT --style IMAGES --out DIR" in capsys.readouterr().out
+
+
 def test_flags_go_over_the_file_and_the_file_over_the_recipe(fake_runs: FakeRuns, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text("[train]\nbatch_size = 32\nseed = 5\n")

@@ -112,7 +112,8 @@ def next_command(run: Run, *, trained: bool) -> str | None:
     place, verbs = shlex.quote(str(run.directory)), run.config.model.verbs()
     if "translate" in verbs:
         held_out = f"triptych translate {place} --held-out, or " if trained else ""
-        return f"translate with it: {held_out}triptych translate {place} INPUT --out DIR"
+        style = " --style IMAGES" if getattr(run.outline, "styles", "none") == "required" else ""
+        return f"translate with it: {held_out}triptych translate {place} INPUT{style} --out DIR"
     if not verbs.isdisjoint(("sample", "upsample")):
         return f"draw from it: triptych sample {place}{' --base IMAGES' if 'upsample' in verbs else ''}"
     if "guide" in verbs:
