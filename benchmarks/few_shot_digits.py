@@ -2,7 +2,7 @@
 
     python benchmarks/few_shot_digits.py --mnist DIR --judge LENET.pth --folder runs/few-shot-digits --out benchmarks/results/FILE.md
 
-The recipe takes smaller steps, and has a discriminator of two frames; here distances weigh more, so that half an hour is enough.
+The recipe takes smaller steps, and has a discriminator of two frames; here distances weigh more, so that twenty minutes are enough.
 
 A clip shows one digit of MNIST on a square that moves and turns a little. Its maps say where the square is and which side is up, and
 nothing of the digit. fs-vid2vid-maps64 learns from clips of training digits 0 to 6, at 48x48, with one reference, and in another run with
@@ -36,7 +36,7 @@ from triptych.runs import Run, train
 from triptych.runs.translation_grid import palette
 
 SIDE, DIGIT, FRAMES, TOP, GROUND = 48, 28, 12, 6, 64
-CLIPS, HELD, LENGTH = 1_400, 28, 3
+CLIPS, HELD, LENGTH, DOUBLED = 1_400, 28, 3, 3_000
 MOVED, TURNED = 6, 0.15
 """The most pixels and radians that the square is away from the middle, upright."""
 SEEN, UNSEEN = tuple(range(7)), (7, 8, 9)
@@ -127,7 +127,7 @@ def trained(name: str, clips: Path, folder: Path, *, images: int) -> Run:
         image_size=SIDE,
         channels=1,
         flip=False,
-        length=ClipLength(first=2, most=LENGTH, double_every=images // 2),
+        length=ClipLength(first=2, most=LENGTH, double_every=DOUBLED),
         references=RUNS[name],
     )
     model = replace(
@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument("--mnist", type=Path, required=True, help="folder of MNIST's idx.gz files")
     parser.add_argument("--judge", type=Path, required=True, help="file of the LeNet's weights")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the clips and the runs")
-    parser.add_argument("--images", type=int, default=6_000, help="clips seen by each training")
+    parser.add_argument("--images", type=int, default=4_500, help="clips seen by each training")
     parser.add_argument("--each", type=int, default=12, help="test digits of each class")
     parser.add_argument("--finetuned", type=int, default=3, help="of these so many of each class are finetuned on")
     parser.add_argument("--steps", type=int, default=100, help="steps of finetuning")
