@@ -22,6 +22,7 @@ from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
+from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
@@ -151,6 +152,15 @@ def test_finetuning_brings_frames_nearer_to_the_style_and_leaves_the_run_alone(r
     assert np.array_equal(run.translate(maps, style=style, **CPU).images[0][0], plain)
     slower = run.translate(maps, style=style, settings=replace(settings, finetune_rate=1e-9), **CPU).images[0][0]
     assert np.abs(slower.astype(int) - plain.astype(int)).max() <= 3  # spectral norm has moved on
+
+
+def test_a_lazy_penalty_has_its_steps_in_finetuning_too(tmp_path: Path, run: Run) -> None:
+    penalised = replace(run.config.model, penalty=PenaltyConfig(r1_gamma=1.0, every=2))  # type: ignore[type-var]
+    config = replace(run.config, model=penalised, train=replace(run.config.train, validate_every=None, sample_every=None))
+    other = train(config, tmp_path / "run", **CPU)
+    maps, style = write_maps(tmp_path / "in", {"a": 1}), write_style(tmp_path / "style", 1)
+    plain, tuned = (other.translate(maps, style=style, settings=FewShotTranslationConfig(finetune=n), **CPU).images[0] for n in (0, 3))
+    assert not np.array_equal(plain, tuned)
 
 
 def test_what_finetuning_looks_at(run: Run) -> None:

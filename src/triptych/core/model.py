@@ -392,7 +392,7 @@ class Finetuned(VideoTranslator, Protocol):
         ...
 
     def finetuned_weights(self) -> Mapping[str, Mapping[str, nn.Parameter]]:
-        """By the name of each phase the weights that change in its steps."""
+        """By the name of each network its weights that change."""
         ...
 
     def of_style(self, look: Mapping[str, Tensor], rng: Rng) -> Batch:

@@ -31,6 +31,8 @@ _FINETUNED = ("weight_generator.fc", "conv_img", "up")
 """How the names of those weights of the generator begin that finetuning changes."""
 
 _ROLLED = 16
+_LABELS_OF_STYLE = "reference_labels"
+"""Name of the label maps of the references (b, k, n, h, w) among the inputs of a frame in training."""
 
 
 @config
@@ -96,6 +98,10 @@ class FewShotVid2Vid(ClipGAN):
         super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=1)
         self.style_sources = tuple(entry for entry in spec.inputs if entry.references is not None)
 
+    def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
+        moment = super()._moment(clip, frame, made)
+        return replace(moment, inputs={**moment.inputs, _LABELS_OF_STYLE: self._references(moment.inputs)[1]})
+
     def frame_of(self, label: Tensor, past_labels: Tensor | None, past: Tensor | None, inputs: Mapping[str, Tensor]) -> FewShotFrame:
         """See `ClipGAN.frame_of`."""
         references, labels = self._references(inputs)
@@ -126,6 +132,8 @@ class FewShotVid2Vid(ClipGAN):
 
     def _references(self, inputs: Mapping[str, Tensor]) -> tuple[Float[Tensor, "b k c h w"], Float[Tensor, "b k n h w"]]:
         """The references and their label maps. Raises ConfigError for what is missing or does not fit."""
+        if _LABELS_OF_STYLE in inputs:
+            return inputs[STYLE], inputs[_LABELS_OF_STYLE]
         label = inputs[self.sources[0].name]
         images, (height, width) = self._style(inputs, count=len(label)), label.shape[-2:]
         if images is None:

@@ -34,20 +34,19 @@ def finetuned(model: Model, look: Mapping[str, Tensor], *, how: Finetuning, opti
     index = torch.zeros(1, dtype=torch.long, device=first.device)
     plain = replace(optim, learning_rate=how.rate or optim.learning_rate)
     weights = tuned.finetuned_weights()
-    optimizers = {
-        phase.name: make_optimizer(weights[phase.name], replace(plain, learning_rate=plain.learning_rate * phase.rate), device=first.device)
-        for phase in tuned.phases
-    }
+    optimizers = {name: make_optimizer(some, plain, device=first.device) for name, some in weights.items()}
     with torch.enable_grad():
         for step in range(how.steps):
             batch = tuned.of_style(look, Rng(seed, ("finetune", step), index))
-            for phase in tuned.phases:
+            for phase in (one for one in tuned.phases if step % one.every == 0):
+                (network,) = phase.networks
                 tuned.prepare(phase, TrainingProgress(0, 1, 1))
                 loss = tuned.loss(phase, batch, Rng(seed, ("finetune", step, phase.name), index)).loss.mean()
-                changed = list(weights[phase.name].values())
+                changed = list(weights[network].values())
                 for weight, gradient in zip(changed, torch.autograd.grad(loss, changed, allow_unused=True), strict=True):
                     weight.grad = gradient
-                optimizers[phase.name].step()
+                optimizers[network].param_groups[0]["lr"] = plain.learning_rate * phase.rate
+                optimizers[network].step()
                 tuned.stepped(phase)
             progress(step + 1, how.steps)
     return tuned.eval()
