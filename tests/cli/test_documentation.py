@@ -16,6 +16,7 @@ from triptych.cli import (
     compare,
     data,
     data_doctor,
+    data_draw,
     data_pack,
     data_points,
     data_show,
@@ -175,7 +176,8 @@ def encode_takes(rest: list[str]) -> None:
 
 def translate_takes(rest: list[str]) -> None:
     given, flags = translate.split(rest[1:])
-    options, _ = translate.configure(rest[0], flags, translation=load_recipe("munit-mnist").model.translation)  # type: ignore[attr-defined]
+    recipe = "fs-vid2vid-maps64" if "--finetune" in flags else "munit-mnist"
+    options, _ = translate.configure(rest[0], flags, translation=load_recipe(recipe).model.translation)  # type: ignore[attr-defined]
     assert options.out is not None and options.held_out == (given is None)
 
 
@@ -195,11 +197,13 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("doctor", "stats", "encode", "pack", "points", "show") and not rest[1].startswith("-")
+    assert rest[0] in ("doctor", "stats", "encode", "pack", "points", "draw", "show") and not rest[1].startswith("-")
     if rest[0] == "pack":
         assert data_pack.configure(rest[1:])[1].path == rest[1]
     elif rest[0] == "points":
         assert data_points.configure(rest[1:])[0] == rest[1]
+    elif rest[0] == "draw":
+        assert data_draw.configure(rest[1:])[0] == rest[1]
     elif rest[0] == "show":
         assert data_show.configure(rest[1:])[1].data.path == rest[1]
     elif rest[0] == "doctor":

@@ -30,11 +30,11 @@ from triptych.engine.distributed import open_world
 from triptych.gans.ada import ADAConfig, adapted
 from triptych.gans.adaptation import Adaptation, mean_signs
 from triptych.gans.augmentation import augmented
+from triptych.gans.clip_base import ClipGAN, ClipGANConfig
 from triptych.gans.from_noise import NoiseGANConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import GAN, GANConfig
 from triptych.gans.penalties import PenaltyConfig
-from triptych.gans.vid2vid import Vid2VidConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -231,7 +231,7 @@ def test_every_translator_can_use_it(name: str, alike: bool) -> None:
     config = shrunk(name)
     assert isinstance(config.model, GANConfig)
     changes = {"ada": replace(OFTEN, p=1.0), "augment": (), "augment_alike": alike}
-    if isinstance(config.model, Vid2VidConfig):  # where it judges single frames
+    if isinstance(config.model, ClipGANConfig):  # where it judges single frames
         changes["discriminator"] = replace(config.model.discriminator, temporal_scales=0)
     model = moved_model(replace(config, model=replace(config.model, **changes)))
     batch = first_batch(config)
@@ -239,8 +239,11 @@ def test_every_translator_can_use_it(name: str, alike: bool) -> None:
         batch, images=batch.images.double(), inputs={k: v.double() if v.is_floating_point() else v for k, v in batch.inputs.items()}
     )
     moment = batch
-    if isinstance(config.model, Vid2VidConfig):  # the first frames of clips
-        moment = replace(batch, images=batch.images[:, 0], inputs={name: values[:, 0] for name, values in batch.inputs.items()})
+    if isinstance(config.model, ClipGANConfig):  # the first frames of clips
+        assert isinstance(model, ClipGAN)
+        framed = {entry.name for entry in model.spec.inputs if entry.frames is not None}
+        inputs = {name: values[:, 0] if name in framed else values for name, values in batch.inputs.items()}
+        moment = replace(batch, images=batch.images[:, 0], inputs=inputs)
     assert isinstance(model, GAN)
     contests = model.contests(moment, Rng(0, ("discriminator", 0), batch.index))
     for contest in contests:
