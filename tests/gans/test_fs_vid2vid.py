@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.gans import test_vid2vid as plain
-from tests.gans.terms import check_gradients
+from tests.gans.terms import check_gradients, judged_by_hand
 from tests.gans.test_vid2vid import CLASSES, FRAMES, SIDE, at, one_hot
 from triptych.core.batch import Batch, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
@@ -21,7 +21,7 @@ from triptych.core.rng import Rng
 from triptych.gans.flow import confidence, warped
 from triptych.gans.fs_vid2vid import FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
-from triptych.gans.losses import AdversarialConfig, discriminator_losses, feature_matching, generator_loss, l1
+from triptych.gans.losses import AdversarialConfig, discriminator_losses, l1
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 
@@ -89,11 +89,7 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int, config: FewShotVid2V
     if before is not None:
         both = torch.cat((clip.images[:, frame - 1], real), 1), torch.cat((before, made.image), 1)
         contests["_temporal_0"] = (*both, model.discriminator.net_DT0)
-    expected: dict[str, Tensor] = {}
-    for name, (true, fake, network) in contests.items():
-        verdict, known = network(fake), network(true)
-        expected[f"adversarial{name}"] = generator_loss(verdict.outputs, settings=settings)
-        expected[f"feature_matching{name}"] = feature_matching(verdict.features, known.features)
+    expected = judged_by_hand(contests, settings=settings)
     expected["l1"] = l1(made.image, real)
     expected |= dict.fromkeys(("flow_l1", "flow_warp", "mask"), torch.zeros(len(real)))
     moves = [(made.reference, reference, reference)]

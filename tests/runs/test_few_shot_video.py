@@ -171,7 +171,7 @@ def test_what_finetuning_looks_at(run: Run) -> None:
         "labels_of_style": torch.stack([torch.from_numpy(class_map("z", k)) for k in range(3)])[None],
     }
     shifts, which = set(), set()
-    for step in range(40):
+    for step in range(200):
         batch = model.of_style(look, Rng(0, ("finetune", step), torch.zeros(1, dtype=torch.long)))
         assert batch.images.shape == (1, 1, 3, SIDE, SIDE) and torch.equal(batch.inputs["style"], look["style"])
         (found,) = [

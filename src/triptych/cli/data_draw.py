@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from triptych.cli.arguments import asks_for_help, finished, named_as_flags
+from triptych.cli.arguments import finished, named_as_flags
+from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
-from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError
+from triptych.core.config import config
 
 USAGE = "triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]"
 
 
 @config
-class DrawOptions(Config):
+class DrawOptions(FolderOptions):
     """Of what, of which size, and to where."""
 
     out: str | None = None
@@ -41,22 +41,8 @@ class DrawOptions(Config):
 
 def configure(arguments: Sequence[str]) -> tuple[str, DrawOptions]:
     """The folder that is read, and the options."""
-    from triptych.cli.settings import parse
-
-    helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
-        raise ConfigError("", f"{problem}; usage: {USAGE}")
-    options, _ = parse(
-        arguments if helped else arguments[1:],
-        prog="triptych data draw KEYPOINTS",
-        description="Draws key points of faces and people, as images for data.conditions of pairs and clips.",
-        options=DrawOptions(),
-        settings=Config(),
-    )
-    if options.out is None:
-        raise ConfigError("--out", f"missing: the folder to write; usage: {USAGE}")
-    return arguments[0], options
+    description = "Draws key points of faces and people, as images for data.conditions of pairs and clips."
+    return from_folder(arguments, options=DrawOptions(), prog="triptych data draw KEYPOINTS", description=description, usage=USAGE)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import asks_for_help, finished, named_as_flags
+from triptych.cli.arguments import finished, named_as_flags
+from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
-from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError
+from triptych.core.config import config
 
 USAGE = "triptych data points UNPROJECTIONS --out FOLDER"
 
 
 @config
-class PointsOptions(Config):
+class PointsOptions(FolderOptions):
     """Of which size, and to where."""
 
     out: str | None = None
@@ -31,22 +31,8 @@ class PointsOptions(Config):
 
 def configure(arguments: Sequence[str]) -> tuple[str, PointsOptions]:
     """The folder that is read, and the options."""
-    from triptych.cli.settings import parse
-
-    helped = asks_for_help(arguments)
-    if not helped and (not arguments or arguments[0].startswith("-")):
-        problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
-        raise ConfigError("", f"{problem}; usage: {USAGE}")
-    options, _ = parse(
-        arguments if helped else arguments[1:],
-        prog="triptych data points UNPROJECTIONS",
-        description="Writes imaginaire's unprojection files (.pkl), which are not run, as maps of points (data.points of clips).",
-        options=PointsOptions(),
-        settings=Config(),
-    )
-    if options.out is None:
-        raise ConfigError("--out", f"missing: the folder to write; usage: {USAGE}")
-    return arguments[0], options
+    description = "Writes imaginaire's unprojection files (.pkl), which are not run, as maps of points (data.points of clips)."
+    return from_folder(arguments, options=PointsOptions(), prog="triptych data points UNPROJECTIONS", description=description, usage=USAGE)
 
 
 def main(arguments: Sequence[str]) -> int:

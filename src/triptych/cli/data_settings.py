@@ -77,3 +77,29 @@ def _of_recipe(recipe: str | None, *, whole: bool) -> RunConfig | DataSettings:
     except ConfigError as error:
         raise ConfigError("--recipe", error.reason) from None
     return found if whole else DataSettings(data=found.data)
+
+
+@config
+class FolderOptions(Config):
+    """Options of a verb that reads a folder and writes another."""
+
+    out: str | None = None
+    "The folder to write."
+
+
+F = TypeVar("F", bound=FolderOptions)
+
+
+def from_folder(arguments: Sequence[str], *, options: F, prog: str, description: str, usage: str) -> tuple[str, F]:
+    """The folder that a verb reads, its first argument, and its options; ConfigError where there is none, or no folder to write."""
+    from triptych.cli.settings import parse
+
+    helped = asks_for_help(arguments)
+    if not helped and (not arguments or arguments[0].startswith("-")):
+        problem = f"got {arguments[0]!r} where the folder is expected" if arguments else "no folder given"
+        raise ConfigError("", f"{problem}; usage: {usage}")
+    rest = arguments if helped else arguments[1:]
+    chosen, _ = parse(rest, prog=prog, description=description, options=options, settings=Config())
+    if chosen.out is None:
+        raise ConfigError("--out", f"missing: the folder to write; usage: {usage}")
+    return arguments[0], chosen

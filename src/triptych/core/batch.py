@@ -16,7 +16,6 @@ from triptych.core.reading import MOST_CLASSES
 
 _LARGEST_SIDE = 2**16
 _MOST_CHANNELS, _MOST_FRAMES = 2**12, 2**16
-_OF_FRAMES = ("image", "classes", "instances")
 
 IMAGES_B, STYLE, STYLE_LABELS = "images_b", "style", "style_labels"
 """Names of inputs: the images of domain b; those whose look is taken; the class of the latter. `Batch.images` are those of domain a.
@@ -70,7 +69,8 @@ class InputSpec(Config):
         self.require(not self.dont_care or self.kind == "classes", "dont_care", "false but for classes")
         framed = self.frames is None or (_counts(self.frames, _MOST_FRAMES) and self.kind != "labels")
         self.require(framed, "frames", f"1 to {_MOST_FRAMES:,}, or nothing; nothing for labels")
-        others = self.references is None or (_counts(self.references, _MOST_FRAMES) and self.kind in _OF_FRAMES and self.frames is None)
+        shown = self.kind in ("image", "classes", "instances") and self.frames is None
+        others = self.references is None or (_counts(self.references, _MOST_FRAMES) and shown)
         self.require(others, "references", f"1 to {_MOST_FRAMES:,} for images and maps without frames, or nothing")
 
 

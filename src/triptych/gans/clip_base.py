@@ -214,8 +214,8 @@ class ClipGAN(PairedGAN):
 
     def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
         """A frame of clips: its image and maps, the real frames before it, and of the frames that were `made` those that count."""
-        inputs = {entry.name: clip.inputs[entry.name] for entry in self.spec.inputs}
-        inputs = {entry.name: inputs[entry.name] if entry.frames is None else inputs[entry.name][:, frame] for entry in self.spec.inputs}
+        framed = {entry.name: entry.frames is not None for entry in self.spec.inputs}
+        inputs = {name: clip.inputs[name][:, frame] if there else clip.inputs[name] for name, there in framed.items()}
         if made is not None:
             inputs[_MADE] = made
             inputs[_BEFORE] = clip.images[:, max(0, frame - self._kept) : frame]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from triptych.core.batch import STYLE, Batch, DataSpec, style_map
 from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
-from triptych.core.model import Finetuning
+from triptych.core.finetuning import Finetuning
 from triptych.core.rng import Rng
 from triptych.gans.clip_base import ClipGAN, ClipGANConfig, ClipTranslationConfig
 from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig, Warp
@@ -170,8 +170,7 @@ class FewShotVid2Vid(ClipGAN):
         """
         images = look[STYLE]
         sides = images.shape[-2:]
-        drawn = rng.uniform("roll", 3)[0].tolist()
-        which = min(int(drawn[0] * images.shape[1]), images.shape[1] - 1)
-        shift = [round((2 * part - 1) * (side // _ROLLED)) for part, side in zip(drawn[1:], sides, strict=True)]
+        which = int(rng.integers("which", images.shape[1])[0])
+        shift = [round((2 * part - 1) * (side // _ROLLED)) for part, side in zip(rng.uniform("roll", 2)[0].tolist(), sides, strict=True)]
         maps = {source.name: look[style_map(source.name)][:, which : which + 1].roll(shift, (-2, -1)) for source in self.sources}
         return Batch(images[:, which : which + 1].roll(shift, (-2, -1)), None, rng.index, {**look, **maps})

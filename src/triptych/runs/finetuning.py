@@ -12,7 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from triptych.core.model import Finetuned, Finetuning, Model, TrainingProgress
+from triptych.core.finetuning import Finetuned, Finetuning
+from triptych.core.model import Model, TrainingProgress
 from triptych.core.rng import Rng
 from triptych.engine.config import OptimConfig
 from triptych.engine.optim import make_optimizer

@@ -19,8 +19,9 @@ from triptych.core.batch import STYLE
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import OUTPUTS, PICTURES
+from triptych.core.finetuning import Finetuned, Finetuning
 from triptych.core.images import save_picture, to_uint8
-from triptych.core.model import Example, Finetuned, Sampler, Translator, Upsampler, VideoTranslator
+from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.clip_files import clips_of
@@ -111,20 +112,13 @@ def translate(
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     chosen = settings or translator.translation
-    how = translator.finetuning(chosen) if isinstance(translator, Finetuned) else None
-    if how is not None and (styles is None or style_each):
-        why = "style images in turn" if style_each else "no style images"
-        raise ConfigError("finetune", f"got {how.steps}, but there are {why}; give some, all of them together, by {{}}", ["style"])
+    how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
     opened = run.open(Loading(**loading))
     if how is not None and styles is not None:
         look = styles.of([0], 0, answers=1, device=opened.world.device)
-        better = finetuned(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
-        opened = replace(opened, model=better)
+        opened = replace(opened, model=finetuned(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress))
     begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
-    of_clip = None
-    if isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
-        of_clip = {frame: number for number, frames in enumerate(clips_of(opened_inputs.names).values()) for frame in frames}
-    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins, of_clip)
+    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
         filmed = _filmed(work, wanted, opened.model, world=opened.world, progress=progress)
@@ -141,6 +135,15 @@ def translate(
     else:
         made = _in_folder(work, wanted, opened.model, place, grid_rows=grid, world=opened.world, progress=progress)
     return Translations(opened_inputs.names, made)
+
+
+def _finetuning(translator: Translator, settings: Config, *, styled: bool, each: bool) -> Finetuning | None:
+    """How long the model learns from the style images first. Raises ConfigError where there are none for that."""
+    how = translator.finetuning(settings) if isinstance(translator, Finetuned) else None
+    if how is not None and (each or not styled):
+        why = "style images in turn" if each else "no style images"
+        raise ConfigError("finetune", f"got {how.steps}, but there are {why}; give some, all of them together, by {{}}", ["style"])
+    return how
 
 
 @dataclass(frozen=True)
@@ -166,15 +169,13 @@ class Translation:
     precision: str
     first: FirstFrames | None = None
     "What clips begin with."
-    clips: Mapping[int, int] | None = None
-    "The clip of each item, of a user's clips, whose items are frames."
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
         """The model's input for some items of one size, with the style of the first answer. `truth`: with the target image, where known."""
         example = self.inputs.example(require_translator(model), items, device=device, settings=self.settings, truth=truth)
         inputs = dict(example.inputs)
         if self.styles is not None:
-            inputs |= self.styles.of(self._styled(items), 0, answers=self.answers, device=device)
+            inputs |= self.styles.of(self._styled(model, items), 0, answers=self.answers, device=device)
         elif self.answers > 1:
             inputs.pop(STYLE, None)  # that held-out images may come with: each answer has a random one instead
         return Example(inputs, example.truth)
@@ -197,9 +198,12 @@ class Translation:
             answers.append(to_uint8(images).numpy())
         return np.stack(answers, axis=1)
 
-    def _styled(self, items: Sequence[int]) -> Sequence[int]:
+    def _styled(self, model: nn.Module, items: Sequence[int]) -> Sequence[int]:
         """What takes a style: each item, or of a user's clips the clip that it is a frame of."""
-        return items if self.clips is None else [self.clips[item] for item in items]
+        if not (isinstance(model, VideoTranslator) and isinstance(self.inputs, GivenInputs)):
+            return items
+        of_clip = {frame: number for number, frames in enumerate(clips_of(self.inputs.names).values()) for frame in frames}
+        return [of_clip[item] for item in items]
 
     def files(self, item: int) -> list[str]:
         """The files of an input's answers in a folder."""
@@ -233,7 +237,7 @@ def check_styles(model: Translator, *, styled: bool, each: bool, answers: int, h
     name = type(model).__name__
     if answers < 1:
         raise ConfigError("style_count", f"got {answers}, expected at least 1")
-    if answers > 1 and isinstance(model, VideoTranslator):
+    if answers > 1 and isinstance(model, VideoTranslator) and model.styles != "none":
         raise ConfigError("style_count", f"got {answers}, but {name} makes one clip of each; call it again with other style images")
     if styled and model.styles == "none":
         raise ConfigError("style", f"{name} takes no style from images; leave it out")

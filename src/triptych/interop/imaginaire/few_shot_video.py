@@ -8,11 +8,11 @@ from dataclasses import replace
 from torch import Tensor
 
 from triptych.gans.fs_vid2vid_networks import FewShotGenerator, FewShotGeneratorConfig
-from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_networks import EmbeddingConfig, VideoDiscriminator, VideoDiscriminatorConfig
 from triptych.interop.imaginaire.networks import MOST_STEPS, overlaid
 from triptych.interop.imaginaire.reading import Settings
 from triptych.interop.imaginaire.tensors import Network, Weights
-from triptych.interop.imaginaire.video import EMBEDDING, FLOW, MULTIPLIER, agreeing, require_parts, steps, video_discriminator
+from triptych.interop.imaginaire.video import EMBEDDING, FLOW, MULTIPLIER, agreeing, flow_network, require_parts, steps, video_discriminator
 
 SECOND_FLOW = "flow_network_temp."
 """Files have the flow network twice: its second name."""
@@ -70,12 +70,11 @@ def described_few_shot(gen: Settings, *, references: int) -> FewShotGeneratorCon
 
 def few_shot_generator(weights: Weights, gen: Settings) -> Network:
     """The generator with such weights. Raises CheckpointError for another network, ConfigError for a wrong setting."""
-    root, flow = "weight_generator", "flow_network_ref"
+    root = "weight_generator"
     filters, image_channels = weights.weight(f"{root}.ref_img_first.layers.conv")[:2]
     label_filters, label_channels = weights.weight(f"{root}.label_embedding.conv_first.layers.conv")[:2]
     downsamples = steps(weights, f"{root}.ref_img_down_", ".")
     combined = sum(weights.has(f"up_{level}.conv_block_0.layers.norm.mlps.1.") for level in range(downsamples + 1))
-    seen = weights.weight(f"{flow}.down_flow.0.layers.conv")
     config = FewShotGeneratorConfig(
         num_filters=filters,
         max_num_filters=weights.weight(f"up_{downsamples}.conv_block_0.layers.conv")[1],
@@ -87,12 +86,7 @@ def few_shot_generator(weights: Weights, gen: Settings) -> Network:
         attention=weights.has(f"{root}.attention_module."),
         weight_norm=weights.weight_norm,
         embedding=EmbeddingConfig(num_filters=label_filters, num_downsamples=steps(weights, f"{root}.label_embedding.down_", ".")),
-        flow=FlowNetworkConfig(
-            num_filters=seen[0],
-            num_downsamples=steps(weights, f"{flow}.down_flow.", ".") - 1 or 1,
-            num_res_blocks=weights.count(f"{flow}.res_flow.", ".conv_block_0."),
-            multiplier=gen.inside("flow").positive("flow_output_multiplier", MULTIPLIER),
-        ),
+        flow=flow_network(weights, gen, name="flow_network_ref", branch="down_flow"),
     )
     return Network(FewShotGenerator, agreeing(config, gen, _NAMES), image_channels, label_channels=label_channels)
 

@@ -163,12 +163,7 @@ def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network
         style_dims=Vid2VidGeneratorConfig().style_dims if label_input else weights.shape("fc.layers.conv.weight", axes=2)[1],
         weight_norm=weights.weight_norm,
         embedding=EmbeddingConfig(num_filters=label_filters, num_downsamples=steps(weights, f"{embedding}.down_", ".")),
-        flow=FlowNetworkConfig(
-            num_filters=seen[0],
-            num_downsamples=steps(weights, f"{flow}.down_lbl.", ".") - 1 or 1,
-            num_res_blocks=weights.count(f"{flow}.res_flow.", ".conv_block_0."),
-            multiplier=gen.inside("flow").positive("flow_output_multiplier", MULTIPLIER),
-        ),
+        flow=flow_network(weights, gen, name=flow, branch="down_lbl"),
     )
     if isinstance(config, WCVid2VidGeneratorConfig):
         if not weights.has(f"up_0.{norms}.2."):
@@ -184,6 +179,16 @@ def video_generator(kind: ModelType, weights: Weights, gen: Settings) -> Network
         raise CheckpointError(f"fc.layers.conv.weight makes a first map of {pixels} pixels, expected a square")
     sized = functools.partial(make, image_size=(side << layers, side << layers))
     return Network(sized, config, image_channels, label_channels=label_channels)
+
+
+def flow_network(weights: Weights, gen: Settings, *, name: str, branch: str) -> FlowNetworkConfig:
+    """The flow network of that name, one of whose ways down is `branch`."""
+    return FlowNetworkConfig(
+        num_filters=weights.weight(f"{name}.{branch}.0.layers.conv")[0],
+        num_downsamples=steps(weights, f"{name}.{branch}.", ".") - 1 or 1,
+        num_res_blocks=weights.count(f"{name}.res_flow.", ".conv_block_0."),
+        multiplier=gen.inside("flow").positive("flow_output_multiplier", MULTIPLIER),
+    )
 
 
 def agreeing(config: C, section: Settings, names: Mapping[str, str]) -> C:
