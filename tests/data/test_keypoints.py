@@ -125,6 +125,8 @@ def test_the_thickness_is_that_of_the_points_that_were_seen() -> None:
     tall = person(p1=(200, 20), p8=(200, 400))
     widths = [int(draw_person(one, height=512, width=400)[200].any(1).sum()) for one in (tall, person(p1=(200, 180), p8=(200, 220)))]
     assert widths == [4, 2]
+    far = draw_person(person(p1=(20, 20), p8=(20, 30_000)), height=40, width=40)
+    assert far[30].any(1).sum() == 2, "a point outside does not make lines as thick as the picture"
 
 
 def openpose(*people: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -163,7 +165,7 @@ def test_a_folder_becomes_pictures_that_clips_are_made_of(tmp_path: Path, capsys
         (b"{", "faces", "a.json: cannot be drawn ("),
         (b'{"people": 3}', "people", "a.json: cannot be drawn (expected what OpenPose writes"),
         (b'{"people": [{"pose_keypoints_2d": [1, 2]}]}', "people", "expected pose_keypoints_2d of 25 points"),
-        (json.dumps([[1e300, 0]] * 68).encode(), "faces", "expected 68 points"),
+        (json.dumps([[2**15, 0]] * 68).encode(), "faces", "expected 68 points"),
         (b'[["a", 0]]', "faces", "expected 68 points"),
     ],
 )

@@ -34,6 +34,8 @@ _LIMB_COLOURS = (
 )  # fmt: skip
 _FINGERS: tuple[Chain, ...] = tuple((0, *range(first, first + 4)) for first in range(1, 21, 4))
 _FINGER_COLOURS = ((204, 0, 0), (163, 204, 0), (0, 204, 82), (0, 82, 204), (163, 0, 204))
+_FAR = 2**15
+"""Coordinates are below it: a line has a sample for each pixel, also outside of the picture."""
 _SEEN, _SEEN_FACE = 0.01, 0.1
 """Above this confidence a point of a body or hand, and of a face, is one."""
 
@@ -68,7 +70,7 @@ def draw_person(person: Mapping[str, np.ndarray], *, height: int, width: int) ->
     canvas = np.zeros((height, width, 3), dtype=np.uint8)
     body = person["body"]
     seen = body[body[:, 2] > _SEEN]
-    tall = int(np.ptp(seen[:, 1])) if len(seen) else 0
+    tall = min(int(np.ptp(seen[:, 1])), height) if len(seen) else 0  # points far outside would take lines as thick as the picture
     thick, thin = max(1, tall // 150), max(1, tall // 450)
     for pair, colour in zip(_LIMBS, _LIMB_COLOURS, strict=True):
         if (body[list(pair), 2] > _SEEN).all():
@@ -166,7 +168,7 @@ def _numbers(content: Any, shape: tuple[int, ...], expected: str) -> np.ndarray:
         values = np.array(content, dtype=np.float64)
     except (TypeError, ValueError):
         values = np.empty(0)
-    if values.shape != shape or not (np.abs(values) < 2**24).all():
+    if values.shape != shape or not (np.abs(values) < _FAR).all():
         raise ValueError(f"expected {expected}")
     return values
 
