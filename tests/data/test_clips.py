@@ -148,8 +148,8 @@ def test_references_are_other_frames_of_the_same_clip(tmp_path: Path) -> None:
     assert isinstance(images, ClipImages)
     drawn: set[tuple[int, ...]] = set()
     for position in range(80):
-        number, places = placed(images, images.frames(position % 6, position, seed=3))
-        of, beside = placed(images, images.references(position % 6, position, seed=3))
+        number, places = placed(images, images.frames(position % 9, position, seed=3))
+        of, beside = placed(images, images.references(position % 9, position, seed=3))
         assert of == number and len(beside) == 2 and beside == sorted(set(beside))
         assert all(place < places[0] or place > places[-1] for place in beside)
         drawn.add(tuple(beside))

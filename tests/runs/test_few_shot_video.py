@@ -16,9 +16,11 @@ from tests.runs.test_video import CLASSES, class_map, write_maps
 from tests.runs.translators import opened
 from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, DataError, Stopped
+from triptych.core.finetuning import Finetuning
 from triptych.core.rng import Rng
 from triptych.data.clips import ClipDataConfig
 from triptych.engine.config import OptimConfig, TrainConfig
+from triptych.engine.progress import unwatched
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
@@ -26,6 +28,7 @@ from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.video_networks import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
+from triptych.runs.finetuning import finetune
 
 SIDE = 16
 CPU = {"device": "cpu"}
@@ -161,6 +164,20 @@ def test_a_lazy_penalty_has_its_steps_in_finetuning_too(tmp_path: Path, run: Run
     maps, style = write_maps(tmp_path / "in", {"a": 1}), write_style(tmp_path / "style", 1)
     plain, tuned = (other.translate(maps, style=style, settings=FewShotTranslationConfig(finetune=n), **CPU).images[0] for n in (0, 3))
     assert not np.array_equal(plain, tuned)
+
+
+def test_each_step_of_finetuning_is_one_of_training(run: Run) -> None:
+    """The chosen weights move and no others of the generator, and spectral norm follows them by its power iteration."""
+    model = run.load(**CPU)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    look = {"style": seen([style_image(0)]), "labels_of_style": torch.from_numpy(class_map("z", 0))[None, None]}
+    finetune(model, look, how=Finetuning(steps=2, rate=1e-3), optim=run.config.optim, seed=0, progress=unwatched)
+    assert isinstance(model, FewShotVid2Vid) and not model.training
+    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    weights = {f"generator.{name}" for name, _ in model.generator.named_parameters()}
+    chosen = {f"generator.{name}" for name in model.finetuned_weights()["generator"]}
+    assert changed & weights and changed & weights <= chosen
+    assert {name for name in changed if name.startswith("generator.up_0.") and name.endswith("weight_u")}
 
 
 def test_what_finetuning_looks_at(run: Run) -> None:

@@ -7,7 +7,7 @@ They go to a folder (see translation_folder.py), or as other work to one file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -34,7 +34,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
-from triptych.runs.finetuning import finetuned
+from triptych.runs.finetuning import finetune
 from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
@@ -116,7 +116,7 @@ def translate(
     opened = run.open(Loading(**loading))
     if how is not None and styles is not None:
         look = styles.of([0], 0, answers=1, device=opened.world.device)
-        opened = replace(opened, model=finetuned(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress))
+        finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
     begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
