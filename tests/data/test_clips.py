@@ -158,6 +158,14 @@ def test_references_are_other_frames_of_the_same_clip(tmp_path: Path) -> None:
     assert every == set(range(9))
 
 
+def test_steps_leave_room_for_references(tmp_path: Path) -> None:
+    given = {"references": 2, "most_step": 3, "flip": False, "length": ClipLength(first=2, most=2)}
+    images = settings(write_clips(tmp_path, (5, 5)), **given).open().train
+    assert isinstance(images, ClipImages)
+    samples = [(images.frames(position % 4, position, seed=3), images.references(position % 4, position, seed=3)) for position in range(60)]
+    assert {int(np.diff(frames)[0]) for frames, _ in samples} == {1, 2} and {len(beside) for _, beside in samples} == {2}
+
+
 def test_references_of_held_out_windows_are_spread_over_their_clip(root: Path) -> None:
     data = settings(root, references=1, length=ClipLength(first=2, most=2)).open()
     reference = InputSpec(name="style", kind="image", channels=3, references=1)

@@ -109,6 +109,17 @@ def test_weights_of_first_frames_are_a_run_of_their_own() -> None:
     assert np.array_equal(made[1], second), "two frames are the SPADE's, as published"
 
 
+def test_averages_have_weights_of_first_frames_too() -> None:
+    averaged = {"trainer": {"model_average_config": {"enabled": True}}}
+    values = changed(VIDEOS["world"], changed(changed(SMALL, GUIDED), averaged))
+    model, single = model_of(values), drawn(lambda: SPADEGenerator(SINGLE, label_channels=CLASSES))
+    content = checkpoint(model, model)
+    for kind in ("module", "averaged_model"):
+        content["net_G"] |= {f"module.{kind}.single_image_model.{key}": tensor for key, tensor in single.state_dict().items()}
+    run = imported(values, content)
+    assert run.config.train.ema_rates and Run(run.paths.first_frames).load(device="cpu") is not None
+
+
 def test_without_them_the_run_makes_its_first_frames_itself() -> None:
     values = changed(VIDEOS["world"], changed(SMALL, GUIDED))
     run = imported(values, checkpoint(model_of(values)))
