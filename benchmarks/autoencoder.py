@@ -1,12 +1,14 @@
-"""What a small autoencoder keeps of images, and what kept latents save: PSNR and distance of reconstructions, images/s of training.
+"""What a small autoencoder keeps of images, what kept latents save, and what a flow makes of them.
 
     python benchmarks/autoencoder.py --data FOLDER --runs DIR --minutes 20 --out FILE.md [--features NETWORK --features-weights FILE]
 
 autoencoder-small is trained on the folder for as many images as it sees in the minutes; its discriminator joins halfway. Held-out ones are
 then reconstructed, and beside them stand the same images made smaller, to as many numbers as the latents have, and enlarged bicubically.
-Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. Then a diffusion model of latents
-takes steps on kept latents, and on latents that are encoded anew for each batch, in turns; medians of images/s. Target: at least 3 times.
-Exit code 1 when it is missed.
+Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. A transformer learns the kept
+latents by flow matching, for as many core-minutes; its samples, decoded, are held against the training images, and beside them stand the
+reconstructions and the held-out images themselves. Then a diffusion model of latents takes steps on kept latents, and on latents that are
+encoded anew for each batch, in turns; medians of images/s. Target: at least 3 times. Exit code 1 when it is missed. Runs that are there
+go on where they are.
 """
 
 from __future__ import annotations
@@ -23,29 +25,37 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from families import speed
 from machine import machine
 from PIL import Image
 
 from triptych.core.batch import Batch, LatentSpec
+from triptych.core.images import grid, save_picture
 from triptych.core.model import GaussianEncoder, TrainingProgress, seeded_build
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.data.loader import Loader
 from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.dit import DiTConfig
+from triptych.diffusion.flow_matching import FlowMatchingConfig
+from triptych.engine.config import LogConfig
 from triptych.engine.metric_log import read_metrics
 from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.recipes.catalogue import load_recipe
-from triptych.runs import Run, score, train
+from triptych.runs import Run, open_run, score, train
 from triptych.runs.latent_data import encode_data
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, maker_of
 
 TARGET, WARM_UP_IMAGES = 3.0, 160
+SAMPLES, PICTURED = 1_000, 40
 CHUNK = 32
 
 
 def trained(data: DataConfig, folder: Path, minutes: float) -> Run:
     """The autoencoder after so many minutes of training, by its speed over the first steps."""
+    if (folder / "autoencoder" / "config.json").is_file():
+        return train(open_run(folder / "autoencoder").config, folder / "autoencoder", device="cpu")
     recipe = load_recipe("autoencoder-small")
     assert isinstance(recipe.model, KLAutoencoderConfig)
     first = replace(recipe, data=data, train=replace(recipe.train, total_images=WARM_UP_IMAGES, sample_count=0, validate_images=0))
@@ -55,8 +65,23 @@ def trained(data: DataConfig, folder: Path, minutes: float) -> Run:
     batch = recipe.train.batch_size
     images = max(2, round(60 * minutes * speed / batch)) * batch
     model = replace(recipe.model, adversarial_start=images // 2)
-    steps = replace(recipe.train, total_images=images, checkpoint_every=None, sample_every=None, validate_every=None)
+    steps = replace(recipe.train, total_images=images, checkpoint_every=4_000, sample_every=None, validate_every=None)
     return train(replace(recipe, model=model, data=data, train=steps), folder / "autoencoder", device="cpu")
+
+
+def latent_flow(data: DataConfig, folder: Path, minutes: float) -> Run:
+    """A transformer that learns kept latents by flow matching, after so many minutes of one core."""
+    if (folder / "config.json").is_file():
+        return train(open_run(folder).config, folder, device="cpu")
+    recipe = load_recipe("flow-digits")
+    assert isinstance(recipe.model, FlowMatchingConfig)
+    sampling = replace(recipe.model.sampling, guidance_scale=1.0)
+    network = DiTConfig(patch=2, width=256, depth=8, heads=4)
+    model = replace(recipe.model, network=network, class_conditional=False, label_dropout=0.0, sampling=sampling)
+    steps = replace(recipe.train, batch_size=32, sample_count=25, checkpoint_every=4_000, sample_every=None, validate_images=0)
+    config = replace(recipe, model=model, data=data, train=steps, log=LogConfig(every=1_600))
+    images = int(60 * minutes * speed(config))
+    return train(replace(config, train=replace(steps, total_images=images)), folder, device="cpu")
 
 
 def psnr(made: np.ndarray, truth: np.ndarray) -> float:
@@ -142,20 +167,34 @@ def main() -> int:
     kept = given.runs / "latents.npz"
     shape = encode_data(given.data, run, kept, labels="none", device="cpu").shape
     rows = {"reconstructed": made, f"bicubic, {math.prod(shape)} numbers": bicubic(truth, numbers=math.prod(shape))}
-    np.savez(given.runs / "truth.npz", arr_0=truth)
-    lines = [f"| {count} held-out images, 64x64 | PSNR, dB | Frechet distance |", "|---|---|---|"]
+    learned = data.open().train
+    places = {"truth": truth, "training": np.asarray(learned.batch(np.arange(len(learned))).images)}
+    places |= {name.partition(",")[0]: images for name, images in rows.items()}
+    for name, images in places.items():
+        np.savez(given.runs / f"{name}.npz", arr_0=images)
+
+    def distance(images: str, reference: str, count: int | None = None) -> str:
+        place, other = given.runs / f"{images}.npz", given.runs / f"{reference}.npz"
+        space = {"features": given.features, "features_weights": given.features_weights}
+        figures = score(place, other, metrics=["frechet"], count=count, device="cpu", **space).figures
+        return ", ".join(f"{figure.value:.2f}" + (f" ± {figure.error:.2g}" if figure.error else "") for figure in figures.values())
+
+    lines = [f"| {count} held-out images, 64x64 | PSNR, dB | Frechet distance to them |", "|---|---|---|"]
     for name, images in rows.items():
-        place = given.runs / f"{name.partition(',')[0]}.npz"
-        np.savez(place, arr_0=images)
-        figures = score(
-            place,
-            given.runs / "truth.npz",
-            metrics=["frechet"],
-            features=given.features,
-            features_weights=given.features_weights,
-            device="cpu",
-        ).figures
-        lines.append(f"| {name} | {psnr(images, truth):.2f} | {next(iter(figures.values())).value:.3f} |")
+        lines.append(f"| {name} | {psnr(images, truth):.2f} | {distance(name.partition(',')[0], 'truth')} |")
+    flow = latent_flow(DataConfig(source="latents", path=str(kept), image_size=64, workers=0), given.runs / "flow", given.minutes)
+    drawn = flow.sample(SAMPLES, seed=0, out=given.runs / "samples.npz", device="cpu").images
+    lines += ["", f"| Frechet distance to the {len(learned)} training images | images | distance |", "|---|---|---|"]
+    lines += [
+        f"| samples of the latent flow, {flow.find_checkpoint():,} images seen | {SAMPLES} | {distance('samples', 'training', SAMPLES)} |"
+    ]
+    lines += [f"| the same, as many as are held out | {count} | {distance('samples', 'training', count)} |"]
+    lines += [f"| reconstructions of held-out images | {count} | {distance('reconstructed', 'training')} |"]
+    lines += [f"| held-out images | {count} | {distance('truth', 'training')} |"]
+    if given.out is not None:
+        both = np.stack([truth[:PICTURED], made[:PICTURED]], axis=1).reshape(-1, *truth.shape[1:])
+        save_picture(grid(both, columns=10), given.out.with_name(f"{given.out.stem}-reconstructed.png"))
+        save_picture(grid(drawn[:PICTURED], columns=10), given.out.with_name(f"{given.out.stem}-samples.png"))
     found = speeds(run, kept, data, rounds=given.rounds, steps=given.steps)
     medians = {name: statistics.median(values) for name, values in found.items()}
     ratio = medians["kept latents"] / medians["encoded for each batch"]

@@ -136,8 +136,16 @@ def mean_flow_digits() -> RunConfig:
     recipe = flow_digits()
     return replace(
         recipe,
-        model=MeanFlowConfig(network=_SMALL_DIT, class_conditional=True, label_dropout=0.1, guidance_scale=1.5),
-        train=replace(recipe.train, total_images=160_000),
+        model=MeanFlowConfig(
+            network=replace(_SMALL_DIT, patch=4),
+            class_conditional=True,
+            label_dropout=0.1,
+            guidance_scale=1.5,
+            # One call begins at t = 1, where the published deviation of 1 puts hardly any training image: 0.5 % lie above 0.9.
+            time_deviation=2.0,
+            equal_share=0.5,
+        ),
+        train=replace(recipe.train, total_images=120_000),
         optim=replace(recipe.optim, betas=(0.9, 0.95)),
     )
 
