@@ -5,7 +5,7 @@
 autoencoder-small is trained on the folder for as many images as it sees in the minutes; its discriminator joins halfway. Held-out ones are
 then reconstructed, and beside them stand the same images made smaller, to as many numbers as the latents have, and enlarged bicubically.
 Both are held against the originals: PSNR over all of them, and the Frechet distance in one feature space. A transformer learns the kept
-latents by flow matching, for as many core-minutes; its samples, decoded, are held against the training images, and beside them stand the
+latents by flow matching; its samples, decoded, are held against the training images, and beside them stand the
 reconstructions and the held-out images themselves. Then a diffusion model of latents takes steps on kept latents, and on latents that are
 encoded anew for each batch, in turns; medians of images/s. Target: at least 3 times. Exit code 1 when it is missed. Runs that are there
 go on where they are.
@@ -147,7 +147,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder or archive of images of at least 64 pixels")
     parser.add_argument("--runs", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--minutes", type=float, default=20.0, help="of the clock, for the autoencoder")
+    parser.add_argument("--flow-minutes", type=float, default=20.0, help="of one core, for the latent flow")
     parser.add_argument("--features")
     parser.add_argument("--features-weights")
     parser.add_argument("--rounds", type=int, default=5)
@@ -182,7 +183,7 @@ def main() -> int:
     lines = [f"| {count} held-out images, 64x64 | PSNR, dB | Frechet distance to them |", "|---|---|---|"]
     for name, images in rows.items():
         lines.append(f"| {name} | {psnr(images, truth):.2f} | {distance(name.partition(',')[0], 'truth')} |")
-    flow = latent_flow(DataConfig(source="latents", path=str(kept), image_size=64, workers=0), given.runs / "flow", given.minutes)
+    flow = latent_flow(DataConfig(source="latents", path=str(kept), image_size=64, workers=0), given.runs / "flow", given.flow_minutes)
     drawn = flow.sample(SAMPLES, seed=0, out=given.runs / "samples.npz", device="cpu").images
     lines += ["", f"| Frechet distance to the {len(learned)} training images | images | distance |", "|---|---|---|"]
     lines += [
