@@ -520,6 +520,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/batch_norm.py", "variance.detach() * count / (count - 1)", "variance.detach()"),
     ("nn/batch_norm.py", "(own_variance + (own_mean - mean).square())", "own_variance"),
     ("diffusion/norm.py", "-rstd * centre", "rstd * centre"),
+    ("diffusion/norm.py", "(_of(part, values) for values in (grad, x, keep,", "(values if values is keep else _of(part, values) for values in (grad, x, keep,"),
+    ("diffusion/norm.py", "slice(start, start + count)", "slice(start, start + count - 1)"),
     ("diffusion/norm.py", "d_weight, d_bias = ((1 + scale) * sum_dy_normal).sum(0)", "d_weight, d_bias = sum_dy_normal.sum(0)"),
     ("diffusion/blocks.py", "q * q.shape[-1] ** -0.5", "q * q.shape[-2] ** -0.5"),
     ("diffusion/blocks.py", "self.heads, 3, c // self.heads).unbind(3)", "3, self.heads, c // self.heads).unbind(2)"),

@@ -20,6 +20,7 @@ from triptych.nn.forward_mode import has_tangent
 from triptych.nn.precision import widened
 
 NUM_GROUPS = 32
+_CACHED_VALUES = 2**19  # of samples that are worked on at a time, so that the operations find them in a CPU's cache
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,54 @@ def _by_moments(x: Tensor, norm: ModulatedGroupNorm) -> Tensor:
     return ((grouped - mean) * (variance + norm.eps).rsqrt()).reshape(x.shape) * _spread(norm.weight) + _spread(norm.bias)
 
 
+def _parts(x: Tensor) -> list[slice]:
+    """The samples, as many at a time as a cache holds: ten passes over memory take half as long again."""
+    count = max(1, _CACHED_VALUES // max(1, x[0].numel()))
+    return [slice(start, start + count) for start in range(0, len(x), count)]
+
+
 def _forward(
     x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor | None, shift: Tensor | None, m: Modulation, norm: nn.GroupNorm
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the mean and the inverse standard deviation of every group (b, groups)."""
+    parts = _parts(x)
+    if len(parts) == 1:
+        y, mean, rstd = _forward_part(x, weight, bias, scale, shift, m.keep, m, norm)
+        return y.to(x.dtype), mean, rstd
+    y, stats = torch.empty_like(x), []
+    for part in parts:
+        own_scale, own_shift, keep = (_of(part, values) for values in (scale, shift, m.keep))
+        wide, *both = _forward_part(x[part], weight, bias, own_scale, own_shift, keep, m, norm)
+        y[part] = wide
+        stats.append(both)
+    mean, rstd = (torch.cat(found) for found in zip(*stats, strict=True))
+    return y, mean, rstd
+
+
+def _of(part: slice, values: Tensor | None) -> Tensor | None:
+    return None if values is None else values[part]
+
+
+def _forward_part(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    keep: Tensor | None,
+    m: Modulation,
+    norm: nn.GroupNorm,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `_forward` gives for some samples, whose `scale`, `shift` and `keep` these are; the output in float32."""
     b, c, h, w = x.shape
     y, mean, rstd = torch.native_group_norm(widened(x), weight, bias, b, c, h * w, norm.num_groups, norm.eps)
     if scale is not None and shift is not None:
         torch.addcmul(shift[:, :, None, None], y, (1 + scale)[:, :, None, None], out=y)
     if m.silu:
         F.silu(y, inplace=True)
-    if m.keep is not None:
-        y.mul_(_bytes(m.keep)).mul_(m.gain)
-    return y.to(x.dtype), mean, rstd
+    if keep is not None:
+        y.mul_(_bytes(keep)).mul_(m.gain)
+    return y, mean, rstd
 
 
 def _bytes(keep: Tensor) -> Tensor:
@@ -100,39 +136,52 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Any, shift: Any, m: Modulation, norm: Any) -> Tensor:
         y, mean, rstd = _forward(x, weight, bias, scale, shift, m, norm)
         ctx.save_for_backward(x, weight, bias, scale, shift, m.keep, mean, rstd)
-        ctx.silu, ctx.gain = m.silu, m.gain
+        ctx.silu, ctx.gain, ctx.groups = m.silu, m.gain, norm.num_groups
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, scale, shift, keep, mean, rstd = ctx.saved_tensors
-        b, c, h, w = x.shape
-        per_channel = c // mean.shape[1]
-        mean, rstd = (stat.repeat_interleave(per_channel, dim=1) for stat in (mean, rstd))
+        b, c = x.shape[:2]
+        mean, rstd = (stat.repeat_interleave(c // mean.shape[1], dim=1) for stat in (mean, rstd))
         gain, offset = (weight.expand(b, c), bias.expand(b, c))
         if scale is not None:
             gain, offset = weight * (1 + scale), bias * (1 + scale) + shift
-        # Below, normal is the normalised input and dy the gradient of gain * normal + offset.
-        wide = widened(x)
-        normal = torch.addcmul(_spread(-mean * rstd), wide, _spread(rstd), out=torch.empty_like(wide))
-        dy = widened(grad)
-        if keep is not None:
-            dy = (dy * _bytes(keep)).mul_(ctx.gain)
-        if ctx.silu:
-            y = torch.addcmul(_spread(offset), normal, _spread(gain), out=torch.empty_like(normal))
-            dy = torch.ops.aten.silu_backward.grad_input(dy, y, grad_input=y)
-        sum_dy, sum_dy_normal = dy.sum((2, 3)), (dy * normal).sum((2, 3))
-        centre, slope = (
-            (gain * total).view(b, -1, per_channel).mean(2).div_(h * w).repeat_interleave(per_channel, dim=1)
-            for total in (sum_dy, sum_dy_normal)
-        )
-        dx = torch.addcmul(_spread(-rstd * centre), normal, _spread(-rstd * slope), out=normal)
-        dx = dx.addcmul_(dy, _spread(rstd * gain)).to(x.dtype)
+        dx, sums = torch.empty_like(x), []
+        for part in _parts(x):
+            given = (_of(part, values) for values in (grad, x, keep, mean, rstd, gain, offset))
+            dx[part], *both = _backward_part(*given, ctx=ctx)
+            sums.append(both)
+        sum_dy, sum_dy_normal = (torch.cat(found) for found in zip(*sums, strict=True))
         if scale is None:
             return dx, sum_dy_normal.sum(0), sum_dy.sum(0), None, None, None, None
         d_weight, d_bias = ((1 + scale) * sum_dy_normal).sum(0), ((1 + scale) * sum_dy).sum(0)
         return dx, d_weight, d_bias, weight * sum_dy_normal + bias * sum_dy, sum_dy, None, None
+
+
+def _backward_part(
+    grad: Any, x: Any, keep: Any, mean: Any, rstd: Any, gain: Any, offset: Any, *, ctx: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some samples the gradient of x, in float32, and the sums over pixels of dy and dy * normal, (b, c) each.
+
+    The numbers of a channel are (b, c). `normal` is the normalised input and dy the gradient of gain * normal + offset.
+    """
+    wide, dy = widened(x), widened(grad)
+    b, c, h, w = wide.shape
+    normal = torch.addcmul(_spread(-mean * rstd), wide, _spread(rstd), out=torch.empty_like(wide))
+    if keep is not None:
+        dy = (dy * _bytes(keep)).mul_(ctx.gain)
+    if ctx.silu:
+        y = torch.addcmul(_spread(offset), normal, _spread(gain), out=torch.empty_like(normal))
+        dy = torch.ops.aten.silu_backward.grad_input(dy, y, grad_input=y)
+    sum_dy, sum_dy_normal = dy.sum((2, 3)), (dy * normal).sum((2, 3))
+    centre, slope = (
+        (gain * total).view(b, ctx.groups, -1).mean(2).div_(h * w).repeat_interleave(c // ctx.groups, dim=1)
+        for total in (sum_dy, sum_dy_normal)
+    )
+    dx = torch.addcmul(_spread(-rstd * centre), normal, _spread(-rstd * slope), out=normal)
+    return dx.addcmul_(dy, _spread(rstd * gain)), sum_dy, sum_dy_normal
 
 
 def _spread(values: Tensor) -> Tensor:
