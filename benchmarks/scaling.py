@@ -1,11 +1,11 @@
-"""What `triptych plan --processes` computes beside runs of 1, 2 and 4 processes on this machine, and tables of large runs.
+"""What `triptych plan --processes` computes beside runs of 1 to 8 processes on this machine, and tables of large runs.
 
-    python benchmarks/scaling.py [--processes 2 4] [--steps 3] [--computed] --out FILE.md
+    python benchmarks/scaling.py [--processes 2 4 8] [--steps 3] [--computed] --out FILE.md
 
-- The network of adm-imagenet256 with 32 channels, images of 64 pixels, batches of 4, in processes of one thread each: one process alone
-  with the share of the batch that each has, then DDP, full and hybrid (2 x 2). Of each the bytes that a process sent in a
-  step (counted at the collective operations), the bytes that it keeps, its peak of memory and the time of a step, beside what is computed
-  from the process alone and from gloo's bandwidth, which is measured first.
+- The network of adm-imagenet256 with 32 channels, images of 64 pixels, in batches of 4, or of 8 where there are 8 processes, of one thread
+  each: one process alone with the share of the batch that each has, then DDP, full and hybrid (groups of 2). Of each the bytes that a
+  process sent in a step (counted at the collective operations), the bytes that it keeps, its peak of memory and the time of a step,
+  beside what is computed from the process alone and from gloo's bandwidth, which is measured first.
 - `--computed`: nothing is trained, and the tables of docs/scaling.md are printed.
 
 Exit code 1 where bytes sent or kept differ from the computed ones. Times are reported, and not judged.
@@ -48,7 +48,6 @@ from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import in_bytes
 from triptych.runs.scaling import Machines, Scaled, State, collectives, scaled
 
-BATCH = 4
 KINDS = {"DDP": "none", "full": "full", "hybrid": "hybrid"}
 
 
@@ -130,7 +129,7 @@ def outlined(config: RunConfig, spec: DataSpec) -> Model:
 
 def measured(folder: Path, counts: tuple[int, ...], steps: int, cores: int) -> tuple[list[str], bool]:
     """The lines of the report, and whether the bytes are those that were computed."""
-    lines, right = [], True
+    lines, right, batch = [], True, max(4, *counts)
     rates: dict[int, tuple[float, float]] = {}
     lines += ["gloo on this machine, beside what else it did:", ""]
     lines += ["| processes | all-reduce of 32 MiB: GB/s that a process sends | all-gather of 32 MiB | a message |", "|---|---|---|---|"]
@@ -142,9 +141,9 @@ def measured(folder: Path, counts: tuple[int, ...], steps: int, cores: int) -> t
         lines.append(f"| {count} | {rates[count][0] / 1e9:.2f} | {gathered / 1e9:.2f} | {1e6 * rates[count][1]:.0f} us |")
     alone: dict[int, dict[str, Any]] = {}
     for count in counts:
-        run_together(1, train, folder, f"alone-{count}", "none", BATCH // count, steps, timeout_seconds=3600)
+        run_together(1, train, folder, f"alone-{count}", "none", batch // count, steps, timeout_seconds=3600)
         alone[count] = json.loads((folder / f"alone-{count}-0.json").read_text())
-    steps_alone = ", ".join(f"{told_seconds(alone[count]):.2f} s a step of {BATCH // count}" for count in alone)
+    steps_alone = ", ".join(f"{told_seconds(alone[count]):.2f} s a step of {batch // count}" for count in alone)
     lines += ["", f"One process alone, one thread: {steps_alone}.", ""]
     pairs = (("sent", "counted"), ("kept", "counted"), ("peak", "measured"), ("a step", "measured"))
     lines += [f"| | {' | '.join(f'{what}, computed | {how}' for what, how in pairs)} |"]
@@ -153,14 +152,14 @@ def measured(folder: Path, counts: tuple[int, ...], steps: int, cores: int) -> t
         for kind, shard in KINDS.items():
             if shard == "hybrid" and count == 2:
                 continue
-            config = configured(shard, BATCH)
+            config = configured(shard, batch)
             machines = Machines(count, count, within=rates[count][0], between=1.0, latency=rates[count][1], sharing=max(1, count // cores))
             one = alone[count]
             state = State(one["weights"], one["weights"], one["optimizer"], one["averages"])
             model = outlined(config, narrowed()[1])
             plan = scaled(model, config.train, machines, turns={"denoise": 1.0}, seconds=told_seconds(one), state=state)
             case = f"{kind}-{count}"
-            run_together(count, train, folder, case, shard, BATCH, steps, timeout_seconds=3600)
+            run_together(count, train, folder, case, shard, batch, steps, timeout_seconds=3600)
             told = [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(count)]
             found = collectives(model, config.train, machines, {"denoise": 1.0})
             expected: dict[str, float] = {}
@@ -251,7 +250,7 @@ def told_seconds(told: dict[str, Any]) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="+", choices=(2, 4), default=(2, 4))
+    parser.add_argument("--processes", type=int, nargs="+", choices=(2, 4, 8), default=(2, 4, 8))
     parser.add_argument("--steps", type=int, default=3, help="timed steps")
     parser.add_argument("--cores", type=int, default=2, help="of this machine, which the processes share")
     parser.add_argument("--computed", action="store_true", help="print the tables of large runs, and train nothing")
