@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from triptych.core.rng import Rng
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged, halved
+from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.resample import enlarged
 
 AttentionOrder = Literal["legacy", "new"]
@@ -59,11 +60,11 @@ class ResBlock(nn.Module):
     ) -> None:
         super().__init__()
         self.dropout, self.scale_shift, self.resampling, self.name = dropout, scale_shift, resampling, name
-        self.in_layers = nn.ModuleDict({"0": ModulatedGroupNorm(in_channels), "2": nn.Conv2d(in_channels, out_channels, 3, padding=1)})
+        self.in_layers = nn.ModuleDict({"0": ModulatedGroupNorm(in_channels), "2": FastConv2d(in_channels, out_channels, 3, padding=1)})
         self.emb_layers = nn.ModuleDict({"1": nn.Linear(embedding, (2 if scale_shift else 1) * out_channels)})
-        last = zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
+        last = zeroed(FastConv2d(out_channels, out_channels, 3, padding=1))
         self.out_layers = nn.ModuleDict({"0": ModulatedGroupNorm(out_channels), "3": last})
-        self.skip_connection = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
+        self.skip_connection = nn.Identity() if in_channels == out_channels else FastConv2d(in_channels, out_channels, 1)
 
     def forward(self, x: Float[Tensor, "b c h w"], embedding: Float[Tensor, "b e"], rng: Rng | None = None) -> Float[Tensor, "b o _ _"]:
         """The block's output. `embedding`: after its SiLU, which all blocks share. `rng` draws the dropout masks, in training."""
@@ -136,7 +137,7 @@ class SelfAttention(nn.Module):
 def _pointwise(x: Tensor, layer: nn.Conv1d) -> Tensor:
     """The layer at every pixel of (b, c, h, w). As a convolution: a CPU's matrix product may run at half its speed (MKL on AMD does)."""
     # Squeezed and not only unsqueezed, so that the gradient has the strides of the weight: DDP warns of others.
-    return F.conv2d(x, layer.weight.squeeze(2)[..., None, None], layer.bias)
+    return fast_convolution(x, layer.weight.squeeze(2)[..., None, None], layer.bias)
 
 
 def split_rows(qkv: Tensor, *, heads: int, order: AttentionOrder) -> tuple[Tensor, Tensor, Tensor]:

@@ -31,6 +31,7 @@ from triptych.diffusion.blocks import Resampling, attend, zeroed
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged, halved
 from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
+from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.filters import BINOMIAL, convolved_downsampled, downsampled, kernel_of, upsampled
 from triptych.nn.resample import enlarged
 
@@ -171,7 +172,7 @@ def _drawn(layer: M, *, gain: float = 1.0) -> M:
 
 
 def _convolution(ins: int, outs: int, size: int, *, gain: float = 1.0) -> nn.Conv2d:
-    return _drawn(nn.Conv2d(ins, outs, size, padding=size // 2), gain=gain)
+    return _drawn(FastConv2d(ins, outs, size, padding=size // 2), gain=gain)
 
 
 def swapped_embedding(t: Float[Tensor, " b"], channels: int) -> Float[Tensor, "b {channels}"]:
@@ -263,7 +264,7 @@ class SongBlock(nn.Module):
                 # The convolution 1x1 before the filter is a quarter of the work; only its bias would feel the filter's border.
                 weight, bias = self.skip.weight, self.skip.bias
                 assert bias is not None
-                around = self.resampler.doubled(F.conv2d(x, weight))
+                around = self.resampler.doubled(fast_convolution(x, weight))
                 h, around = self.resampler.convolved_doubled(h, self.conv0), around + bias.to(around.dtype)[:, None, None]
         with torch.autocast(x.device.type, enabled=False):
             shift = self.affine(embedding)
@@ -277,7 +278,7 @@ class SongBlock(nn.Module):
         # The rows of the weight are put in order, (q/k/v, head, channel): that costs less than to do it to feature maps.
         parts = self.heads, c // self.heads, 3
         weight, bias = (p.unflatten(0, parts).movedim(2, 0).flatten(0, 2) for p in (self.qkv.weight, self.qkv.bias) if p is not None)
-        qkv = F.conv2d(self.norm2(x), weight, bias).permute(0, 2, 3, 1)
+        qkv = fast_convolution(self.norm2(x), weight, bias).permute(0, 2, 3, 1)
         q, k, v = qkv.reshape(b, h * w, 3, self.heads, c // self.heads).transpose(1, 3).unbind(2)
         mixed = attend(q, k, v).transpose(1, 2).reshape(b, h, w, c)
         return self.proj(mixed.permute(0, 3, 1, 2))

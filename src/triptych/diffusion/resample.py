@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from triptych.nn.convolution import fast_convolution
 from triptych.nn.forward_mode import has_tangent
 from triptych.nn.resample import enlarged
 
@@ -29,10 +30,10 @@ def convolved_enlarged(
     On a CPU as one convolution of the small map with four 2x2 kernels, one for each pixel of a square: 4/9 of the products.
     """
     if x.device.type != "cpu" or torch.compiler.is_compiling() or min(x.shape[2:]) < _FOLDED_FROM or has_tangent(x):
-        return F.conv2d(enlarged(x), weight, bias, padding=1)
+        return fast_convolution(enlarged(x), weight, bias, padding=1)
     b, _, h, w = x.shape
     o = len(weight)
-    windows = F.conv2d(x, _folded(weight), None if bias is None else bias.repeat(4), padding=1).permute(0, 2, 3, 1)
+    windows = fast_convolution(x, _folded(weight), None if bias is None else bias.repeat(4), padding=1).permute(0, 2, 3, 1)
     picked = _Interleaved.apply(windows.reshape(b, h + 1, w + 1, 2, 2, o))
     return picked.view(b, 2 * h, 2 * w, o).permute(0, 3, 1, 2)
 

@@ -25,6 +25,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from triptych.flows.memory import Rewound
+from triptych.nn.convolution import fast_convolution
 
 LOG_SCALE_FACTOR = 3.0
 """What a learned log-scale is multiplied by."""
@@ -292,7 +293,7 @@ class NormalizedConv(nn.Module):
         return self(x)
 
     def _conv(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.conv2d(x, weight, bias) if weight.shape[-1] == 1 else bordered_conv(x, weight, bias, border=self.border)
+        return fast_convolution(x, weight, bias) if weight.shape[-1] == 1 else bordered_conv(x, weight, bias, border=self.border)
 
 
 # Coupling ------------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.gans.norms import GroupNorm
+from triptych.nn.convolution import FastConv2d
 from triptych.nn.precision import widened
 from triptych.nn.resample import enlarged
 
@@ -74,7 +75,7 @@ class Gaussian(NamedTuple):
 
 
 def _conv(ins: int, outs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    return nn.Conv2d(ins, outs, kernel, stride=stride, padding=(kernel - 1) // 2 if stride == 1 else 0)
+    return FastConv2d(ins, outs, kernel, padding=(kernel - 1) // 2) if stride == 1 else nn.Conv2d(ins, outs, kernel, stride=stride)
 
 
 def _norm(channels: int, settings: KLNetworksConfig) -> GroupNorm:

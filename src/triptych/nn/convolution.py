@@ -4,6 +4,8 @@ A convolution is bilinear, so that everything about its derivatives is in one nu
 x the input's gradient, by w the weight's. Each of the three is linear in two of x, w and g, and its own derivatives are the other two.
 PyTorch takes the second derivative another way, by a convolution of feature maps with feature maps in which the batch stands for the
 channels and an image is the kernel; on a CPU that takes up to twice as long (benchmarks/gan_steps.py).
+
+Networks without a penalty have their use of it where the weight's gradient is faster as matrix products (weight_gradient.py): `FastConv2d`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
+
+from triptych.nn.weight_gradient import by_products, weight_gradient
 
 
 class _Geometry(NamedTuple):
@@ -75,6 +79,25 @@ class Conv2d(nn.Conv2d):
         return convolution(input, self.weight, self.bias, stride=self.stride[0], padding=self.padding[0], groups=self.groups)
 
 
+def fast_convolution(
+    x: Float[Tensor, "b i h w"], weight: Float[Tensor, "d i kh kw"], bias: Float[Tensor, " d"] | None = None, *, padding: int = 0
+) -> Float[Tensor, "b d _ _"]:
+    """What `F.conv2d` gives; where the weight's gradient is faster as matrix products, it is taken so."""
+    learns = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_compiling()
+    half = torch.is_autocast_enabled(x.device.type)
+    if learns and not half and by_products(x, weight, padding=padding):
+        return convolution(x, weight, bias, padding=padding)
+    return F.conv2d(x, weight, bias, padding=padding)
+
+
+class FastConv2d(nn.Conv2d):
+    """`nn.Conv2d` by `fast_convolution`: of stride 1, with one padding for both axes, zeros beyond the border, no groups, no dilation."""
+
+    def forward(self, input: Float[Tensor, "b i h w"]) -> Float[Tensor, "b d _ _"]:
+        assert isinstance(self.padding, tuple)
+        return fast_convolution(input, self.weight, self.bias, padding=self.padding[0])
+
+
 class _Output(Function):
     """y = conv(x, w) + bias, already computed, and its gradients; those by w and by the bias it hands on as they come."""
 
@@ -83,6 +106,7 @@ class _Output(Function):
         ctx.save_for_backward(x, weight)
         ctx.geometry = geometry
         ctx.set_materialize_grads(False)
+        ctx.mark_dirty(y)  # else it counts as a view of itself, which no operation may change in place
         return y
 
     @staticmethod
@@ -156,5 +180,8 @@ class _Weight(Function):
 
 def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
     """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
+    single = geometry.stride == 1 and geometry.groups == 1 and not geometry.transposed
+    if wanted == (False, True, False) and single and by_products(x, weight, padding=geometry.padding):
+        return None, weight_gradient(x, gradient, (weight.shape[2], weight.shape[3]), padding=geometry.padding), None
     shape = [geometry.stride] * 2, [geometry.padding] * 2, [1, 1], geometry.transposed, [0, 0], geometry.groups
     return torch.ops.aten.convolution_backward(gradient, x, weight, None, *shape, wanted)

@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triptych.nn.convolution import fast_convolution
+
 EPS = 1e-4
 _SILU_RMS = 0.596
 """sqrt(E silu(z)^2) of z ~ N(0, 1) (Karras et al. 2024, Eq. 81)."""
@@ -86,7 +88,7 @@ class UnitConv2d(_UnitLayer):
         super().__init__(out_channels, in_channels, side, side)
 
     def forward(self, x: Float[Tensor, "b i h w"], gain: Tensor | float = 1.0) -> Float[Tensor, "b o h w"]:
-        return F.conv2d(x, self.filters(gain), padding=self.weight.shape[-1] // 2)
+        return fast_convolution(x, self.filters(gain), padding=self.weight.shape[-1] // 2)
 
 
 class UnitFourier(nn.Module):

@@ -1,0 +1,81 @@
+"""The gradient of a convolution's weight as matrix products, where these are faster than the kernel that PyTorch has for it.
+
+With a stride of 1 the gradient of y = conv(x, w) by the tap (p, q) of w is a sum over the pixels n of y,
+
+    dL/dw[o, i, p, q] = sum over n of g[n, o] x[n + (p, q) - padding, i],
+
+a product of the gradient g and of x moved by the tap. All rows of all images lie one behind the other in one matrix, with zeros between two
+images, so a move by p rows is a view of it that begins p rows later; for q there is a copy, moved by so many columns.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_FEWEST_CHANNELS = 64
+_CACHED_VALUES = 2**20  # of the matrix at a time, which is 4 MiB in float32
+
+
+def by_products(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, padding: int) -> bool:
+    """Whether the weight's gradient is faster as products: float32 of many channels on a CPU with AVX2 and without AVX-512.
+
+    oneDNN's kernel for it reaches 50 to 60 % of what the two other convolutions of a step reach there, and products 75 to 80 %
+    (benchmarks/weight_gradients.py).
+    """
+    kernel = min(weight.shape[2:])
+    return (
+        x.device.type == "cpu" and x.dtype == torch.float32 and _avx2() and min(weight.shape[:2]) >= _FEWEST_CHANNELS and padding < kernel
+    )
+
+
+@functools.cache
+def _avx2() -> bool:
+    return torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
+def weight_gradient(
+    x: Float[Tensor, "b i h w"], gradient: Float[Tensor, "b o oh ow"], kernel: tuple[int, int], *, padding: int
+) -> Float[Tensor, "o i kh kw"]:
+    """The gradient by the weight of a convolution of stride 1 with that padding, below both sides of the kernel; channels last."""
+    o, i, (height, width) = gradient.shape[1], x.shape[1], kernel
+    found = x.new_zeros(o, height, width * i)
+    rows = x.shape[2] + padding  # of an image: its own, and the zeros between it and the next one
+    together = max(1, _CACHED_VALUES // (rows * gradient.shape[3] * width * i))
+    for start in range(0, len(x), together):
+        part = slice(start, start + together)
+        _add_products(found, x[part].permute(0, 2, 3, 1), gradient[part].permute(0, 2, 3, 1), rows=rows, padding=padding)
+    return found.view(o, height, width, i).permute(0, 3, 1, 2)
+
+
+def _add_products(
+    found: Float[Tensor, "o kh _"], x: Float[Tensor, "b h w i"], gradient: Float[Tensor, "b oh ow o"], *, rows: int, padding: int
+) -> None:
+    """Adds the gradients of some images."""
+    b, h, _, i = x.shape
+    out_rows, columns, outs = gradient.shape[1:]
+    taps, width = found.shape[1], found.shape[2] // i
+    if out_rows < rows:
+        spread = gradient.new_empty(b, rows, columns, outs)
+        spread[:, :out_rows], spread[:, out_rows:] = gradient, 0
+        gradient = spread
+    pixels, above = b * rows * columns, padding * columns
+    matrix = x.new_empty((taps - 1) * columns + pixels, width * i)
+    matrix[:above], matrix[above + pixels :] = 0, 0
+    images = matrix[above : above + pixels].view(b, rows, columns, width, i)
+    images[:, h:] = 0
+    for q in range(width):
+        _moved(images[:, :h, :, q], x, by=q - padding)
+    flat = gradient.reshape(pixels, outs).t()
+    for p in range(taps):
+        found[:, p].addmm_(flat, matrix[p * columns : p * columns + pixels])
+
+
+def _moved(to: Float[Tensor, "b h ow i"], x: Float[Tensor, "b h w i"], *, by: int) -> None:
+    """Column n of `to` becomes column n + by of x, or 0 where there is none."""
+    first, last = max(0, -by), min(to.shape[2], x.shape[2] - by)
+    to[:, :, first:last] = x[:, :, first + by : last + by]
+    to[:, :, :first], to[:, :, last:] = 0, 0
