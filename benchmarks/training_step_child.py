@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.flop_counter import FlopCounterMode
-from training_step import BATCH, COMMON_FLAGS, NETWORKS, SIZE, Variant
+from training_step import BATCH, COMMON_FLAGS, CONVOLUTIONS, NETWORKS, SIZE, Variant
 
 EMA_RATE, LEARNING_RATE = 0.9999, 1e-4  # the defaults of guided-diffusion's image_train.py
 _MARK = "benchmark: forward done"
@@ -47,7 +47,7 @@ def child(variant: Variant, options: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     images = torch.rand(BATCH, 3, SIZE, SIZE) * 2 - 1
-    makers = {"triptych": triptych, "guided-diffusion": guided_diffusion, "diffusers": diffusers}
+    makers = {"triptych": triptych, CONVOLUTIONS: convolutions, "guided-diffusion": guided_diffusion, "diffusers": diffusers}
     subject = makers.get(variant.program, denoising_diffusion_pytorch)(variant, options, images)
     return count(subject, variant) if options.count else clock(subject, options)
 
@@ -111,6 +111,29 @@ def tensor_memory(subject: Subject) -> tuple[int, int]:
 def bf16(variant: Variant) -> AbstractContextManager[Any]:
     """Autocast where the variant asks for it."""
     return torch.autocast("cpu", dtype=torch.bfloat16) if variant.precision == "bf16" else nullcontext()
+
+
+def convolutions(variant: Variant, options: argparse.Namespace, images: Tensor) -> Subject:
+    """Ten convolutions of feature maps alone, with the gradients of both."""
+    dtype = torch.bfloat16 if variant.precision == "bf16" else torch.float32
+
+    def drawn(*sizes: int) -> Tensor:
+        return torch.randn(*sizes).to(dtype).to(memory_format=torch.channels_last).requires_grad_()
+
+    x, weight = drawn(BATCH, 256, SIZE, SIZE), nn.Parameter(drawn(256, 256, 3, 3).detach())
+    ones = torch.ones_like(x)
+
+    def step() -> None:
+        for _ in range(10):
+            torch.autograd.grad(nn.functional.conv2d(x, weight, padding=1), (x, weight), ones)
+
+    def loss() -> Tensor:
+        return torch.stack([(nn.functional.conv2d(x, weight, padding=1) * ones).sum() for _ in range(10)]).sum()
+
+    from triptych.engine.allocator import keep_freed_memory
+
+    keep_freed_memory()
+    return Subject([weight], timed(step), loss)
 
 
 # ----------------------------------------------------------------------------------------------------------------- Triptych
