@@ -59,7 +59,7 @@ from triptych.runs import Run, open_run, score, train
 from triptych.runs.model_images import ImageRequest
 
 Row = dict[str, Any]
-DIGIT_CALLS, PHOTO_CALLS, DECIDING = (1, 5, 10, 50), (5, 10, 20, 50), 10
+DIGIT_CALLS, PHOTO_CALLS, DECIDING = (1, 2, 5, 10, 50), (5, 10, 20, 50), 10
 SAMPLES, PICTURED, RECOGNISED_AT_LEAST, BASELINE = 500, 50, 0.90, "adm"
 LIKELIHOOD_IMAGES, LIKELIHOOD_STEPS = 32, 20
 
@@ -193,7 +193,10 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 def digits_table(rows: Sequence[Row]) -> tuple[list[str], str]:
     """The table of digits, and the verdict."""
     calls = list(map(str, DIGIT_CALLS))
-    lines = [f"| recipe | core-minutes | images seen | {' | '.join(f'{n} calls' for n in calls)} |", f"|---|---|---|{'---|' * len(calls)}"]
+    lines = [
+        f"| recipe | core-minutes | images seen | {' | '.join(f'{n} call' + 's' * (n != '1') for n in calls)} |",
+        f"|---|---|---|{'---|' * len(calls)}",
+    ]
     for row in rows:
         cells = [
             f"{100 * row['calls'][n]['recognised']:.1f} %, {row['calls'][n]['distance']:.2f}" if n in row["calls"] else "" for n in calls
@@ -253,7 +256,7 @@ def main() -> int:
         if options.kind == "digits":
             recipe = load_recipe(name)
             run = trained(without_looks(recipe, batch_size=64, seed=options.seed), folder, minutes=options.minutes)
-            calls = (1, 2, 5) if isinstance(recipe.model, MeanFlowConfig) else DIGIT_CALLS[1:]
+            calls = (1, 2, 5) if isinstance(recipe.model, MeanFlowConfig) else DIGIT_CALLS[2:]
             found: Row = {"calls": measured(run, calls, digit_figures, folder)}
         else:
             data = DataConfig(path=options.data, image_size=32, labels="none", workers=0)

@@ -2,7 +2,7 @@
 
     python benchmarks/weight_gradients.py [--precision float32] [--threads N] --out FILE.md
 
-Shapes of the U-Nets, Glow and GANs of the recipes, channels last, stride 1. Of each operation the fastest of some repetitions counts, and
+Shapes of the U-Nets, Glow and GANs of the recipes, channels last. Of each operation the fastest of some repetitions counts, and
 the four take turns. With one thread its processor time counts, so that other programs change little. The last column says what
 nn/weight_gradient.py chooses on this machine; exit code 1 where it takes the slower of the two by more than a tenth.
 """
@@ -25,47 +25,51 @@ from triptych.engine.allocator import keep_freed_memory
 from triptych.nn.weight_gradient import by_products, weight_gradient
 
 SHAPES = (
-    (16, 128, 128, 32, 3),
-    (16, 256, 128, 32, 3),
-    (16, 256, 256, 16, 3),
-    (16, 512, 256, 16, 3),
-    (16, 256, 256, 8, 3),
-    (16, 256, 256, 4, 3),
-    (8, 192, 192, 64, 3),
-    (16, 256, 1024, 8, 2),
-    (16, 256, 768, 16, 1),
-    (16, 512, 512, 32, 1),
-    (16, 12, 512, 16, 3),
-    (16, 512, 24, 16, 3),
-    (32, 96, 96, 32, 3),
-    (32, 64, 64, 32, 3),
-    (32, 64, 128, 32, 3),
-    (32, 32, 32, 32, 3),
+    (16, 128, 128, 32, 3, 1),
+    (16, 256, 128, 32, 3, 1),
+    (16, 256, 256, 16, 3, 1),
+    (16, 512, 256, 16, 3, 1),
+    (16, 256, 256, 8, 3, 1),
+    (16, 256, 256, 4, 3, 1),
+    (8, 192, 192, 64, 3, 1),
+    (16, 256, 1024, 8, 2, 1),
+    (16, 256, 768, 16, 1, 1),
+    (16, 512, 512, 32, 1, 1),
+    (16, 12, 512, 16, 3, 1),
+    (16, 512, 24, 16, 3, 1),
+    (32, 96, 96, 32, 3, 1),
+    (32, 64, 64, 32, 3, 1),
+    (32, 64, 128, 32, 3, 1),
+    (32, 32, 32, 32, 3, 1),
+    (4, 64, 128, 128, 4, 2),
+    (4, 128, 256, 64, 4, 2),
+    (16, 128, 128, 32, 3, 2),
+    (16, 256, 256, 16, 3, 2),
 )
-"""Images, channels in, channels out, side, kernel."""
+"""Images, channels in, channels out, side, kernel, stride."""
 SLOWER = 1.1
 
 
 def rates(shape: tuple[int, ...], *, dtype: torch.dtype, repetitions: int, clock: Callable[[], float]) -> tuple[list[float], bool]:
     """GFLOP/s of the convolution, its two gradients and the second one as products; and whether these are chosen."""
-    images, ins, outs, side, kernel = shape
+    images, ins, outs, side, kernel, stride = shape
     padding = kernel // 2
 
     def drawn(*sizes: int) -> Tensor:
         return torch.randn(*sizes).to(dtype).to(memory_format=torch.channels_last)
 
     x, weight = drawn(images, ins, side, side), drawn(outs, ins, kernel, kernel)
-    gradient = torch.randn_like(F.conv2d(x, weight, padding=padding))
+    gradient = torch.randn_like(F.conv2d(x, weight, stride=stride, padding=padding))
 
     def derivative(*wanted: bool) -> Callable[[], object]:
-        sizes = ([1, 1], [padding, padding], [1, 1], False, [0, 0], 1)
+        sizes = ([stride, stride], [padding, padding], [1, 1], False, [0, 0], 1)
         return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, *sizes, wanted)
 
     operations: list[Callable[[], object]] = [
-        lambda: F.conv2d(x, weight, padding=padding),
+        lambda: F.conv2d(x, weight, stride=stride, padding=padding),
         derivative(True, False, False),
         derivative(False, True, False),
-        lambda: weight_gradient(x, gradient, (kernel, kernel), padding=padding),
+        lambda: weight_gradient(x, gradient, (kernel, kernel), stride=stride, padding=padding),
     ]
     fastest = [float("inf")] * len(operations)
     for turn in range(repetitions + 1):
@@ -95,7 +99,9 @@ def main() -> int:
         "",
         machine(),
         "",
-        "| images, channels in, out, side, kernel | convolution, GFLOP/s | by the input | by the weight | the same as products | chosen |",
+        "GFLOP/s:",
+        "",
+        "| images, channels in, out, side, kernel, stride | convolution | by the input | by the weight | the same as products | chosen |",
         "|---|---|---|---|---|---|",
     ]
     wrong = 0

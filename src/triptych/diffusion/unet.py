@@ -22,6 +22,7 @@ from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
 from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
 from triptych.diffusion.resample import convolved_enlarged
+from triptych.nn.convolution import FastConv2d
 from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged
 
@@ -153,7 +154,7 @@ class Downsample(nn.Module):
 
     def __init__(self, channels: int, *, convolution: bool) -> None:
         super().__init__()
-        self.op = nn.Conv2d(channels, channels, 3, stride=2, padding=1) if convolution else nn.AvgPool2d(2)
+        self.op = FastConv2d(channels, channels, 3, stride=2, padding=1) if convolution else nn.AvgPool2d(2)
 
     def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c _ _"]:
         return self.op(x)

@@ -74,8 +74,8 @@ class Gaussian(NamedTuple):
         return self.mean + self.std * noise.to(self.mean.dtype)
 
 
-def _conv(ins: int, outs: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    return FastConv2d(ins, outs, kernel, padding=(kernel - 1) // 2) if stride == 1 else nn.Conv2d(ins, outs, kernel, stride=stride)
+def _conv(ins: int, outs: int, kernel: int = 3, stride: int = 1) -> FastConv2d:
+    return FastConv2d(ins, outs, kernel, stride=stride, padding=(kernel - 1) // 2 if stride == 1 else 0)
 
 
 def _norm(channels: int, settings: KLNetworksConfig) -> GroupNorm:

@@ -49,16 +49,12 @@ class Conv2d(nn.Conv2d):
         if self.kernel_size == (1, 1) and self.stride != (1, 1) and self.padding == (0, 0):
             # oneDNN's own gradient of it, with AVX-512, channels last and fewer than 16 of them, writes beyond its memory.
             return fast_convolution(input[..., :: self.stride[0], :: self.stride[1]], weight, self.bias)
-        if self.padding_mode == "zeros":
-            return self._convolved(input, weight, padding=int(self.padding[0]))
-        with torch.autocast(input.device.type, enabled=False):  # which would make it float32
-            padded = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-        return self._convolved(padded, weight, padding=0)
-
-    def _convolved(self, x: Tensor, weight: Tensor, *, padding: int) -> Tensor:
-        if self.stride == (1, 1):
-            return fast_convolution(x, weight, self.bias, padding=padding)
-        return F.conv2d(x, weight, self.bias, self.stride, padding)
+        padding = int(self.padding[0])
+        if self.padding_mode != "zeros":
+            with torch.autocast(input.device.type, enabled=False):  # which would make it float32
+                input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return fast_convolution(input, weight, self.bias, stride=self.stride[0], padding=padding)
 
 
 class Linear(nn.Linear):

@@ -80,22 +80,27 @@ class Conv2d(nn.Conv2d):
 
 
 def fast_convolution(
-    x: Float[Tensor, "b i h w"], weight: Float[Tensor, "d i kh kw"], bias: Float[Tensor, " d"] | None = None, *, padding: int = 0
+    x: Float[Tensor, "b i h w"],
+    weight: Float[Tensor, "d i kh kw"],
+    bias: Float[Tensor, " d"] | None = None,
+    *,
+    stride: int = 1,
+    padding: int = 0,
 ) -> Float[Tensor, "b d _ _"]:
     """What `F.conv2d` gives; where the weight's gradient is faster as matrix products, it is taken so."""
     learns = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_compiling()
     half = torch.is_autocast_enabled(x.device.type)
     if learns and not half and by_products(x, weight, padding=padding):
-        return convolution(x, weight, bias, padding=padding)
-    return F.conv2d(x, weight, bias, padding=padding)
+        return convolution(x, weight, bias, stride=stride, padding=padding)
+    return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
 
 class FastConv2d(nn.Conv2d):
-    """`nn.Conv2d` by `fast_convolution`: of stride 1, with one padding for both axes, zeros beyond the border, no groups, no dilation."""
+    """`nn.Conv2d` by `fast_convolution`: with one stride and one padding for both axes, zeros beyond the border, no groups, no dilation."""
 
     def forward(self, input: Float[Tensor, "b i h w"]) -> Float[Tensor, "b d _ _"]:
         assert isinstance(self.padding, tuple)
-        return fast_convolution(input, self.weight, self.bias, padding=self.padding[0])
+        return fast_convolution(input, self.weight, self.bias, stride=self.stride[0], padding=self.padding[0])
 
 
 class _Output(Function):
@@ -180,8 +185,9 @@ class _Weight(Function):
 
 def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
     """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
-    single = geometry.stride == 1 and geometry.groups == 1 and not geometry.transposed
-    if wanted == (False, True, False) and single and by_products(x, weight, padding=geometry.padding):
-        return None, weight_gradient(x, gradient, (weight.shape[2], weight.shape[3]), padding=geometry.padding), None
+    plain = geometry.groups == 1 and not geometry.transposed
+    if wanted == (False, True, False) and plain and by_products(x, weight, padding=geometry.padding):
+        kernel = (weight.shape[2], weight.shape[3])
+        return None, weight_gradient(x, gradient, kernel, stride=geometry.stride, padding=geometry.padding), None
     shape = [geometry.stride] * 2, [geometry.padding] * 2, [1, 1], geometry.transposed, [0, 0], geometry.groups
     return torch.ops.aten.convolution_backward(gradient, x, weight, None, *shape, wanted)

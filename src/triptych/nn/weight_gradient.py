@@ -1,11 +1,12 @@
 """The gradient of a convolution's weight as matrix products, where these are faster than the kernel that PyTorch has for it.
 
-With a stride of 1 the gradient of y = conv(x, w) by the tap (p, q) of w is a sum over the pixels n of y,
+The gradient of y = conv(x, w) by the tap (p, q) of w is, with a stride of 1, a sum over the pixels n of y,
 
     dL/dw[o, i, p, q] = sum over n of g[n, o] x[n + (p, q) - padding, i],
 
 a product of the gradient g and of x moved by the tap. All rows of all images lie one behind the other in one matrix, with zeros between two
-images, so a move by p rows is a view of it that begins p rows later; for q there is a copy, moved by so many columns.
+images, so a move by p rows is a view of it that begins p rows later; for q there is a copy, moved by so many columns. With a larger
+stride the pixels that a row of taps sees are gathered.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -38,24 +40,44 @@ def _avx2() -> bool:
 
 
 def weight_gradient(
-    x: Float[Tensor, "b i h w"], gradient: Float[Tensor, "b o oh ow"], kernel: tuple[int, int], *, padding: int
+    x: Float[Tensor, "b i h w"], gradient: Float[Tensor, "b o oh ow"], kernel: tuple[int, int], *, stride: int = 1, padding: int
 ) -> Float[Tensor, "o i kh kw"]:
-    """The gradient by the weight of a convolution of stride 1 with that padding, below both sides of the kernel; channels last."""
+    """The gradient by the weight of a convolution with that stride and padding, below both sides of the kernel; channels last."""
     o, i, (height, width) = gradient.shape[1], x.shape[1], kernel
     found = x.new_zeros(o, height, width * i)
-    rows = x.shape[2] + padding  # of an image: its own, and the zeros between it and the next one
-    together = max(1, _CACHED_VALUES // (rows * gradient.shape[3] * width * i))
+    together = max(1, _CACHED_VALUES // ((gradient.shape[2] + padding) * gradient.shape[3] * width * i))
     for start in range(0, len(x), together):
         part = slice(start, start + together)
-        _add_products(found, x[part].permute(0, 2, 3, 1), gradient[part].permute(0, 2, 3, 1), rows=rows, padding=padding)
+        given = found, x[part].permute(0, 2, 3, 1), gradient[part].permute(0, 2, 3, 1)
+        if stride == 1:
+            _add_products(*given, padding=padding)
+        else:
+            _add_strided_products(*given, stride=stride, padding=padding)
     return found.view(o, height, width, i).permute(0, 3, 1, 2)
 
 
-def _add_products(
-    found: Float[Tensor, "o kh _"], x: Float[Tensor, "b h w i"], gradient: Float[Tensor, "b oh ow o"], *, rows: int, padding: int
+def _add_strided_products(
+    found: Float[Tensor, "o kh _"], x: Float[Tensor, "b h w i"], gradient: Float[Tensor, "b oh ow o"], *, stride: int, padding: int
 ) -> None:
-    """Adds the gradients of some images."""
+    """Adds the gradients of some images for any stride."""
+    b, rows, columns, outs = gradient.shape
+    i = x.shape[3]
+    width = found.shape[2] // i
+    padded, flat = F.pad(x, (0, 0, padding, padding, padding, padding)), gradient.reshape(-1, outs).t()
+    seen = x.new_empty(b, rows, columns, width, i)
+    for p in range(found.shape[1]):
+        row = padded[:, p : p + stride * (rows - 1) + 1 : stride]
+        for q in range(width):
+            seen[:, :, :, q] = row[:, :, q : q + stride * (columns - 1) + 1 : stride]
+        found[:, p].addmm_(flat, seen.view(-1, width * i))
+
+
+def _add_products(
+    found: Float[Tensor, "o kh _"], x: Float[Tensor, "b h w i"], gradient: Float[Tensor, "b oh ow o"], *, padding: int
+) -> None:
+    """Adds the gradients of some images for a stride of 1."""
     b, h, _, i = x.shape
+    rows = h + padding  # of an image: its own, and the zeros between it and the next one
     out_rows, columns, outs = gradient.shape[1:]
     taps, width = found.shape[1], found.shape[2] // i
     if out_rows < rows:
