@@ -385,7 +385,8 @@ def attempt(trial: Trial, run: Path, out: Path, fault: Fault, disk: Path | None)
         elif met:
             time.sleep(0.005)
         if stopped is not None and len(start.codes) == trial.processes - 1:
-            os.kill(stopped, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # what was killed in the round before may be gone
+                os.kill(stopped, signal.SIGKILL)
         if time.monotonic() - began > LONGEST_SECONDS:
             problems.append(f"did not end within {LONGEST_SECONDS:.0f} seconds")
             start.kill()
@@ -396,7 +397,7 @@ def attempt(trial: Trial, run: Path, out: Path, fault: Fault, disk: Path | None)
     said = start.out.read_text(errors="replace")
     ended = start.succeeded
     if "Traceback" in said:
-        problems.append(f"a traceback: {' | '.join(said[said.index('Traceback') :].splitlines())[:2000]}")
+        problems.append(f"a traceback: {' | '.join(said[said.index('Traceback') :].splitlines())[-2000:]}")
     if not met and not ended:
         problems.append(f"ended with {list(start.codes.values())} before the fault: {said[-300:]}")
     elif not ended and fault.what in (FULL, READ_ONLY, AWAY, GONE) and "triptych: error: " not in said:

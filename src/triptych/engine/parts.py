@@ -25,20 +25,26 @@ from triptych.engine.distributed import World
 
 
 def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> dict[str, str]:
-    """Writes this process's parts of tensors, divided or whole, to the disk; the SHA-256 of its files by their names. All call it.
+    """Writes this process's parts of tensors, divided or whole, into a folder that is there; the SHA-256 of its files by their names.
 
-    Raises CheckpointError in all processes where one of them fails.
+    All call it. Raises CheckpointError in all processes where one of them fails.
     """
     from torch.distributed.checkpoint.api import CheckpointException  # these take long to import
+    from torch.distributed.checkpoint.filesystem import FileSystem
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+    class Existing(FileSystem):
+        def mkdir(self, path: object) -> None:
+            """Nothing: PyTorch makes the folder with all above it, and so would bring back a run that was moved away."""
+
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    writer.fs = Existing()
     try:
         save({name: tensor.detach() for name, tensor in tensors.items()}, storage_writer=writer, process_group=world.control)
     except CheckpointException as failed:  # not an Exception: told to all processes
-        rank, (error, _) = next(iter(failed.failures.items()))
-        raise CheckpointError(f"process {rank}: {error}") from None
+        raise _cause(failed.failures) from None
     own = sorted(folder.glob(f"shard-{world.rank + 1:05d}-*"))
     for path in own:
         sync(path)
@@ -47,11 +53,18 @@ def write_parts(folder: Path, tensors: Mapping[str, Tensor], world: World) -> di
     return {path.name: sha256_of(path) for path in own}
 
 
+def _cause(failures: Mapping[int, tuple[BaseException, object]]) -> BaseException:
+    """What a CheckpointException of PyTorch stands for, which wraps interruptions too."""
+    rank, (error, _) = next(iter(failures.items()))
+    return error if isinstance(error, KeyboardInterrupt) else CheckpointError(f"process {rank}: {error}")
+
+
 def read_parts(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
     """All tensors that were written there, each put together, on the CPU. `names`: those of all files, whose contents were checked.
 
     Raises CheckpointError for a folder with other files, or one that lacks a part of a tensor, and OSError.
     """
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -70,5 +83,8 @@ def read_parts(folder: Path, names: Collection[str]) -> dict[str, Tensor]:
         tensors[name] = torch.empty(size, dtype=stored.properties.dtype)  # type: ignore[union-attr]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this process reads alone
-        load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        try:
+            load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        except CheckpointException as failed:
+            raise _cause(failed.failures) from None
     return tensors

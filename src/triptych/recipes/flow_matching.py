@@ -15,7 +15,7 @@ from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.recipes.config import RunConfig
 from triptych.recipes.diffusion import adm_digits
 
-_SMALL_DIT = DiTConfig(patch=2, width=128, depth=6, heads=4)
+_SMALL_DIT = DiTConfig(patch=4, width=128, depth=6, heads=4)
 _SIT_BATCH = 256
 
 
@@ -137,7 +137,7 @@ def mean_flow_digits() -> RunConfig:
     return replace(
         recipe,
         model=MeanFlowConfig(
-            network=replace(_SMALL_DIT, patch=4),
+            network=_SMALL_DIT,
             class_conditional=True,
             label_dropout=0.1,
             guidance_scale=1.5,
