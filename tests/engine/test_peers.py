@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch.distributed as dist
@@ -166,6 +167,69 @@ def test_a_process_that_ends_by_itself_is_not_ended(monkeypatch):
     threading.Event().wait(0.2)
     one.leave()
     assert codes == []
+
+
+class StoppingStore:
+    """A store whose keeper can be stopped: from then on nobody gets an answer, until it is freed."""
+
+    def __init__(self) -> None:
+        self.kept, self.free = dist.HashStore(), threading.Event()
+        self.free.set()
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        self.free.wait()
+        return getattr(self.kept, name)
+
+
+class Ended(BaseException):
+    """In place of the end of this process."""
+
+
+@pytest.fixture
+def stopping(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[StoppingStore, Peers, list[int]]]:
+    """A store, process 1 of two on it, and the codes that it ended with."""
+    store, codes = StoppingStore(), list[int]()
+    peer, _ = Peers(store, rank=1, size=2), Peers(store, rank=0, size=2)
+
+    def ended(code: int) -> None:
+        codes.append(code)
+        peer._left.set()
+        raise Ended
+
+    monkeypatch.setattr(peers.os, "_exit", ended)
+    monkeypatch.setattr(threading, "excepthook", lambda told: None)
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    yield store, peer, codes
+    store.free.set()
+    peer._left.set()
+
+
+def test_where_the_store_stands_still_a_process_that_waits_ends(stopping, capsys, tmp_path) -> None:
+    store, peer, codes = stopping
+    peer.limit_seconds, peer.log_path = 50 * peers.SIGN_SECONDS, tmp_path / "log.txt"
+    peer.watch()
+    threading.Event().wait(100 * peers.SIGN_SECONDS)
+    assert codes == []
+    store.free.clear()
+    assert peer._left.wait(10)
+    threading.Event().wait(0.05)
+    assert codes == [1]
+    said = capsys.readouterr().err
+    assert said.startswith("triptych: error: rank 0 (process ") and "that keeps the store of this start was stopped or is gone" in said
+    assert "that keeps the store" in (tmp_path / "log.txt").read_text()
+
+
+def test_where_the_store_stands_still_an_error_does_not_wait_for_it(stopping, monkeypatch, capsys) -> None:
+    store, peer, codes = stopping
+    monkeypatch.setattr(peers, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")  # torchrun keeps the store
+    peer.watch()
+    store.free.clear()
+    with pytest.raises(Ended):
+        peer.explained(BROKEN)
+    assert codes == [1]
+    said = capsys.readouterr().err
+    assert said.startswith("triptych: error: the process or machine that keeps the store") and "Connection closed by peer" in said
 
 
 def starts(store: dist.Store, size: int) -> list[str]:

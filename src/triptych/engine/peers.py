@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch.distributed as dist
 from torch._C import _distributed_c10d  # where the flight recorder's JSON is
@@ -30,6 +31,7 @@ from triptych.core.files import write_text
 SIGN_SECONDS = 1.0
 """Between two signs of life."""
 _SILENT_SIGNS = 4  # so many missed after a broken connection: it has ended
+_ANSWER_SECONDS = 30.0  # for the store to say why another process failed, signs that it waits for included
 _GRACE_SECONDS = 10.0  # for a process to end by itself when another one has failed; less than the 30 of torchrun
 _LOOKS_PER_SECOND = 64  # of signs that a process reads: more than so many processes are read less often
 _LATE_LIMITS = 2  # so many limits behind: a wait on a GPU has no error, and here the step before the wait counts too
@@ -103,13 +105,18 @@ class Peers:
         self._explained = False
         self._left = threading.Event()
         self._thread: threading.Thread | None = None
+        self._keeper = "the process or machine"
+        "Who keeps the store."
         store.set(f"name/{rank}", f"rank {rank} (process {os.getpid()} on {socket.gethostname()})")
         self._give_sign()
 
     def watch(self) -> None:
-        """Starts the thread; all processes must have been made."""
+        """Starts the threads; all processes must have been made."""
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun itself keeps it
+            self._keeper = self._store.get("name/0").decode()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch_the_store, name="store", daemon=True).start()
 
     def leave(self) -> None:
         """Tells the others that this process ends as it should."""
@@ -152,6 +159,10 @@ class Peers:
         if isinstance(error, PeerError):
             return error
         line = " ".join(str(error).split()) or type(error).__name__
+        answered = _within(_ANSWER_SECONDS, lambda: self._explained_by_the_store(error, line))
+        return self._end_without_store(line) if answered is None else answered
+
+    def _explained_by_the_store(self, error: BaseException, line: str) -> BaseException:
         try:
             # What a process gets when another one has gone.
             broken = isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
@@ -222,10 +233,14 @@ class Peers:
                 write_record(self.records, rank=self.rank, message=message, doing=self._doing)
         first = self._store.add("reports", 1) == 1
         silent = rank == 0 and not own
-        if self.log_path is not None and ((forced and self.rank == 0) or (first and silent and self.rank != 0)):
+        if (forced and self.rank == 0) or (first and silent and self.rank != 0):
+            self._log(message)
+        return first
+
+    def _log(self, message: str) -> None:
+        if self.log_path is not None:
             with contextlib.suppress(OSError), self.log_path.open("a", encoding="utf-8") as file:
                 file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} failed: {message}\n")
-        return first
 
     def _watch(self) -> None:
         with contextlib.suppress(dist.DistError):  # the store has ended: a process that still waits for others gets an error of its own
@@ -236,12 +251,41 @@ class Peers:
                     if not self._explained and not self._left.is_set():
                         self._end(message)
 
+    def _watch_the_store(self) -> None:
+        """Ends this process when its signs have found no answer for as long as another one may be silent: the store has stopped."""
+        number, missed = self._number, 0
+        while not self._left.wait(SIGN_SECONDS) and self._thread is not None and self._thread.is_alive():
+            missed = missed + 1 if self._number == number else 0
+            number = self._number
+            if missed * SIGN_SECONDS >= self.limit_seconds and not self._explained:
+                self._end_without_store(f"no answer for {spelled_minutes(self.limit_seconds / 60)}")
+
+    def _end_without_store(self, line: str) -> NoReturn:
+        """Ends this process, which can neither ask nor tell the others."""
+        message = (
+            f"{self._keeper} that keeps the store of this start was stopped or is gone, and with it word of the others: {line}; {_GO_ON}"
+        )
+        if self.rank == 1:  # the first of those that can tell, for it is mostly process 0 that stands still
+            self._log(message)
+        sys.stderr.write(f"triptych: error: {message}\n")
+        sys.stderr.flush()
+        os._exit(1)
+
     def _end(self, message: str) -> None:
         """Ends this process, whose main thread waits for one that will not come."""
         if self._report(message, forced=True):
             sys.stderr.write(f"triptych: error: {message}\n")
             sys.stderr.flush()
         os._exit(1)
+
+
+def _within(seconds: float, function: Callable[[], BaseException]) -> BaseException | None:
+    """What the function returns; None where it takes longer, and then it goes on in a thread."""
+    found: list[BaseException] = []
+    thread = threading.Thread(target=lambda: found.append(function()), name="asking", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found[0] if found else None
 
 
 def write_record(folder: Path, *, rank: int, message: str, doing: str) -> None:
