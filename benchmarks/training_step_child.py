@@ -160,6 +160,10 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
     from triptych.engine.signals import StopRequest
 
     keep_freed_memory()  # as triptych.runs.train does
+    if options.count:  # the counter knows convolutions, and not the products that take their place
+        from triptych.nn import convolution
+
+        convolution.by_products = lambda *given, **named: False  # type: ignore[assignment]
     network = UNetConfig(
         num_channels=int(COMMON_FLAGS["num_channels"]),
         num_res_blocks=int(COMMON_FLAGS["num_res_blocks"]),
