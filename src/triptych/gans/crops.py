@@ -107,8 +107,8 @@ class Crops:
     share: Float[Tensor, "b m"] | None = None
     "The part of each in what is said of its image: equal parts of 1 for those that are there, 0 for the others. None: one, always there."
 
-    def of(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b*m c s s"]:
-        """The squares of images, resized: bilinear, corner pixels on corner pixels. Those of one image follow one another."""
+    def of(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "n c s s"]:
+        """The squares of images, (n = b m), resized: bilinear, corner pixels on corner pixels. Those of one image follow one another."""
         images = widened(images)
         many = images.repeat_interleave(self.left.shape[1], dim=0)
         steps = torch.arange(self.size, device=images.device)

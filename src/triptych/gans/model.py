@@ -365,7 +365,7 @@ class GAN(Model, Averaged):
         *,
         discriminate: Callable[[View], Discriminate],
         name: str = "",
-        share: Float[Tensor, "b m"] | None = None,
+        share: Float[Tensor, "_ m"] | None = None,
     ) -> Contest:
         """The contest between real and generated images, augmented by draws from `rng`.
 
