@@ -226,7 +226,7 @@ def video_discriminator(weights: Weights, dis: Settings) -> Network:
     if scales:
         temporal, seen = _patches(weights, "net_DT0")
         several = {"temporal": temporal, "temporal_scales": scales, "temporal_frames": max(2, seen // images)}
-    config = VideoDiscriminatorConfig(patch=patch, **several, **_shown_crops(weights, dis))
+    config = replace(VideoDiscriminatorConfig(patch=patch, **several), **_shown_crops(weights, dis))
     return Network(VideoDiscriminator, config, images, label_channels=max(1, channels - images))
 
 
@@ -236,7 +236,9 @@ def _shown_crops(weights: Weights, dis: Settings) -> dict[str, CropConfig]:
     for part in _PARTS:
         if weights.has(f"net_D_{part}."):
             weight = _crop_weight(dis.inside(_ADDITIONAL).inside(part))
-            dis.inside(_ADDITIONAL).inside(part).require(weight > 0, "loss_weight", "a positive number: the weights have this discriminator")
+            dis.inside(_ADDITIONAL).inside(part).require(
+                weight > 0, "loss_weight", "a positive number: the weights have this discriminator"
+            )
             shown[part] = CropConfig(weight=weight, patch=_patches(weights, f"net_D_{part}")[0])
     return shown
 
