@@ -62,6 +62,7 @@ def shown() -> Batch:
     style = torch.rand(3, 2, 3, SIDE, SIDE, generator=generator) * 2 - 1
     maps = dense.flip(-1).clone()
     maps[:2, 1, 2, 30:62] = maps[:2, 1, 2, 10:42].clone()
+    style[0], maps[0] = style[0].flip(0), maps[0].flip(0)  # so that attention does not pick the first for all
     return replace(clip, inputs={"densepose": dense, "style": style, "densepose_of_style": maps})
 
 
@@ -140,6 +141,7 @@ def test_a_face_is_seen_beside_that_of_the_reference_that_was_moved() -> None:
     model, clip = few_shot.built(FEW, SHOWN), shown()
     real, dense, style, maps = clip.images[:, 0], *(clip.inputs[name] for name in ("densepose", "style", "densepose_of_style"))
     made = model.generator(dense[:, 0], style, maps)
+    assert set(made.picked.tolist()) == {0, 1}
     picked, its_map = (torch.stack([one[k] for one, k in zip(every, made.picked.tolist(), strict=True)]) for every in (style, maps))
     reference = faces(picked, its_map[:, 2] > 0.9, drawn=False)
     both = [torch.cat((faces(images, dense[:, 0, 2] > 0.9, drawn=False), reference), 1) for images in (real, made.image)]

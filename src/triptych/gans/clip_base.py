@@ -29,7 +29,7 @@ from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Turn
 from triptych.core.rng import Rng
-from triptych.gans.crops import Crops, Part, PoseMap, face_crops, hand_crops, pose_map
+from triptych.gans.crops import Part, PoseMap, part_crops, pose_map
 from triptych.gans.discriminators import least_side
 from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
 from triptych.gans.inverse_search import inverse_search
@@ -285,7 +285,7 @@ class ClipGAN(PairedGAN):
     def _crop_contests(self, moment: Batch, frame: GeneratedFrame, rng: Rng) -> list[Contest]:
         contests = list[Contest]()
         for part, pose in self._poses.items():
-            crops = _crops(part, pose, moment.inputs[pose.name])
+            crops = part_crops(moment.inputs[pose.name], part=part, drawn=pose.drawn)
             discriminate = partial(self.discriminator.crop, part=part, beside=self.beside_crops(part, frame, moment.inputs))
             given = {"discriminate": lambda view, use=discriminate: use, "name": part, "share": crops.share}
             contests.append(self.contest(crops.of(moment.images), crops.of(frame.image), rng, **given))
@@ -428,10 +428,6 @@ def warping_error(
     """The mean of |image - warp(before, flow)| where the flow is believed; 0 where that is nowhere."""
     differences = (image - warped(before, flow)).abs() * confident
     return differences.flatten(1).sum(1) / (image.shape[1] * confident.flatten(1).sum(1)).clamp(min=1)
-
-
-def _crops(part: Part, pose: PoseMap, images: Tensor) -> Crops:
-    return hand_crops(images) if part == "hand" else face_crops(images, drawn=pose.drawn)
 
 
 def _with_next(made: Tensor | None, image: Tensor, *, most: int) -> Tensor:

@@ -148,6 +148,11 @@ def hand_crops(pose: Float[Tensor, "b c h w"]) -> Crops:
     return replace(squares, share=widened(there.to(pose.dtype)) / there.sum(1, keepdim=True).clamp(min=1))
 
 
+def part_crops(pose: Float[Tensor, "b c h w"], *, part: Part, drawn: bool) -> Crops:
+    """The faces, or the hands, of each image."""
+    return hand_crops(pose) if part == "hand" else face_crops(pose, drawn=drawn)
+
+
 def crop_size(part: Part, height: int) -> int:
     """Pixels along a side of the crops of images of such a height."""
     return height // _STEPS[part] * 8
