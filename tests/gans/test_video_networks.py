@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from tests.gans.published import described, on_meta
 from tests.gans.video_by_hand import Parts, up
+from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.flow import warped
 from triptych.gans.video_networks import (
     EmbeddingConfig,
     FlowNetworkConfig,
-    FramePatch,
     Vid2VidGenerator,
     Vid2VidGeneratorConfig,
     VideoDiscriminator,
@@ -35,15 +35,7 @@ SMALL = Vid2VidGeneratorConfig(
     flow=FlowNetworkConfig(num_filters=16, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
 )
 PATCH = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance")
-CROP = replace(PATCH, num_discriminators=1, num_layers=3)
-
-
-def dancing_discriminators() -> nn.Module:
-    """That of frames, and those of the crops of faces and hands."""
-    whole = VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH), label_channels=27)
-    for part in ("face", "hand"):
-        whole.add_module(f"net_D_{part}", FramePatch(CROP, in_channels=3))
-    return whole
+CROP = CropConfig(weight=10.0)
 
 
 PUBLISHED = {
@@ -71,7 +63,12 @@ PUBLISHED = {
         36,
         "4cbd53a172433d565857264b2bc1492c959cb7aa24f1c5f63513b74b5a603075",
     ),
-    "dancing D": (dancing_discriminators, 7_003_268, 124, "05539eea62419e21b304a4eb849b1a67b56a73699fc598d132f82bf6f00ea63a"),
+    "dancing D": (
+        lambda: VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH, face=CROP, hand=CROP), label_channels=27),
+        7_003_268,
+        124,
+        "05539eea62419e21b304a4eb849b1a67b56a73699fc598d132f82bf6f00ea63a",
+    ),
 }
 
 

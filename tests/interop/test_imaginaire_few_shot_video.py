@@ -10,9 +10,10 @@ import torch
 
 from tests.interop.imaginaire_files import changed
 from tests.interop.imaginaire_videos import VIDEOS
-from tests.interop.test_imaginaire_video import PATCH, random_network, read
+from tests.interop.test_imaginaire_video import PATCH, build_meta, random_network, read
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.data.clips import ClipDataConfig
+from triptych.gans.crops import CropConfig
 from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
 from triptych.gans.fs_vid2vid_networks import FewShotGenerator, FewShotGeneratorConfig
 from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorConfig
@@ -65,6 +66,13 @@ def test_a_discriminator_sees_references() -> None:
     with torch.no_grad():
         for one, other in zip(made(label=beside, images=images)["real_outputs"], network(images, label=beside).outputs, strict=True):
             torch.testing.assert_close(one, other)
+    face = CropConfig(weight=1.0).shrunk()
+    parts = VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH, face=face), label_channels=2 * 5 + 3, crop_channels=6)
+    more = from_state_dict(None, parts.state_dict(), CONFIG).discriminator
+    assert more is not None and list(more.network.state_dict()) == list(parts.state_dict())
+    wrong = VideoDiscriminator(VideoDiscriminatorConfig(patch=PATCH, face=face), label_channels=2 * 5 + 3)
+    with pytest.raises(CheckpointError, match=r"net_D_face.discriminator_0.layer0.0.layers.conv.weight"):
+        from_state_dict(None, wrong.state_dict(), CONFIG)
 
 
 def test_the_published_file_of_faces_is_the_recipe() -> None:
@@ -93,7 +101,9 @@ def test_a_file_of_dances() -> None:
     assert isinstance(experiment.model, FewShotVid2VidConfig) and isinstance(experiment.data.config, ClipDataConfig)
     assert experiment.model.translation.finetune == 100 and experiment.data.label_channels == 6
     assert experiment.data.spec.height_and_width == (512, 256)
-    assert "dis.additional_discriminators: face: not here; whole frames alone are judged" in experiment.warnings
+    assert not [line for line in experiment.warnings if "additional_discriminators" in line]
+    assert experiment.model.discriminator.crops == {"face": CropConfig(weight=10.0)}
+    assert build_meta(experiment) == (6_299_107, 96)
     several = read(changed(VIDEOS["few-shot dancing"], {"data": {"initial_few_shot_K": 3}}))
     assert isinstance(several.model, FewShotVid2VidConfig) and several.model.generator.attention
     assert isinstance(several.data.config, ClipDataConfig) and several.data.config.references == 3
@@ -108,6 +118,10 @@ def test_a_file_of_dances() -> None:
         ({"gen": {"hyper": {"num_hyper_layers": 5}}}, "gen.hyper.num_hyper_layers: got 5, expected at least 1, and below num_downsamples"),
         ({"gen": {"num_downsamples": 4}}, "gen.num_downsamples: got 4, expected embedding.num_downsamples"),
         ({"gen": {"embed": {"num_downsamples": 1}}}, "gen.embed.num_downsamples: got 1, expected at least 2"),
+        (
+            {"dis": {"additional_discriminators": {"hand": {"loss_weight": 10}}}},
+            "dis.additional_discriminators.hand: got a discriminator of hands, expected that of faces alone",
+        ),
         ({"data": {"num_frames_G": 3}}, "data.num_frames_G: got 3, expected 2: a frame and the one before it"),
         ({"data": {"initial_few_shot_K": 0}}, "data.initial_few_shot_K: got 0, expected a whole number from 1 to 64"),
         ({"data": {"output_h_w": "a"}}, "data.output_h_w: got 'a', expected height and width in pixels"),

@@ -15,6 +15,7 @@ from tests.gans.published import on_meta
 from tests.interop.imaginaire_files import changed
 from tests.interop.imaginaire_videos import SINGLE, VIDEOS
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.vid2vid import Vid2VidConfig
@@ -29,6 +30,9 @@ from triptych.gans.video_networks import (
 from triptych.gans.weight_norms import fold_spectral_norm
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import Experiment, read_experiment
+from triptych.interop.imaginaire.reading import Settings
+from triptych.interop.imaginaire.tensors import Weights
+from triptych.interop.imaginaire.video import video_discriminator
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.recipes.config import RunConfig
 from triptych.recipes.video import vid2vid_cityscapes, wc_vid2vid_cityscapes, wc_vid2vid_mannequin
@@ -96,6 +100,19 @@ def test_discriminators() -> None:
         found, expected = made(label=label, images=images), network(images, label=label)
     for one, other in zip(found["real_outputs"], expected.outputs, strict=True):
         torch.testing.assert_close(one, other)
+    crops = {"face": CropConfig(weight=10.0).shrunk(), "hand": CropConfig(weight=10.0).shrunk()}
+    parts = random_network(lambda: VideoDiscriminator(replace(config, **crops), label_channels=5))
+    said = {"additional_discriminators": {"face": {"loss_weight": 10}, "hand": {"loss_weight": 10.0}}}
+    more = from_state_dict(None, parts.state_dict(), {**CONFIG, "dis": CONFIG["dis"] | said}).discriminator
+    assert more is not None and list(more.network.state_dict()) == list(parts.state_dict())
+    torch.testing.assert_close(dict(more.network.state_dict()), dict(parts.state_dict()), rtol=0, atol=0)
+    shown = video_discriminator(Weights(dict(parts.state_dict())), Settings(said, "dis")).config
+    assert isinstance(shown, VideoDiscriminatorConfig) and shown.crops == crops
+    said = {"additional_discriminators": {"face": {"loss_weight": 0}}}
+    with pytest.raises(
+        ConfigError, match=r"dis.additional_discriminators.face.loss_weight: got 0, expected a positive number: the weights"
+    ):
+        from_state_dict(None, parts.state_dict(), {**CONFIG, "dis": CONFIG["dis"] | said})
     alone = VideoDiscriminator(replace(config, temporal_scales=0), label_channels=5)
     assert from_state_dict(None, alone.state_dict(), CONFIG).discriminator is not None
 
@@ -171,8 +188,38 @@ def test_a_file_of_dances() -> None:
     assert (patch.num_filters, patch.num_layers, patch.weight_norm, patch.norm) == (32, 4, "spectral", "instance")
     assert experiment.data.label_channels == 27 and experiment.model.positive_conditions  # type: ignore[attr-defined]
     said = "\n".join(experiment.warnings)
-    assert "dis.additional_discriminators: face, hand: not here; whole frames alone are judged" in said
+    assert "additional_discriminators" not in said
+    published = CropConfig(weight=10.0)
+    assert experiment.model.discriminator.face == experiment.model.discriminator.hand == published  # type: ignore[attr-defined]
+    assert build_meta(experiment) == (7_003_268, 124)
     assert "poses-openpose.num_channels: got 27; nothing is drawn here" in said
+
+
+def build_meta(experiment: Experiment) -> tuple[int, int]:
+    """Parameters and tensors of the discriminators of the model that an experiment is."""
+    discriminator = on_meta(lambda: experiment.model.build(experiment.data.spec)).discriminator
+    assert isinstance(discriminator, nn.Module)
+    return sum(p.numel() for p in discriminator.parameters()), len(discriminator.state_dict())
+
+
+def test_discriminators_of_parts_are_read_and_others_named() -> None:
+    others = {"dis": {"additional_discriminators": {"hand": {"loss_weight": 0}, "foot": {"num_filters": 3}}}}
+    file = YamlFile(changed(VIDEOS["dancing"], others | {"trainer": {"perceptual_loss": {"num_scales": 1}}}))
+    experiment = read_experiment(file)
+    assert isinstance(experiment.model, Vid2VidConfig)
+    assert list(experiment.model.discriminator.crops) == ["face"]
+    assert (
+        "dis.additional_discriminators: foot: not here; of parts of frames, those of face and hand alone are judged" in experiment.warnings
+    )
+    face = {"num_filters": 8, "num_layers": 2, "loss_weight": 3, "weight_norm_type": "", "num_discriminators": 2, "max_num_filters": 16}
+    model = read(changed(VIDEOS["dancing"], {"dis": {"additional_discriminators": {"face": face}}})).model
+    assert isinstance(model, Vid2VidConfig)
+    patch = PatchDiscriminatorConfig(
+        num_discriminators=2, kernel_size=4, num_filters=8, max_num_filters=16, num_layers=2, norm="instance", weight_norm="none"
+    )
+    assert model.discriminator.face == CropConfig(weight=3.0, patch=patch)
+    unsaid = read(changed(VIDEOS["dancing"], {"dis": {"additional_discriminators": {"face": {"loss_weight": None}}}})).model
+    assert isinstance(unsaid, Vid2VidConfig) and unsaid.discriminator.face == CropConfig(weight=1.0)
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -225,6 +272,11 @@ DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
         ("world", {"gen": {"guidance": {"partial_conv": True}}}, "gen.guidance.partial_conv: got True, expected False"),
         ("street", {"trainer": {"single_frame_epoch": 3}}, "trainer.single_frame_epoch: got 3, expected 0: frames are learned in clips"),
         ("street", {"dis": {"temporal": {"num_scales": 9}}}, "dis.temporal.num_scales: got 9, expected a whole number from 0 to 4"),
+        (
+            "dancing",
+            {"dis": {"additional_discriminators": {"hand": {"loss_weight": -1}}}},
+            "dis.additional_discriminators.hand.loss_weight: got -1, expected a number of at least 0",
+        ),
         ("street", {"data": {"num_frames_G": 1}}, "data.num_frames_G: got 1, expected a whole number from 2 to 64"),
         ("street", {"gen": {"num_downsamples_img": 9}}, "gen.num_downsamples_img: got 9, expected below num_layers"),
     ],

@@ -175,6 +175,23 @@ def test_an_average_of_few_shot_vid2vid() -> None:
             assert torch.equal(loaded.state_dict()[name], tensor)
 
 
+def test_weights_of_discriminators_of_faces_and_hands() -> None:
+    patch = {"num_filters": 4, "max_num_filters": 8, "num_layers": 1}
+    small = {"additional_discriminators": {"face": {**patch, "loss_weight": 7}, "hand": {**patch, "loss_weight": 2.5}}}
+    values = changed(VIDEOS["dancing"], changed(SMALL, {"dis": small, "trainer": {"loss_weight": {"perceptual": 0}}}))
+    values["data"]["one_hot_num_classes"] = None
+    values["data"]["train"]["augmentations"] = {"resize_h_w": "64, 64"}
+    values["gen"]["style_dims"] = 8
+    model, lines = model_of(values), list[str]()
+    run = imported(values, checkpoint(model), report=lines.append)
+    config: Any = run.config.model
+    assert {part: settings.weight for part, settings in config.discriminator.crops.items()} == {"face": 7, "hand": 2.5}
+    found = run.load(device="cpu").state_dict()
+    names = [name for name in found if ".net_D_face." in name or ".net_D_hand." in name]
+    assert len(names) == 2 * (3 * 4 + 2 * 2) and all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+    assert not [line for line in lines if "additional_discriminators" in line]
+
+
 def test_an_average_of_vid2vid() -> None:
     values = changed(VIDEOS["street"], SMALL | {"trainer": {"loss_weight": {"perceptual": 0}}})
     values["data"]["train"]["augmentations"] = {"resize_h_w": f"{HEIGHT}, {WIDTH}"}

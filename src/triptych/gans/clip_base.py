@@ -8,6 +8,8 @@ With the real frame y_t and the flow f* of a teacher, believed where c = 1, the 
 of `paired_base`,
 
     w_flow (mean |c f - c f*| + mean |warp(x', f) - y| + mean m q + mean (1 - m) (1 - q)),   q = max(0, 1 - sum_c |warp - y|)
+
+Discriminators of crops of faces and hands, where there are some, have the scores and features of theirs added, by their weights.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from triptych.core.config import Config, config, settings_like
 from triptych.core.errors import ConfigError
 from triptych.core.model import Example, LossTerms, Phase, TrainingProgress, Turn
 from triptych.core.rng import Rng
+from triptych.gans.crops import Part, PoseMap, part_crops, pose_map
 from triptych.gans.discriminators import least_side
 from triptych.gans.flow import confidence, flow_l1, mask_loss, past_window, temporal_memory, temporal_window, warped
 from triptych.gans.inverse_search import inverse_search
@@ -81,9 +84,12 @@ class ClipGANConfig(PairedGANConfig):
             self.require(getattr(self, name) == 1, name, "1: both take a step in each frame")
         self.require(0 <= self.temporal_weight < float("inf"), "temporal_weight", "0 or a positive number")
         self.require(self.teacher != "raft" or self.raft.weights is not None, "teacher", "another one, or raft with a file as raft.weights")
-        several = self.discriminator.temporal_scales > 0
-        self.require(not (several and self.augment), "augment", "nothing with discriminator.temporal_scales")
-        self.require(not (several and self.ada.used), "ada", "none with discriminator.temporal_scales")
+        further = ["discriminator.temporal_scales"] * (self.discriminator.temporal_scales > 0)
+        further += [f"discriminator.{part}.weight" for part in self.discriminator.crops]
+        for name in further:
+            self.require(not self.augment, "augment", f"nothing with {name}")
+            self.require(not self.ada.used, "ada", f"none with {name}")
+        self.require(not self.discriminator.crops or self.top_k.least == 1, "top_k", "least 1 with discriminators of crops")
 
     @property
     @abstractmethod
@@ -108,6 +114,9 @@ class ClipGANConfig(PairedGANConfig):
         if self.discriminator.temporal_scales:
             patch = self.discriminator.temporal
             sides["discriminator.temporal.num_layers"] = (patch.num_layers, 1, least_side(patch))
+        for part, settings in self.discriminator.crops.items():
+            pose_map(labels.inputs, part=part, weight=settings.weight)
+            sides[f"discriminator.{part}.patch.num_layers"] = (settings.patch.num_layers, 1, settings.least_height(part))
         self.check_sides(spec, sides=sides)
         return self.model(spec, labels)
 
@@ -158,6 +167,9 @@ class ClipGAN(PairedGAN):
         if self.raft is not None:
             self.frozen_networks = {**self.frozen_networks, "raft": config.raft.weights}
         self._scales, self._judged_frames = config.discriminator.temporal_scales, config.discriminator.temporal_frames
+        self._poses: dict[Part, PoseMap] = {}
+        for part, settings in config.discriminator.crops.items():
+            self._poses[part] = pose_map(labels.inputs, part=part, weight=settings.weight)
         self._kept = max(self.past_frames, temporal_memory(scales=self._scales, frames=self._judged_frames))
 
     # What a model says --------------------------------------------------------------------------------------------------
@@ -174,13 +186,18 @@ class ClipGAN(PairedGAN):
         """What the discriminator sees beside an image: the label map."""
         return label
 
+    def beside_crops(self, part: Part, frame: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "n m s s"] | None:
+        """What the discriminator of a part sees beside its crops of a frame: nothing."""
+        return None
+
     @property
     def weights(self) -> Mapping[str, float]:
-        """The weight of each of the generator's terms, and of those of discriminators of several frames."""
+        """The weight of each of the generator's terms, and of those of discriminators of crops and of several frames."""
         kinds = {"real": self.config.temporal_weight, "fake": self.config.temporal_weight, "adversarial": self.config.temporal_weight}
         kinds["feature_matching"] = self.config.feature_matching_weight
         several = {f"{kind}_temporal_{scale}": weight for kind, weight in kinds.items() for scale in range(self._scales)}
-        return {**self.config.weights, **several}
+        crops = {f"{kind}_{part}": settings.weight for part, settings in self.config.discriminator.crops.items() for kind in kinds}
+        return {**self.config.weights, **crops, **several}
 
     # The frames of an iteration -----------------------------------------------------------------------------------------
 
@@ -206,8 +223,11 @@ class ClipGAN(PairedGAN):
         frame = self._generated(moment, label)
         beside = self.judged_with(label, frame, moment.inputs)
         terms = self.judged(moment, beside, frame.image, rng) | self.frame_terms(frame, moment)
+        for contest in self._crop_contests(moment, frame, rng):
+            terms |= self._further_terms(contest, fooled=True, matched=True)
         for contest in self._temporal_contests(moment, frame.image, rng):
-            terms |= self._temporal_terms(contest)
+            fooled, matched = self.config.temporal_weight > 0, self.config.feature_matching_weight > 0
+            terms |= self._further_terms(contest, fooled=fooled, matched=matched)
         made = _with_next(moment.inputs.get(_MADE), frame.image.detach(), most=self._kept)
         carried = {_MADE: made, **self.remembered(moment.inputs, frame.image.detach())}
         return replace(weighted_terms(terms, self.weights), carried=carried)
@@ -255,11 +275,21 @@ class ClipGAN(PairedGAN):
         return self._generated(batch, label).image, {}
 
     def contests(self, batch: Batch, rng: Rng) -> list[Contest]:
-        """The frame with its label map, and as many frames as each discriminator of several judges, once there are so many."""
+        """The frame with its label map, its crops, and as many frames as each discriminator of several judges, once there are so many."""
         label = self.labels(batch.inputs)
         frame = self._generated(batch, label)
         beside = self.judged_with(label, frame, batch.inputs)
-        return [self._contest(batch, beside, frame.image, rng), *self._temporal_contests(batch, frame.image, rng)]
+        further = self._crop_contests(batch, frame, rng) + self._temporal_contests(batch, frame.image, rng)
+        return [self._contest(batch, beside, frame.image, rng), *further]
+
+    def _crop_contests(self, moment: Batch, frame: GeneratedFrame, rng: Rng) -> list[Contest]:
+        contests = list[Contest]()
+        for part, pose in self._poses.items():
+            crops = part_crops(moment.inputs[pose.name], part=part, drawn=pose.drawn)
+            discriminate = partial(self.discriminator.crop, part=part, beside=self.beside_crops(part, frame, moment.inputs))
+            given = {"discriminate": lambda view, use=discriminate: use, "name": part, "share": crops.share}
+            contests.append(self.contest(crops.of(moment.images), crops.of(frame.image), rng, **given))
+        return contests
 
     def _temporal_contests(self, moment: Batch, fake: Tensor, rng: Rng) -> list[Contest]:
         made, contests = moment.inputs.get(_MADE), list[Contest]()
@@ -276,13 +306,14 @@ class ClipGAN(PairedGAN):
             contests.append(self.contest(real, faked, rng, discriminate=lambda view, use=discriminate: use, name=f"temporal_{scale}"))
         return contests
 
-    def _temporal_terms(self, contest: Contest) -> dict[str, Tensor]:
-        matched, terms = self.config.feature_matching_weight > 0, dict[str, Tensor]()
-        verdict = self.verdict(contest, compare=matched)
-        if self.config.temporal_weight > 0:
+    def _further_terms(self, contest: Contest, *, fooled: bool, matched: bool) -> dict[str, Tensor]:
+        """The terms of a contest beside that of whole frames: of its scores if `fooled`, of its features if `matched`."""
+        terms, verdict = dict[str, Tensor](), self.verdict(contest, compare=matched)
+        if fooled:
             terms[contest.term("adversarial")] = verdict.loss
         if matched:
-            terms[contest.term("feature_matching")] = feature_matching(verdict.fake.features, verdict.real.features)
+            distances = feature_matching(verdict.fake.features, verdict.real.features)
+            terms[contest.term("feature_matching")] = contest.of_samples(distances)
         return terms
 
     def flow_terms(self, flow: Tensor, mask: Tensor, moved: Tensor, *, moment: Batch, source: Tensor) -> dict[str, Float[Tensor, " b"]]:

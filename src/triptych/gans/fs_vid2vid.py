@@ -2,7 +2,8 @@
 
 The pictures, references, come with label maps. Weights of the generator are made of them; the first reference, or the one that attention
 picks, and the frame before are moved by flows to where the new frame shows the same (see `fs_vid2vid_networks`). The generator minimises
-the terms of `clip_base`, for both flows: the sums. The discriminator sees the reference with its label map beside a frame.
+the terms of `clip_base`, for both flows: the sums. The discriminator sees the reference with its label map beside a frame;
+that of faces, where there is one, the reference's face beside that of a frame.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.finetuning import Finetuning
 from triptych.core.rng import Rng
 from triptych.gans.clip_base import ClipGAN, ClipGANConfig, ClipTranslationConfig
+from triptych.gans.crops import Part, face_crops
 from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig, Warp
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.model import DISCRIMINATOR, GENERATOR
@@ -62,6 +64,10 @@ class FewShotVid2VidConfig(ClipGANConfig):
 
     def validate(self) -> None:
         self.require(self.teacher != "data", "teacher", "another one: the data says nothing of the flow from references")
+        hand = self.discriminator.hand.weight
+        if hand > 0:
+            reason = f"got {hand:g}, expected 0: hands are not compared with those of references; faces are (discriminator.face.weight)"
+            raise ConfigError("discriminator.hand.weight", reason)
 
     def shrunk(self) -> Self:
         return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
@@ -94,7 +100,8 @@ class FewShotVid2Vid(ClipGAN):
     def __init__(self, config: FewShotVid2VidConfig, spec: DataSpec, labels: LabelMaps) -> None:
         generator = FewShotGenerator(config.generator, label_channels=labels.channels, image_channels=spec.channels)
         beside = 2 * labels.channels + spec.channels
-        discriminator = VideoDiscriminator(config.discriminator, label_channels=beside, image_channels=spec.channels)
+        channels = {"label_channels": beside, "image_channels": spec.channels, "crop_channels": 2 * spec.channels}
+        discriminator = VideoDiscriminator(config.discriminator, **channels)
         super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=1)
         self.style_sources = tuple(entry for entry in spec.inputs if entry.references is not None)
 
@@ -113,6 +120,12 @@ class FewShotVid2Vid(ClipGAN):
         """The label map, and that reference with its label map which was moved."""
         image, its_label = self._picked(frame, inputs)
         return torch.cat((label, its_label, image), dim=1)
+
+    def beside_crops(self, part: Part, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b c s s"]:
+        """The face of that reference which was moved."""
+        pose = self._poses[part]
+        poses = inputs[style_map(pose.name)][torch.arange(len(frame.picked), device=frame.picked.device), frame.picked]
+        return face_crops(poses, drawn=pose.drawn).of(self._picked(frame, inputs)[0])
 
     def frame_terms(self, frame: FewShotFrame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
         """Those of the flow from the reference and, of a frame with a past, of that from the frame before: the sums."""

@@ -156,6 +156,16 @@ class Contest:
     "Stands in the names of the terms; may be empty."
     real: Seen
     fake: Seen
+    share: Float[Tensor, "b m"] | None = None
+    """Where each sample has m images, one after the other: the part of each in the sample's terms, 0 for one that does not count.
+    None: each has one."""
+
+    def of_samples(self, terms: Float[Tensor, " n"]) -> Float[Tensor, " b"]:
+        """The terms of the images as terms of the samples."""
+        if self.share is None:
+            return terms
+        each = terms.view(self.share.shape)
+        return torch.where(self.share > 0, self.share * each, 0).sum(1)
 
     def term(self, kind: str) -> str:
         """The name of a term of this contest."""
@@ -289,10 +299,10 @@ class GAN(Model, Averaged):
                 outputs, penalty = self._judged(seen, gamma=gamma if always else None)
                 scores.append(outputs)
                 if penalty is not None:
-                    penalties[contest.term(kind)] = penalty
+                    penalties[contest.term(kind)] = contest.of_samples(penalty)
             signs.append(mean_signs(scores[0]))
             losses = discriminator_losses(*scores, settings=self.config.adversarial)
-            terms |= {contest.term(name): loss for name, loss in zip(("real", "fake"), losses, strict=True)}
+            terms |= {contest.term(name): contest.of_samples(loss) for name, loss in zip(("real", "fake"), losses, strict=True)}
         return terms | penalties, signs
 
     def _sides(self, contest: Contest) -> tuple[tuple[str, Seen, float | None], ...]:
@@ -317,8 +327,12 @@ class GAN(Model, Averaged):
     def _penalty_terms(self, contests: list[Contest]) -> dict[str, Tensor]:
         """Those of a lazy penalty, which is there once for all the steps that the discriminator takes in so many iterations."""
         every = self.config.penalty.every * self.config.discriminator_steps
-        sides = [(contest.term(kind), seen, gamma) for contest in contests for kind, seen, gamma in self._sides(contest)]
-        return {name: self._penalty(seen, gamma=gamma, every=every) for name, seen, gamma in sides if gamma is not None}
+        sides = [(contest, kind, seen, gamma) for contest in contests for kind, seen, gamma in self._sides(contest)]
+        return {
+            contest.term(kind): contest.of_samples(self._penalty(seen, gamma=gamma, every=every))
+            for contest, kind, seen, gamma in sides
+            if gamma is not None
+        }
 
     def _penalty(self, seen: Seen, *, gamma: float, every: int) -> Tensor:
         images, discriminate = self._penalised(seen)
@@ -341,7 +355,7 @@ class GAN(Model, Averaged):
         loss = generator_loss(fake.outputs, settings=settings, real=real.outputs if settings.relativistic else None)
         if self.config.top_k.least < 1:
             loss = loss * top_k_weights(fake.outputs, share=self._top_k_share, batch=gathered(score_mean(fake.outputs)))
-        return Verdict(loss, real, fake)
+        return Verdict(contest.of_samples(loss), real, fake)
 
     def contest(
         self,
@@ -351,17 +365,19 @@ class GAN(Model, Averaged):
         *,
         discriminate: Callable[[View], Discriminate],
         name: str = "",
+        share: Float[Tensor, "_ m"] | None = None,
     ) -> Contest:
         """The contest between real and generated images, augmented by draws from `rng`.
 
         `discriminate`: for a view, the function from images seen through it to scores. A label map has to be seen through the view too.
+        `share`: where a sample has several images; see `Contest`.
         """
         view = View(self.config.augment, rng.child("augment", name), self.ada)
         first = Seen(real, view, discriminate(view))
         if self.config.augment_alike:
-            return Contest(name, first, replace(first, images=fake))
+            return Contest(name, first, replace(first, images=fake), share)
         view = View(self.config.augment, rng.child("augment", name, "fake"), self.ada)
-        return Contest(name, first, Seen(fake, view, discriminate(view)))
+        return Contest(name, first, Seen(fake, view, discriminate(view)), share)
 
     # Averages -----------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.core.config import Config, config
+from triptych.gans.crops import CropConfig, Part
 from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, shrunk
 from triptych.gans.flow import warped
 from triptych.gans.layers import SLOPE, BlockOptions, BlockOrder, ConvBlock, LinearBlock, ResBlock
@@ -428,7 +429,9 @@ class FramePatch(nn.Module):
 
 @config
 class VideoDiscriminatorConfig(Config):
-    """Discriminators of single frames with their label maps, and of frames that follow one another."""
+    """Discriminators of single frames with their label maps, of crops of them, and of frames that follow one another."""
+
+    unwritten: ClassVar = frozenset(("face", "hand"))
 
     patch: PatchDiscriminatorConfig = PatchDiscriminatorConfig(kernel_size=4, num_layers=3, norm="instance", weight_norm="none")
     "The patch discriminators of a frame."
@@ -438,6 +441,16 @@ class VideoDiscriminatorConfig(Config):
     "Frames that each of them judges."
     temporal: PatchDiscriminatorConfig = PatchDiscriminatorConfig(kernel_size=4, num_layers=3, norm="instance", weight_norm="none")
     "The patch discriminators of several frames."
+    face: CropConfig = CropConfig()
+    "That of crops of faces."
+    hand: CropConfig = CropConfig()
+    "That of crops of hands."
+
+    @property
+    def crops(self) -> dict[Part, CropConfig]:
+        """The discriminators of crops that there are."""
+        parts: dict[Part, CropConfig] = {"face": self.face, "hand": self.hand}
+        return {part: settings for part, settings in parts.items() if settings.weight > 0}
 
     def validate(self) -> None:
         for name in ("patch", "temporal"):
@@ -447,15 +460,21 @@ class VideoDiscriminatorConfig(Config):
 
     def shrunk(self) -> Self:
         """Narrow networks, for tests."""
-        return replace(self, patch=self.patch.shrunk(), temporal=self.temporal.shrunk())
+        crops = {"face": self.face.shrunk(), "hand": self.hand.shrunk()} if self.crops else {}
+        return replace(self, patch=self.patch.shrunk(), temporal=self.temporal.shrunk(), **crops)
 
 
 class VideoDiscriminator(nn.Module):
-    """Keys net_D.*, and net_DT{s}.* of each temporal scale."""
+    """Keys net_D.*, net_D_face.* and net_D_hand.* of crops, and net_DT{s}.* of each temporal scale."""
 
-    def __init__(self, config: VideoDiscriminatorConfig, *, label_channels: int, image_channels: int = 3) -> None:
+    def __init__(
+        self, config: VideoDiscriminatorConfig, *, label_channels: int, image_channels: int = 3, crop_channels: int | None = None
+    ) -> None:
+        """`crop_channels`: of crops with what is seen beside them; None: of images, for nothing is."""
         super().__init__()
         self.net_D = FramePatch(config.patch, in_channels=label_channels + image_channels)
+        for part, settings in config.crops.items():
+            self.add_module(f"net_D_{part}", FramePatch(settings.patch, in_channels=crop_channels or image_channels))
         for scale in range(config.temporal_scales):
             self.add_module(f"net_DT{scale}", FramePatch(config.temporal, in_channels=image_channels * config.temporal_frames))
 
@@ -466,3 +485,8 @@ class VideoDiscriminator(nn.Module):
     def temporal(self, images: Float[Tensor, "b m h w"], *, scale: int) -> Scores:
         """The scores of several frames, oldest first, joined along their channels."""
         return self.get_submodule(f"net_DT{scale}")(images)
+
+    def crop(self, images: Float[Tensor, "n c s s"], *, part: Part, beside: Float[Tensor, "n m s s"] | None = None) -> Scores:
+        """The scores of crops, with what is seen beside each."""
+        seen = images if beside is None else torch.cat((images, beside), dim=1)
+        return self.get_submodule(f"net_D_{part}")(seen)

@@ -125,7 +125,10 @@ def _networks(kind: ModelType, gen: Settings, dis: Settings, data: Dataset, sect
         generator: Config = described_few_shot(gen, references=data.config.references)
     else:
         generator = described_generator(kind, gen, frames=frames[0])
-    return {"generator": generator, "discriminator": described_discriminator(dis, frames=frames[1])}
+    discriminator = described_discriminator(dis, frames=frames[1])
+    if kind == "fs_vid2vid" and "hand" in discriminator.crops:
+        raise ConfigError("dis.additional_discriminators.hand", "got a discriminator of hands, expected that of faces alone")
+    return {"generator": generator, "discriminator": discriminator}
 
 
 def _check_label_channels(gen: Settings, data: Dataset) -> None:

@@ -99,7 +99,8 @@ def few_shot_discriminator(weights: Weights, dis: Settings) -> Network:
 
 
 def _beside_references(config: VideoDiscriminatorConfig, *, label_channels: int, image_channels: int) -> VideoDiscriminator:
-    return VideoDiscriminator(config, label_channels=2 * label_channels + image_channels, image_channels=image_channels)
+    channels = {"label_channels": 2 * label_channels + image_channels, "image_channels": image_channels}
+    return VideoDiscriminator(config, **channels, crop_channels=2 * image_channels)
 
 
 def without_second_flow(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.gans.crops import CropConfig, Part
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.video_networks import (
     EmbeddingConfig,
@@ -26,6 +27,8 @@ from triptych.interop.imaginaire.tensors import Network, Weights
 
 SINGLE = "single_image_model."
 """What the names of the weights begin with that make the first frames of wc_vid2vid: a SPADE's."""
+_ADDITIONAL = "additional_discriminators"
+_PARTS: tuple[Part, ...] = ("face", "hand")
 MULTIPLIER = 20.0
 """Of the flow, where the file says nothing."""
 _GENERATORS: dict[ModelType, tuple[type[Vid2VidGeneratorConfig], type[Vid2VidGenerator]]] = {
@@ -74,11 +77,10 @@ def described_generator(kind: ModelType, gen: Settings, *, frames: int) -> Vid2V
 def described_discriminator(dis: Settings, *, frames: int) -> VideoDiscriminatorConfig:
     """The discriminators of the section `dis`, those of several frames of so many. Raises ConfigError, naming the setting."""
     base = VideoDiscriminatorConfig()
-    _check_discriminator(dis)
     temporal = dis.inside("temporal")
     scales = temporal.number("num_scales", 0, least=0, most=4)
     several = {"temporal": overlaid(base.temporal, temporal, PATCH), "temporal_scales": scales} if scales else {}
-    return replace(base, patch=overlaid(base.patch, dis.inside("image"), PATCH), temporal_frames=max(2, frames), **several)
+    return replace(base, patch=overlaid(base.patch, dis.inside("image"), PATCH), temporal_frames=max(2, frames), **several, **_crops(dis))
 
 
 def _hidden(kind: ModelType, gen: Settings, made: Vid2VidGeneratorConfig) -> int:
@@ -132,10 +134,23 @@ def require_parts(gen: Settings, made: FrameGeneratorConfig, further: Sequence[t
         section.value("max_num_filters")
 
 
-def _check_discriminator(dis: Settings) -> None:
-    others = dis.value("additional_discriminators")
-    if isinstance(others, Mapping) and others:
-        dis.warn("additional_discriminators", f"{', '.join(map(str, others))}: not here; whole frames alone are judged")
+def _crops(dis: Settings) -> dict[str, CropConfig]:
+    """The discriminators of crops that the section `dis` has; a warning names other ones."""
+    others = dis.value(_ADDITIONAL)
+    crops: dict[str, CropConfig] = {}
+    for name in others if isinstance(others, Mapping) else ():
+        if name not in _PARTS:
+            dis.warn(_ADDITIONAL, f"{name}: not here; of parts of frames, those of {' and '.join(_PARTS)} alone are judged")
+            continue
+        section = dis.inside(_ADDITIONAL).inside(str(name))
+        section.value("vis")
+        if weight := _crop_weight(section):
+            crops[name] = replace(CropConfig(weight=weight), patch=overlaid(CropConfig().patch, section, PATCH))
+    return crops
+
+
+def _crop_weight(section: Settings) -> float:
+    return section.factor("loss_weight", 1.0, least=0)
 
 
 # As weights show them -------------------------------------------------------------------------------------------------------
@@ -211,7 +226,21 @@ def video_discriminator(weights: Weights, dis: Settings) -> Network:
     if scales:
         temporal, seen = _patches(weights, "net_DT0")
         several = {"temporal": temporal, "temporal_scales": scales, "temporal_frames": max(2, seen // images)}
-    return Network(VideoDiscriminator, VideoDiscriminatorConfig(patch=patch, **several), images, label_channels=max(1, channels - images))
+    config = replace(VideoDiscriminatorConfig(patch=patch, **several), **_shown_crops(weights, dis))
+    return Network(VideoDiscriminator, config, images, label_channels=max(1, channels - images))
+
+
+def _shown_crops(weights: Weights, dis: Settings) -> dict[str, CropConfig]:
+    """The discriminators of crops that there are weights of, with the weights in the losses that the section `dis` gives them."""
+    shown: dict[str, CropConfig] = {}
+    for part in _PARTS:
+        if weights.has(f"net_D_{part}."):
+            weight = _crop_weight(dis.inside(_ADDITIONAL).inside(part))
+            dis.inside(_ADDITIONAL).inside(part).require(
+                weight > 0, "loss_weight", "a positive number: the weights have this discriminator"
+            )
+            shown[part] = CropConfig(weight=weight, patch=_patches(weights, f"net_D_{part}")[0])
+    return shown
 
 
 def steps(weights: Weights, start: str, end: str) -> int:
