@@ -82,6 +82,7 @@ def run_child(variant: Variant, options: argparse.Namespace, *, count: bool) -> 
     command = [sys.executable, __file__, "--child", json.dumps(asdict(variant)), "--network", options.network]
     command += ["--steps", str(options.steps), "--warmup", str(options.warmup), "--threads", str(options.threads)]
     command += ["--count"] if count else []
+    command += ["--cpu-time"] if options.cpu_time else []
     for flag, path in (("--guided-diffusion", options.guided_diffusion), ("--peers-path", options.peers_path)):
         command += [flag, str(path)] if path else []
     environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
@@ -171,7 +172,7 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
         f"# Training step, {datetime.date.today().isoformat()}",
         "",
         machine(),
-        f"{options.threads} threads in each process; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
+        f"{options.threads} threads in each process{', whose processor time counts' if options.cpu_time else ''}; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
         f"{options.rounds} rounds of separate processes in turn, each with {options.warmup} warm-up and {options.steps} timed steps.",
         f"Load average when it started: {options.load:.1f}, with {os.cpu_count()} cores (above 0.5 other programs took part of them).",
         "",
@@ -216,6 +217,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--tuned-peers", action="store_true", help="also the peers with channels_last, fused optimizer and raised thresholds"
     )
     parser.add_argument("--only", nargs="*", metavar="PROGRAM", help="measure these programs alone")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="the processor's time, for a machine that does other things; with one thread"
+    )
     parser.add_argument("--precision", choices=PRECISIONS, help="measure this one alone")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     parser.add_argument("--child", help=argparse.SUPPRESS)

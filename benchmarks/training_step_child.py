@@ -25,6 +25,8 @@ from training_step import BATCH, COMMON_FLAGS, CONVOLUTIONS, NETWORKS, SIZE, Var
 
 EMA_RATE, LEARNING_RATE = 0.9999, 1e-4  # the defaults of guided-diffusion's image_train.py
 _MARK = "benchmark: forward done"
+_now: Callable[[], float] = time.perf_counter
+"""The clock of all steps."""
 
 
 @dataclass
@@ -44,6 +46,9 @@ class Subject:
 
 def child(variant: Variant, options: argparse.Namespace) -> dict[str, Any]:
     """The measurements of one variant in this process."""
+    global _now
+    if options.cpu_time:
+        _now = time.process_time
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     images = torch.rand(BATCH, 3, SIZE, SIZE) * 2 - 1
@@ -62,10 +67,10 @@ def timed(step: Callable[[], object]) -> Callable[[int], list[float]]:
     """`Subject.run` of a step that is one call."""
 
     def run(count: int) -> list[float]:
-        moments = [time.perf_counter()]
+        moments = [_now()]
         for _ in range(count):
             step()
-            moments.append(time.perf_counter())
+            moments.append(_now())
         return [(after - before) * 1e3 for before, after in itertools.pairwise(moments)]
 
     return run
@@ -192,7 +197,7 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
 
     def draw(images_seen: int) -> Iterator[RawBatch]:
         for number in range(wanted[0] + 1):
-            moments.append(time.perf_counter())
+            moments.append(_now())
             yield replace(raw, index=raw.index + images_seen + number * BATCH)
         raise _Enough
 
