@@ -172,7 +172,8 @@ def report(table: list[dict[str, Any]], options: argparse.Namespace) -> str:
         f"# Training step, {datetime.date.today().isoformat()}",
         "",
         machine(),
-        f"{options.threads} threads in each process{', whose processor time counts' if options.cpu_time else ''}; batch {BATCH}, {SIZE}x{SIZE}, network `{options.network}`.",
+        f"{options.threads} threads in each process{', whose processor time counts' if options.cpu_time else ''}; batch {BATCH}, "
+        f"{SIZE}x{SIZE}, network `{options.network}`.",
         f"{options.rounds} rounds of separate processes in turn, each with {options.warmup} warm-up and {options.steps} timed steps.",
         f"Load average when it started: {options.load:.1f}, with {os.cpu_count()} cores (above 0.5 other programs took part of them).",
         "",
