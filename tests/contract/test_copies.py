@@ -19,7 +19,7 @@ _COPIES = ("aten._to_copy.default", "aten.copy_.default", "aten.clone.default")
 _LARGE = 512
 """Numbers of a tensor that counts: not those of scales, statistics and times."""
 MOST = {"adm-digits": 226, "edm-digits": 191, "edm2-digits": 105, "flow-digits": 42, "glow-digits": 17}
-"""Copies in a step of each shrunk recipe: casts of each weight and each norm's input and output there and back, and what attention needs."""
+"""Copies in a step of each shrunk recipe: casts of weights, of norms' inputs and outputs there and back, and what attention needs."""
 
 
 class _Counting(TorchDispatchMode):
