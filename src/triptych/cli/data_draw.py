@@ -30,8 +30,19 @@ class DrawOptions(FolderOptions):
     "Of the pictures."
     forehead: bool = True
     "faces: with a line over the forehead, which no point shows."
+    form: Literal["colours", "limbs"] = "colours"
+    "people: a picture in colours, for data.conditions; or 27 channels of 0 or 1, one for each limb, hand and the face, for data.limbs."
+    body_only: bool = False
+    "people: without feet, hands and face."
+    face: bool = True
+    "people: with the face."
 
     def validate(self) -> None:
+        self.require(self.forehead or self.kind == "faces", "forehead", "true but with --kind faces")
+        for name, default in (("form", "colours"), ("body_only", False), ("face", True)):
+            fits = self.kind == "people" or getattr(self, name) == default
+            self.require(fits, name, f"{str(default).lower()} but with --kind people")
+        self.require(self.face or not self.body_only, "face", "true with --body-only, which leaves the face out already")
         for name in ("height", "width"):
             value = getattr(self, name)
             self.require(value is None or 1 <= value <= 2**14, name, f"1 to {2**14:,}, or nothing")
@@ -50,11 +61,13 @@ def main(arguments: Sequence[str]) -> int:
     folder, options = configure(arguments)
     assert options.out is not None
 
+    from triptych.data.keypoints import PeopleStyle
     from triptych.runs.drawing import draw_folder
 
     size = None if options.height is None or options.width is None else (options.height, options.width)
     frames = None if options.frames is None else Path(options.frames)
-    given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead}
+    style = PeopleStyle(limbs=options.form == "limbs", body_only=options.body_only, face=options.face)
+    given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead, "style": style}
     with named_as_flags(options), progress_bar("drawing") as progress:
         count = draw_folder(Path(folder), Path(options.out), **given, progress=progress)
     return finished(f"{count:,} picture{'' if count == 1 else 's'} of {options.kind} in {options.out}")

@@ -41,7 +41,7 @@ def style_names(count: int) -> tuple[str, ...]:
 class InputSpec(Config):
     """A further tensor of each sample, beside its image and its label."""
 
-    unwritten: ClassVar = frozenset({"frames", "references"})
+    unwritten: ClassVar = frozenset({"frames", "references", "stored"})
 
     name: str
     "Its name in `Batch.inputs`."
@@ -59,6 +59,8 @@ class InputSpec(Config):
     "image, classes, instances, flow, points: the frames of each sample, as the axis t behind b; None: there is no such axis."
     references: int | None = None
     "image, classes, instances: it is of so many other frames of the same clip, as the axis k behind b; None: of the sample itself."
+    stored: Literal["pixels", "limbs", "densepose"] = "pixels"
+    "image: what its files hold. limbs: bits of 27 channels, -1 or 1. densepose: u, v and the part, of 3 channels (`data.poses`)."
 
     def validate(self) -> None:
         fits = _counts(self.channels, _MOST_CHANNELS) if self.kind == "image" else self.channels is None
@@ -72,6 +74,8 @@ class InputSpec(Config):
         shown = self.kind in ("image", "classes", "instances") and self.frames is None
         others = self.references is None or (_counts(self.references, _MOST_FRAMES) and shown)
         self.require(others, "references", f"1 to {_MOST_FRAMES:,} for images and maps without frames, or nothing")
+        channels = {"pixels": self.channels, "limbs": 27, "densepose": 3}[self.stored]
+        self.require(self.channels == channels, "stored", "pixels, limbs of an image of 27 channels, or densepose of one of 3")
 
 
 @config

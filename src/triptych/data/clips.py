@@ -24,8 +24,10 @@ from triptych.data.clip_files import open_clip_files
 from triptych.data.cut import Cut
 from triptych.data.files import MOST_BYTES, listed
 from triptych.data.images import Data, ImageSet, Loaded
+from triptych.data.keypoints import NUM_LIMBS
 from triptych.data.naming import held_out
 from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, member_of, roots, specs_of
+from triptych.data.poses import NUM_PARTS, dropped, leave_out
 from triptych.data.source import existing_path
 from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, probe, read
 from triptych.data.transforms import Draws, Size, draw, mirror, recolour
@@ -40,7 +42,7 @@ class ClipDataConfig(PairedDataConfig):
     """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
 
     kind_name: ClassVar = "clips"
-    unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references"}
+    unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references", "limbs", "densepose", "drop_parts"}
 
     length: ClipLength = ClipLength()
     "Frames of a clip in the course of a training."
@@ -53,6 +55,13 @@ class ClipDataConfig(PairedDataConfig):
     flow: str | None = None
     "Folder of the true flow to the frame before: CLIP/FRAME.npy, (height, width, 2) x and y in pixels, NaN where unknown. None: none."
 
+    limbs: str | None = None
+    "Folder of maps of people with a channel for each of 27 limbs, hands and the face (triptych data draw --form limbs). None: none."
+    densepose: str | None = None
+    "Folder of DensePose's maps, PNG in RGB: u, v, and the number of the part, 0 to 24. None: none."
+    drop_parts: float = 0.0
+    "In training each limb of data.limbs and each part of data.densepose is left out of a clip with this probability, and of its references."
+
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")
         self.require(0 <= self.references <= _MOST_REFERENCES, "references", f"0 to {_MOST_REFERENCES}")
@@ -61,9 +70,14 @@ class ClipDataConfig(PairedDataConfig):
         named = not self.references or STYLE not in (self.target, self.instances, *self.maps, *self.conditions)
         self.require(named, "references", f'0 with a folder "{STYLE}", which is what references are called')
         self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
-        taken = (self.target, self.instances, *self.maps, *self.conditions, "", ".", "..")
-        for name, others in (("points", taken), ("flow", (*taken, self.points))):
-            folder = getattr(self, name)
+        posed = self.limbs is not None or self.densepose is not None
+        self.require(not (posed and self.flip), "flip", "false with data.limbs or data.densepose, whose left would become right")
+        self.require(0 <= self.drop_parts < 1, "drop_parts", "0 or more and below 1")
+        self.require(posed or self.drop_parts == 0, "drop_parts", "0 without data.limbs and data.densepose")
+        taken = [self.target, self.instances, *self.maps, *self.conditions, "", ".", ".."]
+        for name in ("densepose", "limbs", "points", "flow"):
+            folder, others = getattr(self, name), (*taken,)
+            taken.append(folder)
             own = folder is None or (folder not in others and "/" not in folder)
             self.require(own, name, "the name of a folder of its own, without a slash, or nothing")
         self.require(self.on_error == "stop", "on_error", "stop: a frame cannot be left out of its clip")
@@ -73,6 +87,18 @@ class ClipDataConfig(PairedDataConfig):
     def beside(self) -> str:
         """What a clip has beside the frames of a sample, for messages."""
         return f" and the {self.references} of data.references" if self.references else ""
+
+    @property
+    def poses(self) -> list[InputSpec]:
+        """What the maps of people are; they stand before the conditions."""
+        found = [] if self.densepose is None else [InputSpec(name=self.densepose, kind="image", channels=3, stored="densepose")]
+        return found + ([] if self.limbs is None else [InputSpec(name=self.limbs, kind="image", channels=NUM_LIMBS, stored="limbs")])
+
+    @property
+    def folders(self) -> dict[str, str]:
+        """The setting that named each folder of files of images."""
+        named = {name: f"data.{name}" for name in ("densepose", "limbs", "points")}
+        return folder_settings(self) | {getattr(self, name): setting for name, setting in named.items() if getattr(self, name) is not None}
 
     def open(self) -> Data:
         path = existing_path(self)
@@ -121,10 +147,12 @@ class _Sources:
 
     def __init__(self, config: ClipDataConfig, path: Path, root: Path, *, specs: Sequence[InputSpec] | None = None) -> None:
         self.config, self.root = config, root
-        found = open_clip_files(root, folder_settings(config) | ({} if config.points is None else {config.points: "data.points"}))
+        found = open_clip_files(root, config.folders)
         files, numbers, clips = found.files, found.numbers, found.clips
         if specs is None:
             specs = specs_of(config, files, numbers)
+            first = len(specs) - len(config.conditions)
+            specs[first:first] = config.poses
             if config.points is not None:
                 specs.append(InputSpec(name=config.points, kind="points"))
             if config.flow is not None:
@@ -256,8 +284,10 @@ class ClipImages(ImageSet):
                 found[self.config.points][k] = numbered(found[self.config.points][k])
             if beside:
                 self._load(self.references(*drawn[k], seed=seed), crop, {name: values[k] for name, values in style.items()})
-        for values_of in (found, style):
+        for values_of, name in ((found, "clip"), (style, "references")):
             self._vary(values_of, draws)
+            if positions is not None and self.config.drop_parts:
+                self._leave_parts_out(values_of, positions, seed=seed, name=name)
         images = found.pop(self._members[0].spec.name)
         if beside:
             found |= {STYLE: style.pop(self._members[0].spec.name)} | {style_map(name): values for name, values in style.items()}
@@ -275,6 +305,15 @@ class ClipImages(ImageSet):
                 values = found[spec.name]
                 jitter = draws.jitter.repeat(values.shape[1], 0)
                 recolour(values.reshape(-1, *values.shape[2:]), jitter, amount=self.config.jitter)
+
+    def _leave_parts_out(self, found: Mapping[str, np.ndarray], positions: np.ndarray, *, seed: int, name: str) -> None:
+        """Takes limbs and parts out of all frames of clips, or of their references, in place."""
+        for spec in (member.spec for member in self._members):
+            if spec.name in found and spec.stored != "pixels":
+                count = NUM_LIMBS if spec.stored == "limbs" else NUM_PARTS
+                which = dropped(positions, count, share=self.config.drop_parts, seed=seed, name=f"{name}/{spec.stored}")
+                for values, gone in zip(found[spec.name], which, strict=True):
+                    leave_out(values, gone, spec)
 
     def probe(self) -> None:
         """Reads the headers of some frames, and the first frames of a few clips. Raises DataError."""

@@ -87,7 +87,7 @@ class Cut:
         return self._resized(value, channels, all_of)
 
     def numbers(self, values: np.ndarray, crop: np.ndarray | None = None) -> np.ndarray:
-        """Of a map (h, w), which is not padded: of the same type. Raises TooSmall."""
+        """Of a map (h, w, ...), which is not padded: of the same type. Raises TooSmall."""
         return self._middle(apply_nearest(values, self.fit(size_of(values), crop)))
 
     def _resized(self, value: Value, channels: int, fit_of: Callable[[Size], Fit]) -> np.ndarray:

@@ -122,6 +122,18 @@ def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
     return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
 
 
+def levels_of(data: bytes, mode: str) -> np.ndarray:
+    """The levels of an encoded image of numbers in channels, upright, as they lie: uint8 (h, w, c). `mode`: the one it must have, RGB or RGBA.
+
+    Raises ValueError for others, and whatever Pillow raises when the file cannot be read.
+    """
+    with open_image(data) as image:
+        if image.format != "PNG" or image.mode != mode:
+            raise ValueError(f"{image.format} in {image.mode}, expected PNG in {mode}, whose levels are numbers")
+        image.load()
+        return np.asarray(ImageOps.exif_transpose(image))
+
+
 def _numbers(image: Image.Image, *, wide: bool) -> np.ndarray:
     values = np.asarray(image)
     if wide and image.mode == "RGB":

@@ -6,7 +6,8 @@ Points that belong together are joined by straight lines, or three at a time by 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +35,10 @@ _LIMB_COLOURS = (
 )  # fmt: skip
 _FINGERS: tuple[Chain, ...] = tuple((0, *range(first, first + 4)) for first in range(1, 21, 4))
 _FINGER_COLOURS = ((204, 0, 0), (163, 204, 0), (0, 204, 82), (0, 82, 204), (163, 0, 204))
+_FEET, _LEFT_HAND, _RIGHT_HAND, _FACE_CHANNEL = 18, 24, 25, 26
+"""Of a person's channels: the limbs from _FEET to 23 are those of the feet."""
+NUM_LIMBS = 27
+"""Channels of a person: 24 limbs, two hands, a face."""
 _FAR = 2**15
 """Coordinates are below it: a line has a sample for each pixel, also outside of the picture."""
 _SEEN, _SEEN_FACE = 0.01, 0.1
@@ -65,34 +70,66 @@ def _forehead(points: np.ndarray) -> np.ndarray:
 # People -----------------------------------------------------------------------------------------------------------------
 
 
-def draw_person(person: Mapping[str, np.ndarray], *, height: int, width: int) -> np.ndarray:
-    """A person's `body` (25), `face` (70), `left` and `right` (21), each point x, y and confidence: uint8 (height, width, 3)."""
-    canvas = np.zeros((height, width, 3), dtype=np.uint8)
+@dataclass(frozen=True)
+class PeopleStyle:
+    """How people are drawn, and which of their parts."""
+
+    limbs: bool = False
+    "In a channel for each part, instead of in colours."
+    body_only: bool = False
+    "Without feet, hands and face."
+    face: bool = True
+    "With the face."
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of a person, through points that were seen."""
+
+    channel: int
+    points: np.ndarray
+    colour: tuple[int, ...]
+    thick: int
+    ends: bool = False
+
+
+def draw_person(person: Mapping[str, np.ndarray], *, height: int, width: int, style: PeopleStyle = PeopleStyle()) -> np.ndarray:
+    """A person's `body` (25), `face` (70), `left` and `right` (21), each point x, y and confidence: uint8 (height, width, 3).
+
+    With `style.limbs` of 0 and 1, (height, width, 27): a channel for each of the 24 limbs, the left hand, the right hand and the face.
+    """
+    canvas = np.zeros((height, width, NUM_LIMBS if style.limbs else 3), dtype=np.uint8)
+    for line in _lines(person, height=height, style=style):
+        where = canvas[..., line.channel : line.channel + 1] if style.limbs else canvas
+        _stroke(where, _curve(line.points), (1,) if style.limbs else line.colour, line.thick, ends=line.ends)
+    return canvas
+
+
+def _lines(person: Mapping[str, np.ndarray], *, height: int, style: PeopleStyle) -> Iterator[_Line]:
+    """The lines of a person, in the order in which they are drawn."""
     body = person["body"]
     seen = body[body[:, 2] > _SEEN]
     tall = min(int(np.ptp(seen[:, 1])), height) if len(seen) else 0  # points far outside would take lines as thick as the picture
     thick, thin = max(1, tall // 150), max(1, tall // 450)
-    for pair, colour in zip(_LIMBS, _LIMB_COLOURS, strict=True):
-        if (body[list(pair), 2] > _SEEN).all():
-            _join(canvas, body[list(pair)], colour, thick, ends=True)
-    for hand in (person["left"], person["right"]):
+    for number, (pair, colour) in enumerate(zip(_LIMBS, _LIMB_COLOURS, strict=True)):
+        points = body[list(pair)]
+        if (points[:, 2] > _SEEN).all() and (points[:, 0] != 0).all() and not (style.body_only and number >= _FEET):
+            yield _Line(number, points[:, :2], colour, thick, ends=True)
+    if style.body_only:
+        return
+    for channel, hand in ((_LEFT_HAND, person["left"]), (_RIGHT_HAND, person["right"])):
         for chain, colour in zip(_FINGERS, _FINGER_COLOURS, strict=True):
-            _chain(canvas, hand[list(chain)], colour, thin, least=_SEEN)
-    for chain in (range(17), *_LINES):
-        _chain(canvas, person["face"][list(chain)], (255, 255, 255), thin, least=_SEEN_FACE)
-    return canvas
+            yield from _chain(channel, hand[list(chain)], colour, thin, least=_SEEN)
+    for chain in (range(17), *_LINES) if style.face else ():
+        yield from _chain(_FACE_CHANNEL, person["face"][list(chain)], (255, 255, 255), thin, least=_SEEN_FACE)
 
 
-def _chain(canvas: np.ndarray, points: np.ndarray, colour: tuple[int, ...], thick: int, *, least: float) -> None:
+def _chain(channel: int, points: np.ndarray, colour: tuple[int, ...], thick: int, *, least: float) -> Iterator[_Line]:
     """Joins the points of a chain where all of them were seen."""
     if (points[:, 2] > least).all():
         for k in range(len(points) - 1):
-            _join(canvas, points[k : k + 2], colour, thick)
-
-
-def _join(canvas: np.ndarray, points: np.ndarray, colour: tuple[int, ...], thick: int, *, ends: bool = False) -> None:
-    if (points[:, 0] != 0).all():
-        _stroke(canvas, _curve(points[:, :2]), colour, thick, ends=ends)
+            if (points[k : k + 2, 0] != 0).all():
+                yield _Line(channel, points[k : k + 2, :2], colour, thick)
 
 
 # Lines ------------------------------------------------------------------------------------------------------------------
@@ -173,9 +210,12 @@ def _numbers(content: Any, shape: tuple[int, ...], expected: str) -> np.ndarray:
     return values
 
 
-def drawn(content: Any, kind: Kind, *, height: int, width: int, forehead: bool) -> np.ndarray:
-    """What a file of JSON holds as a picture: uint8 (h, w) of a face, (h, w, 3) of the tallest person. Raises ValueError for others."""
+def drawn(content: Any, kind: Kind, *, height: int, width: int, forehead: bool = True, style: PeopleStyle = PeopleStyle()) -> np.ndarray:
+    """What a file of JSON holds as a picture: uint8 (h, w) of a face, and of the tallest person what `draw_person` gives.
+
+    Raises ValueError for others.
+    """
     if kind == "faces":
         return draw_face(read_face(content), height=height, width=width, forehead=forehead)
-    person = read_person(content)
-    return np.zeros((height, width, 3), dtype=np.uint8) if person is None else draw_person(person, height=height, width=width)
+    nobody = {"body": np.zeros((_BODY, 3)), "face": np.zeros((_FACE, 3)), "left": np.zeros((_HAND, 3)), "right": np.zeros((_HAND, 3))}
+    return draw_person(read_person(content) or nobody, height=height, width=width, style=style)

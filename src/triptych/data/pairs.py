@@ -167,12 +167,14 @@ class PairedImages(ImageSet):
 
 
 def is_coloured(spec: InputSpec, target: InputSpec) -> bool:
-    """Whether jitter applies: to the images to be made and to others in colour, not to maps and edges."""
-    return spec.kind == "image" and (spec == target or spec.channels == 3)
+    """Whether jitter applies: to the images to be made and to others in colour, not to maps, edges and poses."""
+    return spec.stored == "pixels" and spec.kind == "image" and (spec == target or spec.channels == 3)
 
 
 def empty(spec: InputSpec, shape: tuple[int, ...]) -> np.ndarray:
-    """Room for images (*shape, c) of uint8, or for maps of this shape."""
+    """Room for images (*shape, c) of uint8, for maps of this shape, or for DensePose (..., 3, h, w) of float32."""
+    if spec.stored == "densepose":
+        return np.empty((*shape[:-2], 3, *shape[-2:]), dtype=np.float32)
     return np.empty((*shape, spec.channels or 3), dtype=np.uint8) if spec.kind == "image" else np.empty(shape, dtype=np.int64)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from triptych.core.batch import InputSpec
 from triptych.core.errors import DataError
+from triptych.data import poses
 from triptych.data.cut import Cut, TooSmall, Value, size_of
 from triptych.data.decode import number_map, reason
 from triptych.data.files import Files
@@ -159,7 +160,7 @@ def measure(stored: Stored, k: int, cut_of: CutOf) -> tuple[Size, Cut]:
 def read(
     stored: Stored, k: int, spec: InputSpec, cut_of: CutOf, crop: np.ndarray | None = None, *, remedy: str = ""
 ) -> tuple[Size, np.ndarray]:
-    """Width and height of the k-th item, and itself, cut: uint8 (h, w, c) or int64 (h, w). Raises DataError.
+    """Width and height of the k-th item, and itself, cut: uint8 (h, w, c), int64 (h, w), or float32 (3, h, w) of DensePose. Raises DataError.
 
     `crop`: the words (3,) of a random crop; None: the middle. `remedy`: what to do about a class that `spec` does not have.
     """
@@ -167,6 +168,8 @@ def read(
         value, where = stored.read(k), stored.describe(k)
         size = size_of(value)
         cut = cut_of(size, where)
+        if spec.stored != "pixels":
+            return size, poses.channels(cut.numbers(poses.levels(value, spec), crop), spec)
         if spec.kind == "image":
             return size, cut.image(value, spec.channels or 3, crop)
         points = spec.kind == "points"  # which are stored with numbers from 1 on, 0 for none

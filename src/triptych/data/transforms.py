@@ -121,8 +121,8 @@ def apply(image: Image.Image, steps: Fit, *, halvings_done: int = 0, original: S
 
 
 def apply_nearest(values: np.ndarray, steps: Fit) -> np.ndarray:
-    """The same place of a map (h, w) of the image's size: at each pixel the number nearest to it, by one resize without halvings."""
-    height, width = values.shape
+    """The same place of a map (h, w, ...) of the image's size: at each pixel what is nearest to it, by one resize without halvings."""
+    height, width = values.shape[:2]
     rows = (2 * (steps.top + np.arange(steps.height)) + 1) * height // (2 * steps.resized[1])
     columns = (2 * (steps.left + np.arange(steps.width)) + 1) * width // (2 * steps.resized[0])
     return values[rows[:, None], columns]

@@ -11,15 +11,24 @@ from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.decode import header_size
 from triptych.data.files import MOST_BYTES, listed, open_folder, walked
-from triptych.data.keypoints import Kind, drawn
+from triptych.data.keypoints import Kind, PeopleStyle, drawn
 from triptych.data.pairs import stems
+from triptych.data.poses import as_bits
 from triptych.engine.progress import Watch, unwatched
 
 
 def draw_folder(
-    source: Path, out: Path, *, kind: Kind, size: tuple[int, int] | None, frames: Path | None, forehead: bool, progress: Watch = unwatched
+    source: Path,
+    out: Path,
+    *,
+    kind: Kind,
+    size: tuple[int, int] | None,
+    frames: Path | None,
+    forehead: bool = True,
+    style: PeopleStyle = PeopleStyle(),
+    progress: Watch = unwatched,
 ) -> int:
-    """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are.
+    """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
 
     Of this height and width; None: of that of the image of the same name in `frames`. Raises DataError naming the file for what cannot be
     drawn.
@@ -41,12 +50,12 @@ def draw_folder(
             wide, high = header_size(images.head(numbers[stem]))
         try:
             content = parsed_json(read_regular(source / name, most=MOST_BYTES))
-            pixels = drawn(content, kind, height=high, width=wide, forehead=forehead)
+            pixels = drawn(content, kind, height=high, width=wide, forehead=forehead, style=style)
         except (OSError, ValueError) as error:
             raise DataError(f"{source / name}: cannot be drawn ({error})") from error
         place = out / name.with_name(f"{name.stem.removesuffix('_keypoints')}.png")
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole(place) as temporary:
-            Image.fromarray(pixels).save(temporary, "PNG")
+            Image.fromarray(as_bits(pixels) if style.limbs else pixels).save(temporary, "PNG")
     progress(len(names), len(names))
     return len(names)

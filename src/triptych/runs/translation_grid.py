@@ -68,7 +68,9 @@ def palette(count: int) -> np.ndarray:
 
 
 def pictured(values: Tensor, spec: InputSpec) -> np.ndarray:
-    """An image as it is, classes in colours, instances by their edges, points white where there is one."""
+    """An image as it is, limbs white where there is one, classes in colours, instances by their edges, points white where there is one."""
+    if spec.stored == "limbs":
+        return levels(values.amax(0)[None, None])
     if spec.kind == "image":
         return levels(values[None])
     if spec.kind == "classes":

@@ -196,8 +196,9 @@ def _of_arrays(values: Sequence[np.ndarray] | np.ndarray, spec: InputSpec, sizin
     for k in range(len(values)):
         array = np.ascontiguousarray(values[k])
         if spec.kind == "image":
-            fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in (1, 3)
-            expected = "uint8 of shape (height, width, 1 or 3)"
+            counts = {"pixels": (1, 3), "limbs": (4,), "densepose": (3,)}[spec.stored]
+            fits = array.dtype == np.uint8 and array.ndim == 3 and array.shape[-1] in counts
+            expected = f"uint8 of shape (height, width, {' or '.join(map(str, counts))})"
         else:
             fits, expected = np.issubdtype(array.dtype, np.integer) and array.ndim == 2, "whole numbers of shape (height, width)"
         if not fits or not array.size:
