@@ -60,7 +60,7 @@ class ClipDataConfig(PairedDataConfig):
     densepose: str | None = None
     "Folder of DensePose's maps, PNG in RGB: u, v, and the number of the part, 0 to 24. None: none."
     drop_parts: float = 0.0
-    "In training each limb of data.limbs and each part of data.densepose is left out of a clip with this probability, and of its references."
+    "In training each limb of data.limbs and each part of data.densepose is left out of a clip, or its references, with this probability."
 
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")

@@ -16,6 +16,8 @@ from triptych.data.pairs import stems
 from triptych.data.poses import as_bits
 from triptych.engine.progress import Watch, unwatched
 
+_PLAIN = PeopleStyle()
+
 
 def draw_folder(
     source: Path,
@@ -25,7 +27,7 @@ def draw_folder(
     size: tuple[int, int] | None,
     frames: Path | None,
     forehead: bool = True,
-    style: PeopleStyle = PeopleStyle(),
+    style: PeopleStyle = _PLAIN,
     progress: Watch = unwatched,
 ) -> int:
     """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
