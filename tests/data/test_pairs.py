@@ -331,7 +331,7 @@ def test_folders_that_are_missing(tmp_path):
         ({"num_classes": (1, 1)}, "num_classes: got 1, 1, expected the number of classes of each of data.maps, 1 in all"),
         (
             {"maps": (), "num_classes": (), "instances": None, "conditions": ()},
-            "maps: .*unless there are data.instances or data.conditions",
+            "maps: .*unless there are data.instances, data.conditions or other maps",
         ),
         ({"conditions": ("../x",)}, "conditions: .*without a slash"),
         ({"target": ""}, "target: .*without a slash"),

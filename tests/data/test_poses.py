@@ -198,6 +198,15 @@ def test_settings_that_do_not_fit(root: Path, changes: dict[str, object], messag
         settings(root, **changes)
 
 
+def test_maps_of_people_are_enough(root: Path) -> None:
+    """As dances have no other maps."""
+    alone: dict[str, object] = {"conditions": (), "maps": (), "num_classes": ()}
+    spec = settings(root, references=0, **alone).open().spec
+    assert {entry.name: entry.channels for entry in spec.inputs} == {"limbs": 27, "dense": 3}
+    with pytest.raises(ConfigError, match="maps: got nothing, expected .* or other maps"):
+        settings(root, limbs=None, densepose=None, **alone)
+
+
 def test_settings_that_older_files_lack_are_not_written(root: Path) -> None:
     written = settings(root, limbs=None, densepose=None).to_dict()
     assert not written.keys() & {"limbs", "densepose", "drop_parts"}

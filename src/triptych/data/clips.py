@@ -70,7 +70,7 @@ class ClipDataConfig(PairedDataConfig):
         named = not self.references or STYLE not in (self.target, self.instances, *self.maps, *self.conditions)
         self.require(named, "references", f'0 with a folder "{STYLE}", which is what references are called')
         self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
-        posed = self.limbs is not None or self.densepose is not None
+        posed = bool(self.further_maps)
         self.require(not (posed and self.flip), "flip", "false with data.limbs or data.densepose, whose left would become right")
         self.require(0 <= self.drop_parts < 1, "drop_parts", "0 or more and below 1")
         self.require(posed or self.drop_parts == 0, "drop_parts", "0 without data.limbs and data.densepose")
@@ -82,6 +82,11 @@ class ClipDataConfig(PairedDataConfig):
             self.require(own, name, "the name of a folder of its own, without a slash, or nothing")
         self.require(self.on_error == "stop", "on_error", "stop: a frame cannot be left out of its clip")
         self.require(self.skip is None, "skip", "nothing: a frame cannot be left out of its clip")
+
+    @property
+    def further_maps(self) -> tuple[str, ...]:
+        """Folders of limbs and of DensePose."""
+        return tuple(folder for folder in (self.limbs, self.densepose) if folder is not None)
 
     @property
     def beside(self) -> str:
