@@ -118,9 +118,10 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
         return None if newest is None else newest.images_seen
 
     images = world.on_main(find)
-    if images is None or newest is not None:
-        return newest
-    return load_checkpoint(checkpoint_path(directory.checkpoints, images))
+    if images is not None and newest is None:
+        newest = load_checkpoint(checkpoint_path(directory.checkpoints, images))
+    world.barrier()  # then the main process puts back one whose replacement was cut short, under its name, and others may be reading it
+    return newest
 
 
 def initialize_from(model: Model, init_from: str | Path) -> list[str]:

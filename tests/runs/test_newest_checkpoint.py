@@ -1,0 +1,51 @@
+"""How the processes of a run find the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triptych.core.errors import CheckpointError
+from triptych.engine.run_directory import RunDirectory
+from triptych.runs import training
+
+
+class Second:
+    """Process 1 of two, and what it does in which order. The main one has found the checkpoint of `images`."""
+
+    size, is_main = 2, False
+
+    def __init__(self, images: int | None) -> None:
+        self.images, self.done = images, list[str]()
+
+    def on_main(self, act: object) -> int | None:
+        return self.images
+
+    def barrier(self) -> None:
+        self.done.append("waited")
+
+
+@pytest.mark.parametrize("images", [16, None])
+def test_all_have_read_before_any_process_goes_on(images: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main process then renames what an interrupted write left, and another one may be reading that."""
+    (tmp_path / "checkpoints" / ".old-000000016").mkdir(parents=True)
+    world: Any = Second(images)
+
+    def loaded(folder: Path) -> str:
+        world.done.append(folder.name)
+        return "checkpoint"
+
+    monkeypatch.setattr(training, "load_checkpoint", loaded)
+    assert training._newest_checkpoint(RunDirectory(tmp_path), world, []) == (None if images is None else "checkpoint")
+    assert world.done == ([] if images is None else [".old-000000016"]) + ["waited"]
+
+
+def test_the_main_process_tells_of_one_that_cannot_be_read_before_the_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checkpoints" / "000000016").mkdir(parents=True)
+    world: Any = Second(16)
+    world.on_main = lambda act: act()
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        training._newest_checkpoint(RunDirectory(tmp_path), world, [])
+    assert world.done == []
