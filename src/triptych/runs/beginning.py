@@ -133,7 +133,12 @@ def _with_colours(config: RunConfig, earlier: RunConfig) -> tuple[RunConfig, lis
 
 
 def prepare_directory(directory: RunDirectory, document: RunDocument, start: Start, stack: ExitStack) -> None:
-    """Makes the directory and writes config.json; removes what interrupted writes left. A new run is locked from here on."""
+    """Makes the directory and writes config.json; removes what interrupted writes left. A new run is locked from here on.
+
+    Raises CheckpointError where the run that is to go on has been removed or renamed since it was read.
+    """
+    if start.stored is not None:
+        directory.require()
     directory.create()
     if start.stored is None:
         stack.enter_context(directory.lock())

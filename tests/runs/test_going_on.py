@@ -1,8 +1,10 @@
-"""How the processes of a run find the checkpoint that it goes on from."""
+"""How a run goes on: from which checkpoint, and where it is."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from triptych.core.errors import CheckpointError
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs import training
+from triptych.runs.beginning import prepare_directory
 
 
 class Second:
@@ -49,3 +52,11 @@ def test_the_main_process_tells_of_one_that_cannot_be_read_before_the_others_wai
     with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         training._newest_checkpoint(RunDirectory(tmp_path), world, [])
     assert world.done == []
+
+
+def test_a_run_that_was_removed_since_it_was_read_is_not_begun_anew(tmp_path: Path) -> None:
+    """It would be trained from its beginning, without a word and without a lock."""
+    start: Any = SimpleNamespace(stored=object(), keeps_list=False)
+    with ExitStack() as stack, pytest.raises(CheckpointError, match="was removed or renamed"):
+        prepare_directory(RunDirectory(tmp_path / "run"), SimpleNamespace(), start, stack)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
