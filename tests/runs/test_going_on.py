@@ -60,3 +60,20 @@ def test_a_run_that_was_removed_since_it_was_read_is_not_begun_anew(tmp_path: Pa
     with ExitStack() as stack, pytest.raises(CheckpointError, match="was removed or renamed"):
         prepare_directory(RunDirectory(tmp_path / "run"), SimpleNamespace(), start, stack)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("removed", ["checkpoints", "samples"])
+def test_nor_one_that_is_removed_while_its_parts_are_looked_for(removed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, make = tmp_path / "run", Path.mkdir
+    run.mkdir()
+    (run / "config.json").write_text("{}")
+
+    def made(path: Path, *given: Any, **named: Any) -> None:
+        if path.name == removed:
+            run.rename(tmp_path / "away")
+        make(path, *given, **named)
+
+    monkeypatch.setattr(Path, "mkdir", made)
+    with pytest.raises(CheckpointError, match="cannot make the run directory"):
+        RunDirectory(run).complete()
+    assert not run.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,14 @@ class RunDirectory:
 
         Raises CheckpointError when the path is a file, cannot be made, or is a folder with files that are not of a run.
         """
+        self._make((self.root, self.checkpoints, self.samples), parents=True)
+
+    def complete(self) -> None:
+        """Makes what parts a run lacks. Raises CheckpointError where there is none, or none any more."""
+        self.require()
+        self._make((self.checkpoints, self.samples), parents=False)
+
+    def _make(self, folders: Iterable[Path], *, parents: bool) -> None:
         try:
             if self.root.is_dir():
                 foreign = sorted(path.name for path in self.root.iterdir() if not _belongs(path))
@@ -81,8 +90,8 @@ class RunDirectory:
                         + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
                         + "; choose a new or an empty directory"
                     )
-            for folder in (self.root, self.checkpoints, self.samples):
-                folder.mkdir(parents=True, exist_ok=True)
+            for folder in folders:
+                folder.mkdir(parents=parents, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way") from None
         except OSError as error:

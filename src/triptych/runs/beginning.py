@@ -137,11 +137,11 @@ def prepare_directory(directory: RunDirectory, document: RunDocument, start: Sta
 
     Raises CheckpointError where the run that is to go on has been removed or renamed since it was read.
     """
-    if start.stored is not None:
-        directory.require()
-    directory.create()
     if start.stored is None:
+        directory.create()
         stack.enter_context(directory.lock())
+    else:
+        directory.complete()
     directory.sweep()
     sweep(directory.checkpoints)
     if document.config.data.skip is not None and not start.keeps_list:
