@@ -188,9 +188,8 @@ def main() -> int:
     sampling = replace(flow.config.model.sampling, sampler="unipc", steps=CALLS)
     drawn = flow.sample(SAMPLES, seed=0, settings=sampling, out=given.runs / "samples.npz", device="cpu").images
     lines += ["", f"| Frechet distance to the {len(learned)} training images | images | distance |", "|---|---|---|"]
-    lines += [
-        f"| samples of the latent flow, {flow.find_checkpoint():,} images seen, {CALLS} calls | {SAMPLES} | {distance('samples', 'training', SAMPLES)} |"
-    ]
+    name = f"samples of the latent flow, {flow.find_checkpoint():,} images seen, {CALLS} calls"
+    lines += [f"| {name} | {SAMPLES} | {distance('samples', 'training', SAMPLES)} |"]
     lines += [f"| the same, as many as are held out | {count} | {distance('samples', 'training', count)} |"]
     lines += [f"| reconstructions of held-out images | {count} | {distance('reconstructed', 'training')} |"]
     lines += [f"| held-out images | {count} | {distance('truth', 'training')} |"]
