@@ -174,10 +174,10 @@ def main() -> int:
     for name, images in places.items():
         np.savez(given.runs / f"{name}.npz", arr_0=images)
 
-    def distance(images: str, reference: str, count: int | None = None) -> str:
+    def distance(images: str, reference: str) -> str:
         place, other = given.runs / f"{images}.npz", given.runs / f"{reference}.npz"
         space = {"features": given.features, "features_weights": given.features_weights}
-        figures = score(place, other, metrics=["frechet"], count=count, device="cpu", **space).figures
+        figures = score(place, other, metrics=["frechet"], device="cpu", **space).figures
         return ", ".join(f"{figure.value:.2f}" + (f" ± {figure.error:.2g}" if figure.error else "") for figure in figures.values())
 
     lines = [f"| {count} held-out images, 64x64 | PSNR, dB | Frechet distance to them |", "|---|---|---|"]
@@ -187,10 +187,11 @@ def main() -> int:
     assert isinstance(flow.config.model, FlowMatchingConfig)
     sampling = replace(flow.config.model.sampling, sampler="unipc", steps=CALLS)
     drawn = flow.sample(SAMPLES, seed=0, settings=sampling, out=given.runs / "samples.npz", device="cpu").images
+    np.savez(given.runs / "few.npz", arr_0=drawn[:count])
     lines += ["", f"| Frechet distance to the {len(learned)} training images | images | distance |", "|---|---|---|"]
     name = f"samples of the latent flow, {flow.find_checkpoint():,} images seen, {CALLS} calls"
-    lines += [f"| {name} | {SAMPLES} | {distance('samples', 'training', SAMPLES)} |"]
-    lines += [f"| the same, as many as are held out | {count} | {distance('samples', 'training', count)} |"]
+    lines += [f"| {name} | {SAMPLES} | {distance('samples', 'training')} |"]
+    lines += [f"| the same, as many as are held out | {count} | {distance('few', 'training')} |"]
     lines += [f"| reconstructions of held-out images | {count} | {distance('reconstructed', 'training')} |"]
     lines += [f"| held-out images | {count} | {distance('truth', 'training')} |"]
     if given.out is not None:

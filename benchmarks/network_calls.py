@@ -157,7 +157,7 @@ def photo_figures(held_out: str, classifier: str) -> Callable[[Run, int, Path], 
         }
         found = {}
         for space, weights in spaces.items():
-            scores = score(kept, held_out, metrics=("frechet",), features=space, image_size=32, count=SAMPLES, **weights)
+            scores = score(kept, held_out, metrics=("frechet",), features=space, image_size=32, **weights)
             (found[space],) = (figure.value for figure in scores.figures.values())
         return found
 
