@@ -123,7 +123,7 @@ def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
 
 
 def levels_of(data: bytes, mode: str) -> np.ndarray:
-    """The levels of an encoded image of numbers in channels, upright, as they lie: uint8 (h, w, c). `mode`: the one it must have, RGB or RGBA.
+    """The levels of an encoded image of numbers, upright, as they lie: uint8 (h, w, c). `mode`: the one it must have, RGB or RGBA.
 
     Raises ValueError for others, and whatever Pillow raises when the file cannot be read.
     """

@@ -56,12 +56,12 @@ def channels(values: np.ndarray, spec: InputSpec) -> np.ndarray:
 
 
 def dropped(positions: np.ndarray, count: int, *, share: float, seed: int, name: str) -> np.ndarray:
-    """Which of `count` channels or parts are left out of the samples at these positions, each with the probability `share`: bool (b, count)."""
+    """Which of `count` channels or parts the samples at these positions lack, each with the probability `share`: bool (b, count)."""
     return words(positions, key=key_of(seed, "data", "drop", name), count=count) < share * 2**32
 
 
 def leave_out(values: np.ndarray, which: np.ndarray, spec: InputSpec) -> None:
-    """Takes channels of limbs (..., h, w, 27), or parts of DensePose (..., 3, h, w), out of maps in place, of all alike; `which`: bool (n,)."""
+    """Takes channels of limbs (..., h, w, 27), or parts of DensePose (..., 3, h, w), out of maps in place; `which`: bool (n,)."""
     if spec.stored == "limbs":
         values[..., which] = 0
         return
