@@ -162,7 +162,8 @@ def read(
 ) -> tuple[Size, np.ndarray]:
     """Width and height of the k-th item, and itself, cut: uint8 (h, w, c), int64 (h, w), or of DensePose float32 (3, h, w).
 
-    Raises DataError. `crop`: the words (3,) of a random crop; None: the middle. `remedy`: what to do about a class that `spec` does not have.
+    Raises DataError. `crop`: the words (3,) of a random crop; None: the middle. `remedy`: what to do about a class that `spec` does
+    not have.
     """
     with named(stored, k):
         value, where = stored.read(k), stored.describe(k)
