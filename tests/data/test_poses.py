@@ -117,6 +117,13 @@ def test_clips_have_the_maps_that_lie_there(root: Path) -> None:
     assert maps.channels == 33 and torch.equal(whole[0, 3:30], torch.from_numpy(limbs(0)).permute(2, 0, 1).float()), "0 or 1"
 
 
+def test_limbs_alone_are_enough(root: Path) -> None:
+    data = settings(root, densepose=None, conditions=(), references=0).open()
+    assert [spec.name for spec in data.spec.inputs] == ["limbs"]
+    with pytest.raises(ConfigError, match="maps: got .*, expected the folder of the class maps"):
+        settings(root, densepose=None, limbs=None, conditions=())
+
+
 def test_maps_are_cut_to_the_nearest_pixel(root: Path) -> None:
     batch = load(settings(root, image_size=4).open().train, np.array([0])).to("cpu")
     expected = limbs(0)[1::2, 1::2]

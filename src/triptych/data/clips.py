@@ -70,7 +70,7 @@ class ClipDataConfig(PairedDataConfig):
         named = not self.references or STYLE not in (self.target, self.instances, *self.maps, *self.conditions)
         self.require(named, "references", f'0 with a folder "{STYLE}", which is what references are called')
         self.require(self.flow is None or self.most_step == 1, "most_step", "1 with data.flow, which is that from one frame to the next")
-        posed = self.limbs is not None or self.densepose is not None
+        posed = self.has_poses
         self.require(not (posed and self.flip), "flip", "false with data.limbs or data.densepose, whose left would become right")
         self.require(0 <= self.drop_parts < 1, "drop_parts", "0 or more and below 1")
         self.require(posed or self.drop_parts == 0, "drop_parts", "0 without data.limbs and data.densepose")
@@ -87,6 +87,11 @@ class ClipDataConfig(PairedDataConfig):
     def beside(self) -> str:
         """What a clip has beside the frames of a sample, for messages."""
         return f" and the {self.references} of data.references" if self.references else ""
+
+    @property
+    def has_poses(self) -> bool:
+        """Whether there are maps of limbs or of DensePose."""
+        return self.limbs is not None or self.densepose is not None
 
     @property
     def poses(self) -> list[InputSpec]:

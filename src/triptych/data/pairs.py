@@ -60,7 +60,9 @@ class PairedDataConfig(DataConfig):
         for setting, names in (("target", (self.target,)), ("maps", self.maps), ("conditions", self.conditions)):
             self.require(all(map(_is_name, names)), setting, "names of folders, without a slash")
         self.require(self.instances is None or _is_name(self.instances), "instances", "the name of a folder, without a slash, or nothing")
-        self.require(len(folders) > 1, "maps", "the folder of the class maps, unless there are data.instances or data.conditions")
+        self.require(
+            len(folders) > 1 or self.has_poses, "maps", "the folder of the class maps, unless there are data.instances or data.conditions"
+        )
         self.require(len(set(folders)) == len(folders), "maps", f"folders that differ from one another ({', '.join(folders)})")
         counted = len(self.num_classes) == len(self.maps) and all(count >= 1 for count in self.num_classes)
         self.require(counted, "num_classes", f"the number of classes of each of data.maps, {len(self.maps)} in all")
@@ -69,6 +71,11 @@ class PairedDataConfig(DataConfig):
         self.require(self.source in ("auto", "folder", "lmdb"), "source", "auto, folder or lmdb: pairs lie in folders by type")
         self.require(self.labels in ("auto", "none"), "labels", "auto or none: pairs have no classes")
         self.require(self.label_file is None, "label_file", "nothing: pairs have no classes")
+
+    @property
+    def has_poses(self) -> bool:
+        """Whether there are maps of people beside the maps and images that pairs have."""
+        return False
 
     @property
     def truth_folder(self) -> str:
