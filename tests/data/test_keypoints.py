@@ -117,6 +117,10 @@ def test_what_openpose_did_not_see_is_left_out() -> None:
             some = person()
             some[part][:, :] = [(3 + k / 3, 20, confidence) for k in range(len(some[part]))]
             assert draw_person(some, height=40, width=40).any() == seen
+    finger = person()
+    finger["left"][:5] = [(0 if k == 2 else 10, 5 + 5 * k, 0.5) for k in range(5)]
+    found = draw_person(finger, height=40, width=40)
+    assert found[7, 9].any() and found[23, 9].any() and not found[11:19].any(), "x = 0 is no place in a hand either"
     far = person(p1=(10, 1), p8=(0, 30))
     assert not draw_person(far, height=40, width=40).any(), "x = 0 is no place"
 

@@ -82,6 +82,9 @@ class PeopleStyle:
     "With the face."
 
 
+COLOURED = PeopleStyle()
+
+
 @dataclass(frozen=True)
 class _Line:
     """A line of a person, through points that were seen."""
@@ -93,7 +96,7 @@ class _Line:
     ends: bool = False
 
 
-def draw_person(person: Mapping[str, np.ndarray], *, height: int, width: int, style: PeopleStyle = PeopleStyle()) -> np.ndarray:
+def draw_person(person: Mapping[str, np.ndarray], *, height: int, width: int, style: PeopleStyle = COLOURED) -> np.ndarray:
     """A person's `body` (25), `face` (70), `left` and `right` (21), each point x, y and confidence: uint8 (height, width, 3).
 
     With `style.limbs` of 0 and 1, (height, width, 27): a channel for each of the 24 limbs, the left hand, the right hand and the face.
@@ -210,7 +213,7 @@ def _numbers(content: Any, shape: tuple[int, ...], expected: str) -> np.ndarray:
     return values
 
 
-def drawn(content: Any, kind: Kind, *, height: int, width: int, forehead: bool = True, style: PeopleStyle = PeopleStyle()) -> np.ndarray:
+def drawn(content: Any, kind: Kind, *, height: int, width: int, forehead: bool = True, style: PeopleStyle = COLOURED) -> np.ndarray:
     """What a file of JSON holds as a picture: uint8 (h, w) of a face, and of the tallest person what `draw_person` gives.
 
     Raises ValueError for others.

@@ -11,12 +11,10 @@ from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.decode import header_size
 from triptych.data.files import MOST_BYTES, listed, open_folder, walked
-from triptych.data.keypoints import Kind, PeopleStyle, drawn
+from triptych.data.keypoints import COLOURED, Kind, PeopleStyle, drawn
 from triptych.data.pairs import stems
 from triptych.data.poses import as_bits
 from triptych.engine.progress import Watch, unwatched
-
-_PLAIN = PeopleStyle()
 
 
 def draw_folder(
@@ -27,7 +25,7 @@ def draw_folder(
     size: tuple[int, int] | None,
     frames: Path | None,
     forehead: bool = True,
-    style: PeopleStyle = _PLAIN,
+    style: PeopleStyle = COLOURED,
     progress: Watch = unwatched,
 ) -> int:
     """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
