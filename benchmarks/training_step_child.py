@@ -165,7 +165,7 @@ def triptych(variant: Variant, options: argparse.Namespace, images: Tensor) -> S
     from triptych.engine.signals import StopRequest
 
     keep_freed_memory()  # as triptych.runs.train does
-    if options.count:  # the counter knows convolutions, and not the products that take their place
+    if options.count:  # the useful operations, without those on the zeros between images
         from triptych.nn import convolution
 
         convolution.by_products = lambda *given, **named: False  # type: ignore[assignment]

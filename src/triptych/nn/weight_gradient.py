@@ -69,7 +69,7 @@ def _add_strided_products(
         row = padded[:, p : p + stride * (rows - 1) + 1 : stride]
         for q in range(width):
             seen[:, :, :, q] = row[:, :, q : q + stride * (columns - 1) + 1 : stride]
-        found[:, p].addmm_(flat, seen.view(-1, width * i))
+        _accumulate(found[:, p], flat, seen.view(-1, width * i))
 
 
 def _add_products(
@@ -93,7 +93,11 @@ def _add_products(
         _moved(images[:, :h, :, q], x, by=q - padding)
     flat = gradient.reshape(pixels, outs).t()
     for p in range(taps):
-        found[:, p].addmm_(flat, matrix[p * columns : p * columns + pixels])
+        _accumulate(found[:, p], flat, matrix[p * columns : p * columns + pixels])
+
+
+def _accumulate(total: Float[Tensor, "o k"], flat: Float[Tensor, "o n"], seen: Float[Tensor, "n k"]) -> None:
+    torch.addmm(total, flat, seen, out=total)  # not addmm_, which counters of operations do not know
 
 
 def _moved(to: Float[Tensor, "b h ow i"], x: Float[Tensor, "b h w i"], *, by: int) -> None:
