@@ -75,9 +75,8 @@ def photo_models() -> dict[str, RunConfig]:
         num_channels=32, channel_mult=(1, 2, 4, 6), num_blocks=1, attention_resolutions=(8,), num_head_channels=32
     )
     digits = {name: load_recipe(f"{name}-digits") for name in ("adm", "edm", "edm2", "flow")}
-    adm, published = digits["adm"].model, load_recipe("adm-cifar10").model
-    flow = digits["flow"].model
-    assert isinstance(adm, ADMConfig) and isinstance(published, ADMConfig) and isinstance(flow, FlowMatchingConfig)
+    published, flow = load_recipe("adm-cifar10").model, digits["flow"].model
+    assert isinstance(published, ADMConfig) and isinstance(flow, FlowMatchingConfig)
     plain: dict[str, Any] = {"class_conditional": False}
     without: dict[str, Any] = {**plain, "label_dropout": 0.0, "sampling": replace(flow.sampling, guidance_scale=1.0)}
     models = {

@@ -232,6 +232,18 @@ def test_where_the_store_stands_still_an_error_does_not_wait_for_it(stopping, mo
     assert said.startswith("triptych: error: the process or machine that keeps the store") and "Connection closed by peer" in said
 
 
+def test_an_error_while_the_store_is_asked_is_not_taken_for_its_silence(stopping, monkeypatch) -> None:
+    _, peer, codes = stopping
+    fault = ValueError("no JSON")
+
+    def failed() -> str | None:
+        raise fault
+
+    monkeypatch.setattr(peer, "_told", failed)
+    assert peer.explained(BROKEN) is fault
+    assert codes == []
+
+
 def starts(store: dist.Store, size: int) -> list[str]:
     """The names that the processes of a start agree on."""
     names = [""] * size

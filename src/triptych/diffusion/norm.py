@@ -79,8 +79,8 @@ def _by_moments(x: Tensor, norm: ModulatedGroupNorm) -> Tensor:
 
 def _parts(x: Tensor) -> list[slice]:
     """The samples, as many at a time as a cache holds: ten passes over memory take half as long again."""
-    count = max(1, _CACHED_VALUES // max(1, x[0].numel()))
-    return [slice(start, start + count) for start in range(0, len(x), count)]
+    count = max(1, _CACHED_VALUES // max(1, x.shape[1:].numel()))
+    return [slice(start, start + count) for start in range(0, max(1, len(x)), count)]
 
 
 def _forward(
@@ -177,7 +177,7 @@ def _backward_part(
         dy = torch.ops.aten.silu_backward.grad_input(dy, y, grad_input=y)
     sum_dy, sum_dy_normal = dy.sum((2, 3)), (dy * normal).sum((2, 3))
     centre, slope = (
-        (gain * total).view(b, ctx.groups, -1).mean(2).div_(h * w).repeat_interleave(c // ctx.groups, dim=1)
+        (gain * total).view(b, ctx.groups, c // ctx.groups).mean(2).div_(h * w).repeat_interleave(c // ctx.groups, dim=1)
         for total in (sum_dy, sum_dy_normal)
     )
     dx = torch.addcmul(_spread(-rstd * centre), normal, _spread(-rstd * slope), out=normal)

@@ -280,9 +280,16 @@ class Peers:
 
 
 def _within(seconds: float, function: Callable[[], BaseException]) -> BaseException | None:
-    """What the function returns; None where it takes longer, and then it goes on in a thread."""
+    """What the function returns, or raises; None where it takes longer, and then it goes on in a thread."""
     found: list[BaseException] = []
-    thread = threading.Thread(target=lambda: found.append(function()), name="asking", daemon=True)
+
+    def ask() -> None:
+        try:
+            found.append(function())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask, name="asking", daemon=True)
     thread.start()
     thread.join(seconds)
     return found[0] if found else None
