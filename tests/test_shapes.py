@@ -8,7 +8,7 @@ from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
 from tests.shapes import _checked
-from triptych.diffusion.resample import convolved_enlarged
+from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.resample import enlarged
 
 

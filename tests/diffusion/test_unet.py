@@ -11,7 +11,6 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
-from triptych.diffusion.resample import convolved_enlarged
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, levels_of
 from triptych.nn.resample import enlarged
 
@@ -92,19 +91,6 @@ def test_norm_works_in_float32_on_half_precision() -> None:
     out = ModulatedGroupNorm(64)(x)
     assert out.dtype == torch.bfloat16
     assert (out.float() - exact.float()).abs().max() <= 0.02
-
-
-@pytest.mark.parametrize("size", [4, 8, 12])  # below and above the size from which the kernel is folded
-def test_convolution_of_an_enlarged_map(size: int) -> None:
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(2, 5, size, size + 2), torch.randn(6, 5, 3, 3), torch.randn(6)
-    variables = [v.double().requires_grad_() for v in (x, weight, bias)]
-    expected = F.conv2d(variables[0].repeat_interleave(2, 2).repeat_interleave(2, 3), *variables[1:], padding=1)
-    actual = convolved_enlarged(*variables)
-    torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
-    grad = torch.randn_like(expected)
-    for ours, theirs in zip(torch.autograd.grad(actual, variables, grad), torch.autograd.grad(expected, variables, grad), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-11)
 
 
 def test_enlarged() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from triptych.core.rng import Rng
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
-from triptych.diffusion.resample import convolved_enlarged, halved
 from triptych.nn.convolution import FastConv2d, fast_convolution
-from triptych.nn.resample import enlarged
+from triptych.nn.enlarging import convolved_enlarged
+from triptych.nn.resample import enlarged, halved
 
 AttentionOrder = Literal["legacy", "new"]
 Resampling = Literal["none", "up", "down"]

@@ -22,10 +22,9 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend
-from triptych.diffusion.resample import halved
 from triptych.diffusion.unet import NO_LABEL
 from triptych.nn.magnitude import UnitConv2d, UnitFourier, UnitLinear, mp_cat, mp_silu, mp_sum, unit
-from triptych.nn.resample import enlarged
+from triptych.nn.resample import enlarged, halved
 
 _LABEL_BALANCE, _RESIDUAL_BALANCE, _ATTENTION_BALANCE = 0.5, 0.3, 0.3
 """How much of a sum the embedding of the class, a residual branch and attention are."""

@@ -29,11 +29,11 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend, zeroed
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
-from triptych.diffusion.resample import convolved_enlarged, halved
 from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
 from triptych.nn.convolution import FastConv2d, fast_convolution
+from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.filters import BINOMIAL, convolved_downsampled, downsampled, kernel_of, upsampled
-from triptych.nn.resample import enlarged
+from triptych.nn.resample import enlarged, halved
 
 M = TypeVar("M", nn.Conv2d, nn.Linear)
 

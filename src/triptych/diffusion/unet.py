@@ -21,8 +21,8 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
 from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
-from triptych.diffusion.resample import convolved_enlarged
 from triptych.nn.convolution import FastConv2d
+from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.recomputing import recomputed
 from triptych.nn.resample import enlarged
 

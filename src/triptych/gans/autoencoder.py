@@ -8,7 +8,7 @@ from itertools import pairwise
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.gans.layers import PLAIN, BlockOptions, BlockOrder, ConvBlock, LinearBlock, Nonlinearity, ResBlock, Stack, Upsample, Wrapped
+from triptych.gans.layers import PLAIN, BlockOptions, BlockOrder, ConvBlock, LinearBlock, Nonlinearity, ResBlock, Stack, Wrapped, doubling
 from triptych.gans.norms import NO_NORM
 
 WIDENED_STYLE_STEPS = 2
@@ -70,7 +70,7 @@ class Decoder(nn.Module):
 
     def doubling(self, ins: int, outs: int, options: BlockOptions) -> list[nn.Module]:
         """The layers that double the size."""
-        return [Upsample(), ConvBlock(ins, outs, 5, options=options)]
+        return doubling(ins, outs, 5, options=options)
 
     def forward(self, content: Float[Tensor, "b d _ _"], *style: Float[Tensor, "b _"]) -> Float[Tensor, "b c h w"]:
         """The images; `style`: the vector that the adaptive norms take, where there are any."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from triptych.core.config import Config, config
 from triptych.gans.autoencoder import doubled, output_block
-from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, doubling
 from triptych.nn.precision import widened
 
 LEAST_SHARE = 0.0625
@@ -48,7 +48,7 @@ def hourglass(in_channels: int, *, widths: list[int], num_res_blocks: int = 0, o
     layers += [ConvBlock(ins, outs, 3, stride=2, options=options) for ins, outs in pairwise(widths)]
     layers += [ResBlock(widths[-1], widths[-1], order="CNACN", options=options) for _ in range(num_res_blocks)]
     for ins, outs in pairwise(reversed(widths)):
-        layers += [Upsample(), ConvBlock(ins, outs, 3, options=options)]
+        layers += doubling(ins, outs, 3, options=options)
     return layers
 
 

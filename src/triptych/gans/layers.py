@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.gans.norms import NO_NORM, AnyNorm, ConditionalNorm, GeneratedMap, build_norm
-from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
+from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
+from triptych.nn.enlarging import Border
 from triptych.nn.resample import enlarged
 
 Nonlinearity = Literal["none", "relu", "leakyrelu", "tanh"]
@@ -30,7 +31,7 @@ class BlockOptions:
     norm: AnyNorm = NO_NORM
     nonlinearity: Nonlinearity = "none"
     weight_norm: WeightNorm = "none"
-    padding_mode: PaddingMode = "zeros"
+    padding_mode: Border = "zeros"
 
 
 PLAIN = BlockOptions()
@@ -61,7 +62,10 @@ _NONLINEARITIES = {"none": _nothing, "relu": nn.ReLU, "leakyrelu": lambda: nn.Le
 
 
 class ConvBlock(_Block):
-    """A convolution with norm and nonlinearity. `padding`: None keeps the size of an odd kernel, (k - 1) // 2."""
+    """A convolution with norm and nonlinearity.
+
+    `padding`: None keeps the size of an odd kernel, (k - 1) // 2. `enlarges`: the convolution is of every pixel as a square of four.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class ConvBlock(_Block):
         bias: bool = True,
         order: str = "CNA",
         options: BlockOptions = PLAIN,
+        enlarges: bool = False,
     ) -> None:
         conv = Conv2d(
             in_channels,
@@ -84,6 +89,7 @@ class ConvBlock(_Block):
             bias=bias,
             padding_mode=options.padding_mode,
             weight_norm=options.weight_norm,
+            enlarges=enlarges,
         )
         norm = build_norm(options.norm, channels_before_norm(order, in_channels, out_channels)) if "N" in order else None
         super().__init__(conv, norm, options.nonlinearity, order)
@@ -152,12 +158,9 @@ class UpResBlock(ResBlock):
         return residual + (wide if self.conv_block_s is None else self.conv_block_s(wide, *conditions))
 
 
-class Upsample(nn.Module):
-    """Every pixel as a square of four."""
-
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
-        """The image, doubled."""
-        return enlarged(x)
+def doubling(in_channels: int, out_channels: int, kernel_size: int, *, options: BlockOptions) -> list[nn.Module]:
+    """The layers that double the size. Published weights have a number for the doubling, which the convolution does here."""
+    return [nn.Identity(), ConvBlock(in_channels, out_channels, kernel_size, options=options, enlarges=True)]
 
 
 class Wrapped(nn.Module):

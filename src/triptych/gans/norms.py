@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from triptych.gans.weight_norms import Conv2d, Linear, PaddingMode, WeightNorm
+from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
+from triptych.nn.enlarging import Border
 from triptych.nn.precision import widened
 from triptych.nn.resample import resized
 
@@ -62,7 +63,7 @@ class SpatialNorm:
     separate: bool = True
     "Two convolutions, gammas and betas, in place of one whose first half is gamma."
     weight_norm: WeightNorm = "none"
-    padding_mode: PaddingMode = "zeros"
+    padding_mode: Border = "zeros"
     generated: bool = False
     "The first map comes with its own convolution, as a `GeneratedMap`: of each sample another one."
 

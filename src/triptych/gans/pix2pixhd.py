@@ -30,7 +30,7 @@ from triptych.gans.autoencoder import doubled, output_block
 from triptych.gans.discriminators import MultiResPatch, PatchDiscriminatorConfig, Scores, least_side
 from triptych.gans.instance_features import FeatureEncoder, FeatureEncoderConfig, InstanceFeatures, hourglass, instance_features
 from triptych.gans.label_maps import LabelMaps, class_channels
-from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Upsample, Wrapped
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, Wrapped, doubling
 from triptych.gans.norms import Norm, NormKind
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import GeneratorConfig
@@ -94,7 +94,7 @@ class LocalEnhancer(nn.Module):
         first, down = ConvBlock(in_channels, nf, 7, options=options), ConvBlock(nf, 2 * nf, 3, stride=2, options=options)
         self.model_downsample = Stack([first, down])
         layers: list[nn.Module] = [ResBlock(2 * nf, 2 * nf, order="CNACN", options=options) for _ in range(num_res_blocks)]
-        layers += [Upsample(), ConvBlock(2 * nf, nf, 3, options=options)]
+        layers += doubling(2 * nf, nf, 3, options=options)
         if image_channels is not None:
             layers.append(output_block(nf, image_channels, options=options, output="tanh"))
         self.model_upsample = Stack(layers)

@@ -20,7 +20,7 @@ from triptych.core.config import Config, config
 from triptych.gans.crops import CropConfig, Part
 from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, shrunk
 from triptych.gans.flow import warped
-from triptych.gans.layers import SLOPE, BlockOptions, BlockOrder, ConvBlock, LinearBlock, ResBlock
+from triptych.gans.layers import SLOPE, BlockOptions, BlockOrder, ConvBlock, LinearBlock, ResBlock, doubling
 from triptych.gans.norms import Norm, SpatialNorm, own_convolution
 from triptych.gans.translation_base import GeneratorConfig
 from triptych.gans.weight_norms import WeightNorm
@@ -163,7 +163,7 @@ class LabelEmbedder(nn.Module):
             self.add_module(f"down_{level}", ConvBlock(widths[level], widths[level + 1], 3, stride=2, options=options))
         for level in reversed(range(generated, self.steps)):
             ins = widths[level + 1] * (2 if skips and level < self.steps - 1 else 1)
-            self.add_module(f"up_{level}", ConvBlock(ins, widths[level], 3, options=options))
+            self.add_module(f"up_{level}", ConvBlock(ins, widths[level], 3, options=options, enlarges=True))
 
     def forward(self, x: Float[Tensor, "b c h w"], generated: Sequence[tuple[Tensor, Tensor]] = ()) -> list[Float[Tensor, "b _ _ _"]]:
         """Level i has sides of 1 / 2^i; the last one is what the way down made. `generated`: weights and biases of the up_{i} that come."""
@@ -173,9 +173,8 @@ class LabelEmbedder(nn.Module):
         levels = [down[-1]]
         for level in reversed(range(self.steps)):
             seen = torch.cat((levels[0], down[level + 1]), dim=1) if self.skips and level < self.steps - 1 else levels[0]
-            seen = enlarged(seen)
             if level < len(generated):
-                levels.insert(0, F.leaky_relu(own_convolution(seen, *generated[level]), SLOPE))
+                levels.insert(0, F.leaky_relu(own_convolution(enlarged(seen), *generated[level]), SLOPE))
             else:
                 levels.insert(0, self.get_submodule(f"up_{level}")(seen))
         return levels
@@ -202,7 +201,7 @@ class FlowNetworkBase(nn.Module):
         self.res_flow = nn.Sequential(*blocks)
         up: list[nn.Module] = []
         for ins, outs in zip(widths[:0:-1], widths[-2::-1], strict=True):
-            up += [_Enlarge(), ConvBlock(ins, outs, 3, options=options)]
+            up += doubling(ins, outs, 3, options=options)
         self.up_flow = nn.Sequential(*up)
         self.conv_flow = nn.Sequential(ConvBlock(widths[0], 2, 3))
         self.conv_mask = nn.Sequential(ConvBlock(widths[0], 1, 3))
@@ -228,12 +227,6 @@ class FlowNetwork(FlowNetworkBase):
     ) -> tuple[Float[Tensor, "b 2 h w"], Float[Tensor, "b 1 h w"]]:
         """The flow and the mask."""
         return self._found(self.down_lbl(labels) + self.down_img(images))
-
-
-class _Enlarge(nn.Module):
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
-        """Twice the size."""
-        return enlarged(x)
 
 
 class Frame(NamedTuple):

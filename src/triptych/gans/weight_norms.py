@@ -17,9 +17,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.nn.convolution import fast_convolution
+from triptych.nn.enlarging import Border, convolved_enlarged
 
 WeightNorm = Literal["none", "spectral", "weight"]
-PaddingMode = Literal["zeros", "reflect", "replicate"]
 
 
 class Conv2d(nn.Conv2d):
@@ -37,15 +37,22 @@ class Conv2d(nn.Conv2d):
         stride: int = 1,
         padding: int = 0,
         bias: bool = True,
-        padding_mode: PaddingMode = "zeros",
+        padding_mode: Border = "zeros",
         weight_norm: WeightNorm = "none",
+        enlarges: bool = False,
     ) -> None:
+        """`enlarges`: of every pixel as a square of four, by a kernel that keeps that size."""
         super().__init__(in_channels, out_channels, kernel_size, stride=stride, padding=padding, bias=bias, padding_mode=padding_mode)
+        if enlarges and (stride != 1 or kernel_size != 2 * padding + 1):
+            raise ValueError(f"got kernels of {kernel_size}, strides of {stride} and borders of {padding}; this does not keep the size")
+        self.enlarges = enlarges
         _reparametrize(self, weight_norm)
 
     def forward(self, input: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d _ _"]:
         """The convolution."""
         weight = normalised_weight(self)
+        if self.enlarges:
+            return convolved_enlarged(input, weight, self.bias, border=self.padding_mode)  # type: ignore[arg-type]
         if self.kernel_size == (1, 1) and self.stride != (1, 1) and self.padding == (0, 0):
             # oneDNN's own gradient of it, with AVX-512, channels last and fewer than 16 of them, writes beyond its memory.
             return fast_convolution(input[..., :: self.stride[0], :: self.stride[1]], weight, self.bias)

@@ -16,6 +16,11 @@ def enlarged(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c 2*h 2*w"]:
         return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
+def halved(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h//2 w//2"]:
+    """The mean of every square of four pixels."""
+    return F.avg_pool2d(x, 2)
+
+
 def resized(
     x: Float[Tensor, "b c _ _"], size: tuple[int, ...] | torch.Size, *, mode: Literal["nearest", "bilinear"]
 ) -> Float[Tensor, "b c h w"]:
