@@ -402,7 +402,8 @@ def attempt(trial: Trial, run: Path, out: Path, fault: Fault, disk: Path | None)
         problems.append(f"ended with {list(start.codes.values())} before the fault: {said[-300:]}")
     elif not ended and fault.what in (FULL, READ_ONLY, AWAY, GONE) and "triptych: error: " not in said:
         problems.append(f"ended with {list(start.codes.values())} and no word: {said[-300:]}")
-    if stopped is not None and f"rank {fault.rank} (process {stopped} " not in said:
+    without = all(code == 0 for process, code in start.codes.items() if process != stopped)  # the others had no more need of it
+    if stopped is not None and not without and f"rank {fault.rank} (process {stopped} " not in said:
         problems.append(f"the stopped process was not named: {said[-300:]}")
     if met and not ended and (fault.what in (SLOW, RESTART) or (fault.what == STOP and stopped is None)):
         problems.append(f"did not survive: {said[-300:]}")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 import time
 import warnings
 from datetime import timedelta
@@ -15,8 +18,9 @@ import torch.distributed as dist
 
 from tests.engine.toys import Clip, Denoiser, Hungry, Pair, make_loop, resumed, run, seeded
 from tests.float64 import in_float64
+from triptych.engine import distributed, peers
 from triptych.engine.distributed import _PATIENCE, failing_together, open_world
-from triptych.engine.peers import PeerError
+from triptych.engine.peers import PeerError, Peers
 from triptych.engine.run_directory import list_checkpoints
 from triptych.engine.snapshots import save_snapshot
 
@@ -123,3 +127,23 @@ def keep_waiting(folder: Path) -> None:
     until = time.monotonic() + 60
     while world.rank == 0 and not (folder / "late-1.txt").exists() and time.monotonic() < until:
         time.sleep(0.05)
+
+
+def lose_one_while_joining(moment: str) -> int:
+    """Joins the others, which process 1 does not live to do; 1 where that is an error of this process."""
+
+    def die(*given: object, **named: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    distributed._JOINING_SECONDS, peers._GRACE_SECONDS = 4.0, 1.0
+    if os.environ["RANK"] == "1":
+        distributed.Peers = die  # type: ignore[assignment, misc]
+        if moment != "before its first sign":
+            distributed.Peers = Peers
+            dist.init_process_group = die
+    try:
+        open_world("cpu")
+    except PeerError as error:
+        sys.stderr.write(f"triptych: error: {error}\n")
+        return 1
+    return 0

@@ -8,7 +8,14 @@ import re
 import pytest
 import torch
 
-from tests.engine.distributed_worker import go_on, keep_waiting, train_toys, train_with_little_memory, train_without_warnings
+from tests.engine.distributed_worker import (
+    go_on,
+    keep_waiting,
+    lose_one_while_joining,
+    train_toys,
+    train_with_little_memory,
+    train_without_warnings,
+)
 from tests.engine.toys import Denoiser, Hungry, make_loop, run, seeded
 from tests.processes import run_together
 from triptych.core.errors import ConfigError
@@ -85,6 +92,13 @@ def test_a_late_process_is_named_by_all(tmp_path):
         assert any("distributed_worker.py" in line and "keep_waiting" in line for line in record["main_thread"])
         operations = [entry["profiling_name"] for entry in record["flight_recorder"]["gloo"]["entries"]]
         assert operations[-1] == "gloo:all_reduce" and "gloo:barrier" in operations
+
+
+@pytest.mark.parametrize("moment", ["before its first sign", "while they connect"])
+def test_one_that_is_killed_while_they_meet_is_named_and_not_waited_for(moment: str) -> None:
+    waiting, _ = run_together(2, lose_one_while_joining, moment, codes=[1, -9], timeout_seconds=60)
+    assert re.search(r"^triptych: error: rank 1 ", waiting.stderr, re.MULTILINE), waiting.stderr
+    assert "the same command goes on" in waiting.stderr and "Traceback" not in waiting.stderr
 
 
 def test_one_process_agrees_with_itself():

@@ -29,6 +29,7 @@ from triptych.engine.peers import Peers, meet
 T = TypeVar("T")
 
 _MEETING = timedelta(minutes=30)  # until all processes have started
+_JOINING_SECONDS = 60.0  # of silence of a process that has met the others, until all are connected
 _BUCKET_BYTES = 25 * 2**20  # as in PyTorch's DistributedDataParallel
 _NCCL_LIMITS = 3  # the limit of a wait on a GPU, as so many of one on the host; more than those of peers.py
 _PATIENCE = timedelta(hours=12)  # a process that is silent for long ends the others earlier
@@ -234,12 +235,21 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
     # A connection of its own: whoever waits on one keeps the others from it.
     apart = PrefixStore("peers", store.clone())  # pyright: ignore[reportAttributeAccessIssue]
     peers = Peers(apart, rank=rank, size=size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
-    control: Any = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
-    for group in {None, control}:
-        _set_pg_timeout(_PATIENCE, group)
-    dist.barrier(group=control)
+    usual, peers.limit_seconds = peers.limit_seconds, _JOINING_SECONDS
+    peers.wait_for_all()
     peers.watch()
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
+        control: Any = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
+        for group in {None, control}:
+            _set_pg_timeout(_PATIENCE, group)
+        dist.barrier(group=control)
+    except RuntimeError as error:
+        explained = peers.explained(error)
+        if explained is error:
+            raise
+        raise explained from None
+    peers.limit_seconds = usual
     atexit.register(peers.leave)
     return control, peers
 

@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,8 +111,17 @@ class Peers:
         store.set(f"name/{rank}", f"rank {rank} (process {os.getpid()} on {socket.gethostname()})")
         self._give_sign()
 
+    def wait_for_all(self) -> None:
+        """Returns when all processes have given a sign; raises PeerError, which names one that has not within the limit."""
+        for rank in range(self.size):
+            try:
+                self._store.wait([f"sign/{rank}"], timedelta(seconds=self.limit_seconds))
+            except dist.DistError:
+                what = f"was killed or stopped while it started, or the process that keeps the store was; {_GO_ON}"
+                raise PeerError(f"rank {rank} {what}", first=True) from None
+
     def watch(self) -> None:
-        """Starts the threads; all processes must have been made."""
+        """Starts the threads; all processes must have given a sign."""
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":  # torchrun itself keeps it
             self._keeper = self._store.get("name/0").decode()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
