@@ -226,6 +226,7 @@ def write_people(root: Path, lengths: tuple[int, ...] = (5, 5)) -> Path:
             write(root / "images" / name, encoded(picture(TALL, LOW, seed=10 * clip + t)))
             write(root / "dense" / name, png(levels))
             write(root / "edges" / name, encoded(edges))
+            write(root / "sketch" / name, encoded(picture(TALL, LOW, seed=10 * clip + t)[..., 0]))
     return root
 
 

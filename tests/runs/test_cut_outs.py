@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.data.faces import CLASSES, classes, corner, frame, lines, write_faces
 from tests.data.pairs import as_map, write
@@ -132,40 +132,42 @@ def test_held_out_clips_are_cut_too(run: Run) -> None:
 
 
 def test_people_are_cut_out_by_their_maps(root: Path, tmp_path: Path) -> None:
-    people = {"densepose": "dense", "cut_out": "person"}
+    people = {"densepose": "dense", "conditions": ("sketch",), "cut_out": "person", "image_size": 2 * SIDE}
     trained = train(config(write_people(root / "people", (4, 4, 4)), **people), root / "people-run", **CPU)
-    whole = write_people(tmp_path / "in", (3,))
+    whole, style = write_people(tmp_path / "in", (3,)), tmp_path / "style"
     left, top = body(0)
-    window = slice(top + 5 - 8, top + 5 + 8), slice(left + 2 - 8, left + 2 + 8)  # half of 32 pixels is more than 1.5 times 10
-    for path in [*whole.glob("images/*/*.png"), *whole.glob("dense/*/*.png")]:
-        place = tmp_path / "cut" / path.relative_to(whole)
-        write(place, encoded(opened(path)[window]))
-    made = trained.translate(whole, style=whole_style(whole, tmp_path / "style"), **CPU).images
-    style = {"style": whole_style(tmp_path / "cut", tmp_path / "cut-style")}
-    expected = without_cutting(trained, tmp_path / "run").translate(tmp_path / "cut", **style, **CPU).images
+    window = slice(top + 5 - 8, top + 5 + 8), slice(left + 2 - 8, left + 2 + 8)  # half of the 32 rows is more than 1.5 times 10
+    for folder in ("images", "dense", "sketch"):
+        for t in range(3):
+            pixels = opened(whole / folder / f"c0/{t}.png")[window]
+            smooth = Image.fromarray(pixels).resize((2 * SIDE, 2 * SIDE), Image.Resampling.BILINEAR)
+            found = np.asarray(smooth) if folder == "images" else pixels.repeat(2, 0).repeat(2, 1)
+            write(tmp_path / "cut" / folder / f"c0/{t}.png", encoded(found))
+        for place, clips in ((style, whole), (tmp_path / "cut-style", tmp_path / "cut")):
+            write(place / folder / "0.png", (clips / folder / "c0/0.png").read_bytes())
+    made = trained.translate(whole, style=style, **CPU).images
+    plain = without_cutting(trained, tmp_path / "run")
+    expected = plain.translate(tmp_path / "cut", style=tmp_path / "cut-style", **CPU).images
     assert all(np.array_equal(found, other) for found, other in zip(made, expected, strict=True))
-    with pytest.raises(
-        DataError, match="in/dense: holds no folder dense; this run cuts a person out of frames: name the folder that holds"
-    ):
-        trained.translate(whole / "dense", **style, **CPU)
 
 
-def whole_style(clips: Path, out: Path) -> Path:
-    """The first frame of a clip as style."""
-    for folder in ("images", "dense"):
-        write(out / folder / "0.png", (clips / folder / "c0/0.png").read_bytes())
-    return out
+def test_people_are_not_cut_out_of_maps_that_lie_alone(tmp_path: Path) -> None:
+    people = write_people(tmp_path / "clips", (4, 4))
+    trained = train(config(people, densepose="dense", cut_out="person"), tmp_path / "run", **CPU)
+    with pytest.raises(DataError, match="clips/dense: holds no folder dense; this run cuts a person out of frames: name the folder that"):
+        trained.translate(people / "dense", style=people, **CPU)
+    made = trained.translate(people, style=people, **CPU)
+    assert len(made.images) == 8 and made.images[0].shape == (1, SIDE, SIDE, 3)
 
 
-def arrays(*names: str) -> Mapping[str, np.ndarray]:
-    found = {"lines": lines(0, 0)[None, ..., None], "labels": classes(0, 0)[None]}
-    return {name: found[name] for name in names}
+def arrays() -> dict[str, np.ndarray]:
+    return {"lines": lines(0, 0)[None, ..., None], "labels": classes(0, 0)[None]}
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"inputs": arrays("lines", "labels")}, ConfigError, "inputs: got arrays, but this run cuts faces out of frames; name a folder"),
+        ({"inputs": arrays()}, ConfigError, "inputs: got arrays, but this run cuts faces out of frames; name a folder"),
         ({"size": "own"}, ConfigError, "size: got 'own', but this run cuts faces out of frames, to its own size; leave it out"),
         ({"first": np.zeros((1, SIDE, SIDE, 3), np.uint8)}, ConfigError, "first: got an image, but this run cuts a face out of frames"),
         ({"style": {"style": np.zeros((1, SIDE, SIDE, 3), np.uint8)}}, ConfigError, "style: got arrays, but this run cuts faces"),
