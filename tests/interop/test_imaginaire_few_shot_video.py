@@ -93,7 +93,9 @@ def test_the_published_file_of_faces_is_the_recipe() -> None:
         assert getattr(data, setting) == getattr(mine, setting), setting
     assert experiment.data.label_channels == 1 and log.every == 100 * 24
     assert [entry.name for entry in experiment.data.spec.inputs] == ["landmarks-dlib68", "style", "landmarks-dlib68_of_style"]
-    assert any(line.startswith("data.output_h_w: faces and people are not cut out here") for line in experiment.warnings)
+    assert any(
+        line.startswith("data.output_h_w: faces and people are not cut out by themselves: set data.cut_out") for line in experiment.warnings
+    )
 
 
 def test_a_file_of_dances() -> None:

@@ -7,29 +7,28 @@ are other frames of the same clip, none of them between the first and the last f
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from triptych.core.batch import STYLE, ClipLength, DataSpec, InputSpec, style_map
 from triptych.core.config import config
-from triptych.core.errors import DataError, nearest
-from triptych.core.reading import read_regular
+from triptych.core.errors import DataError
 from triptych.core.rng import key_of, words
 from triptych.data.clip_files import open_clip_files
 from triptych.data.cut import Cut
-from triptych.data.files import MOST_BYTES, listed
+from triptych.data.cut_out import Box, CutOut, Shows, Variation, varied
+from triptych.data.frame_files import FlowFiles, shown_by
 from triptych.data.images import Data, ImageSet, Loaded
 from triptych.data.keypoints import NUM_LIMBS
 from triptych.data.naming import held_out
 from triptych.data.pairs import REMEDY, PairedDataConfig, empty, folder_settings, is_coloured, member_of, roots, specs_of
 from triptych.data.poses import NUM_PARTS, dropped, leave_out
 from triptych.data.source import existing_path
-from triptych.data.stored import PROBED, Member, evenly_spaced, measure, named, of_one_size, probe, read
+from triptych.data.stored import PROBED, CutOf, Member, evenly_spaced, measure, named, of_one_size, probe, read
 from triptych.data.transforms import Draws, Size, draw, mirror, recolour
 
 _MOST_REFERENCES = 64
@@ -42,7 +41,7 @@ class ClipDataConfig(PairedDataConfig):
     """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
 
     kind_name: ClassVar = "clips"
-    unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references", "limbs", "densepose", "drop_parts"}
+    unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references", "limbs", "densepose", "drop_parts", "cut_out", "landmarks"}
 
     length: ClipLength = ClipLength()
     "Frames of a clip in the course of a training."
@@ -61,6 +60,10 @@ class ClipDataConfig(PairedDataConfig):
     "Folder of DensePose's maps, PNG in RGB: u, v, and the number of the part, 0 to 24. None: none."
     drop_parts: float = 0.0
     "In training each limb of data.limbs and each part of data.densepose is left out of a clip, or its references, with this probability."
+    cut_out: Literal["none", "face", "person"] = "none"
+    "What is cut out of frames to image_size: the face of data.landmarks, or the person on the first of data.densepose, limbs, conditions."
+    landmarks: str | None = None
+    "Folder of points of faces, for data.cut_out: CLIP/FRAME.json, 68 points [[x, y], ...] or what OpenPose writes. None: none."
 
     def validate(self) -> None:
         self.require(self.most_step >= 1, "most_step", "at least 1")
@@ -74,8 +77,18 @@ class ClipDataConfig(PairedDataConfig):
         self.require(not (posed and self.flip), "flip", "false with data.limbs or data.densepose, whose left would become right")
         self.require(0 <= self.drop_parts < 1, "drop_parts", "0 or more and below 1")
         self.require(posed or self.drop_parts == 0, "drop_parts", "0 without data.limbs and data.densepose")
+        whole, shown = self.cut_out == "none", posed or bool(self.conditions)
+        self.require(self.cut_out != "person" or shown, "cut_out", "none or face without data.densepose, data.limbs and data.conditions")
+        self.require(self.cut_out != "face" or self.landmarks is not None, "landmarks", "the folder of the points of faces to be cut out")
+        self.require(self.cut_out == "face" or self.landmarks is None, "landmarks", "nothing, unless data.cut_out is face")
+        self.require(whole or known, "cut_out", "none with data.points or data.flow, which are not cut out")
+        self.require(
+            whole or (self.crop, self.resize) == ("center", None), "cut_out", "none, unless data.crop is center, without data.resize"
+        )
+        square = self.width in (None, self.image_size)
+        self.require(self.cut_out != "face" or square, "cut_out", "none or person with a data.width: faces are cut out as squares")
         taken = [self.target, self.instances, *self.maps, *self.conditions, "", ".", ".."]
-        for name in ("densepose", "limbs", "points", "flow"):
+        for name in ("densepose", "limbs", "points", "flow", "landmarks"):
             folder, others = getattr(self, name), (*taken,)
             taken.append(folder)
             own = folder is None or (folder not in others and "/" not in folder)
@@ -104,6 +117,14 @@ class ClipDataConfig(PairedDataConfig):
         """The setting that named each folder of files of images."""
         named = {name: f"data.{name}" for name in ("densepose", "limbs", "points")}
         return folder_settings(self) | {getattr(self, name): setting for name, setting in named.items() if getattr(self, name) is not None}
+
+    @property
+    def cutting_out(self) -> CutOut | None:
+        """What is cut out of clips; None: nothing, they are cut as pairs are."""
+        if self.cut_out == "none":
+            return None
+        by = self.landmarks or [*(spec.name for spec in self.poses), *self.conditions][0]
+        return CutOut(self.cut_out, Cut.of(self, width=self.width), by, self.target)
 
     def open(self) -> Data:
         path = existing_path(self)
@@ -174,41 +195,12 @@ class _Sources:
             )
         self.names, self.clips = list(clips), [np.array(frames) for frames in clips.values()]
         self.flow = None if config.flow is None else FlowFiles(root / config.flow, found.keys, clips=self.clips, folder=config.flow)
+        cut_out = config.cutting_out
+        self.shows = None if cut_out is None else shown_by(cut_out, root, found.keys, self.members)
 
     def images(self, chosen: np.ndarray) -> ClipImages:
         """Some of the clips."""
-        return ClipImages(self.members, self.config, [self.clips[k] for k in chosen], flow=self.flow)
-
-
-class FlowFiles:
-    """The true flow of frames, in files of NumPy."""
-
-    def __init__(self, place: Path, keys: Sequence[str], *, clips: Sequence[np.ndarray], folder: str) -> None:
-        """Raises DataError where one is missing; the first frame of a clip has no frame before it, and needs none."""
-        self.name, self._place, self._keys = folder, place, keys
-        if not place.is_dir():
-            raise DataError(f"{place.parent}: holds no folder {folder} (data.flow){nearest(folder, listed(place.parent))}")
-        self._firsts = {int(clip[0]) for clip in clips}
-        missing = [key for k, key in enumerate(keys) if k not in self._firsts and not (place / f"{key}.npy").is_file()]
-        if missing:
-            more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise DataError(f"{place}: has no file {missing[0]}.npy{more}; add it, or leave data.flow out")
-
-    def read(self, k: int, cut: Cut, size: Size, crop: np.ndarray | None) -> np.ndarray:
-        """The flow of frame k, cut as its image of this width and height: float32 (2, h, w), in pixels of the cut one. Raises DataError."""
-        path = self._place / f"{self._keys[k]}.npy"
-        steps = cut.fit(size, crop)
-        if k in self._firsts:
-            return np.full((2, steps.height, steps.width), np.nan, dtype=np.float32)
-        try:
-            flow = np.load(io.BytesIO(read_regular(path, most=MOST_BYTES)), allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path}: cannot be read as an array of NumPy ({error}); write it by numpy.save") from error
-        if flow.shape != (size[1], size[0], 2) or flow.dtype.kind != "f":
-            wanted = f"floats of shape ({size[1]}, {size[0]}, 2), height and width of its frame"
-            raise DataError(f"{path}: {flow.dtype} of shape {flow.shape}, expected {wanted}")
-        factors = steps.resized[0] / size[0], steps.resized[1] / size[1]
-        return np.stack([cut.numbers(flow[..., axis].astype(np.float32) * np.float32(factors[axis]), crop) for axis in (0, 1)])
+        return ClipImages(self.members, self.config, [self.clips[k] for k in chosen], flow=self.flow, shows=self.shows)
 
 
 class ClipImages(ImageSet):
@@ -219,14 +211,24 @@ class ClipImages(ImageSet):
 
     config: ClipDataConfig
 
-    def __init__(self, members: Sequence[Member], config: ClipDataConfig, clips: list[np.ndarray], *, flow: FlowFiles | None) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        config: ClipDataConfig,
+        clips: list[np.ndarray],
+        *,
+        flow: FlowFiles | None,
+        shows: Shows | None,
+    ) -> None:
+        """`shows`: where what is cut out is; None: nothing is."""
         first = config.length.first
         windows = [(number, start) for number, clip in enumerate(clips) for start in range(0, len(clip) - first + 1, first)]
         super().__init__(config, channels=members[0].spec.channels or 3, items=np.arange(len(windows)), labels=None)
         self.clips = clips
         self._windows, self._members, self._flow = np.array(windows), tuple(members), flow
         self._lengths = np.array([len(clip) for clip in clips])
-        self._cut = Cut.of(config, width=config.width)
+        self._cut_out, self._shows = config.cutting_out, shows
+        self._cut = replace(Cut.of(config, width=config.width), enlarge=config.enlarge or self._cut_out is not None)
 
     def key(self, item: int) -> str:
         return self._members[0].describe(self._first(item))
@@ -282,13 +284,19 @@ class ClipImages(ImageSet):
         found, style = self._empty((len(items), count)), self._empty((len(items), beside)) if beside else {}
         for k, frames in enumerate(chosen):
             crop = None if draws.crop is None else draws.crop[k]
-            self._load(frames, crop, {name: values[k] for name, values in found.items()})
+            clip, apart = self._variations(drawn[k][1], seed=seed)
+            shown = frames if self.config.cut_out == "person" and drawn[k][1] is not None else frames[:1]
+            self._load(frames, crop, {name: values[k] for name, values in found.items()}, box=self._box(shown, clip))
             for values in found.values():
                 values[k, len(frames) :] = values[k, len(frames) - 1]
             if self.config.points is not None:
                 found[self.config.points][k] = numbered(found[self.config.points][k])
             if beside:
-                self._load(self.references(*drawn[k], seed=seed), crop, {name: values[k] for name, values in style.items()})
+                others = self.references(*drawn[k], seed=seed)
+                for j in range(0, beside, beside if self._cut_out is None else 1):
+                    some = others if self._cut_out is None else others[j : j + 1]
+                    into = {name: values[k, j : j + len(some)] for name, values in style.items()}
+                    self._load(some, crop, into, box=self._box(some, apart))
         for values_of, name in ((found, "clip"), (style, "references")):
             self._vary(values_of, draws)
             if positions is not None and self.config.drop_parts:
@@ -353,11 +361,32 @@ class ClipImages(ImageSet):
             found[self._flow.name] = np.empty((*shape, 2, *self._cut.height_and_width), dtype=np.float32)
         return found
 
-    def _load(self, frames: np.ndarray, crop: np.ndarray | None, into: Mapping[str, np.ndarray]) -> None:
+    def _variations(self, position: int | None, *, seed: int) -> tuple[Variation | None, Variation | None]:
+        """How what is cut out of a clip, and of its references, varies by the position of the sample."""
+        if self._cut_out is None or position is None:
+            return None, None
+        return varied(self._cut_out.kind, position, seed=seed)
+
+    def _box(self, frames: np.ndarray, how: Variation | None) -> Box | None:
+        """What is cut out of frames of one size; None: nothing is."""
+        if self._cut_out is None or self._shows is None:
+            return None
+        size, _ = measure(self._members[0], int(frames[0]), self._cut.checked)
+        return self._cut_out.box(map(self._shows.extent, map(int, frames)), size, how)
+
+    def _cut_of(self, member: Member, box: Box | None) -> CutOf:
+        if self._cut_out is None or box is None:
+            return self._cut.checked
+        cut = self._cut_out.cut(box, target=member is self._members[0])
+        return lambda size, where: cut
+
+    def _load(self, frames: np.ndarray, crop: np.ndarray | None, into: Mapping[str, np.ndarray], *, box: Box | None) -> None:
         """Writes the frames of a clip, each cut alike."""
+        cuts = [self._cut_of(member, box) for member in self._members]
         first: Size | None = None
         for t, frame in enumerate(map(int, frames)):
-            sized = [read(member, frame, member.spec, self._cut.checked, crop, remedy=REMEDY) for member in self._members]
+            pairs = zip(self._members, cuts, strict=True)
+            sized = [read(member, frame, member.spec, cut_of, crop, remedy=REMEDY) for member, cut_of in pairs]
             for member, values in zip(self._members, of_one_size(self._members, frame, sized), strict=True):
                 into[member.spec.name][t] = values
             size = sized[0][0]

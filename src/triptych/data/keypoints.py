@@ -184,6 +184,15 @@ def read_face(content: Any) -> np.ndarray:
     return _numbers(content, (_LANDMARKS, 2), "68 points, as [[x, y], ...]")
 
 
+def face_points(content: Any) -> np.ndarray:
+    """The points of a face (n, 2): all 68, or of what OpenPose writes those that it is sure of. Raises ValueError for anything else."""
+    if not isinstance(content, Mapping):
+        return read_face(content)
+    person = read_person(content)
+    face = np.empty((0, 3)) if person is None else person["face"]
+    return face[face[:, 2] > _SEEN_FACE, :2]
+
+
 def read_person(content: Any) -> dict[str, np.ndarray] | None:
     """The tallest of the people that OpenPose found, None: nobody. Raises ValueError for anything else than its JSON."""
     people = content.get("people") if isinstance(content, Mapping) else None

@@ -120,7 +120,8 @@ def vid2vid_maps64() -> RunConfig:
 def fs_vid2vid_faceforensics() -> RunConfig:
     """Few-shot vid2vid on the talking faces of FaceForensics, 512x512, 91.1M parameters, as imaginaire published it.
 
-    data.path has the folders images and landmarks: the lines of a face, drawn white on black, and the face cut out of both.
+    data.path has the folders images and landmarks: the lines of a face, drawn white on black, and the face cut out of both. Of whole frames
+    data.cut_out cuts it out.
     """
     recipe = vid2vid_cityscapes()
     patch = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance", weight_norm="spectral")

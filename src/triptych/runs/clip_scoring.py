@@ -23,8 +23,9 @@ from triptych.core.model import VideoTranslator
 from triptych.core.reading import user_path
 from triptych.core.weight_files import read_weights
 from triptych.data.clip_files import clips_of
-from triptych.data.clips import ClipDataConfig, FlowFiles
+from triptych.data.clips import ClipDataConfig
 from triptych.data.cut import Cut
+from triptych.data.frame_files import FlowFiles
 from triptych.data.loader import batches_of
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched

@@ -10,7 +10,8 @@ from triptych.core.errors import DataError, nearest
 from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.decode import header_size
-from triptych.data.files import MOST_BYTES, listed, open_folder, walked
+from triptych.data.files import MOST_BYTES, listed, open_folder
+from triptych.data.frame_files import frame_of, json_files
 from triptych.data.keypoints import COLOURED, Kind, PeopleStyle, drawn
 from triptych.data.pairs import stems
 from triptych.data.poses import as_bits
@@ -35,7 +36,7 @@ def draw_folder(
     """
     if not source.is_dir():
         raise DataError(f"{source}: no folder; name that of the key points (.json)")
-    names = sorted(Path(folder, entry.name) for folder, _, entries in walked(source) for entry in entries if entry.name.endswith(".json"))
+    names = json_files(source)
     if not names:
         raise DataError(f"{source}: holds no key points (.json){nearest(source.name, listed(source.parent))}")
     images = None if frames is None else open_folder(frames)[0]
@@ -44,7 +45,7 @@ def draw_folder(
         progress(done, len(names))
         high, wide = size or (0, 0)
         if images is not None:
-            stem = name.with_suffix("").as_posix().removesuffix("_keypoints")
+            stem = frame_of(name)
             if stem not in numbers:
                 raise DataError(f"{source / name}: {frames} has no image {stem}.*, whose size it would have")
             wide, high = header_size(images.head(numbers[stem]))
@@ -53,7 +54,7 @@ def draw_folder(
             pixels = drawn(content, kind, height=high, width=wide, forehead=forehead, style=style)
         except (OSError, ValueError) as error:
             raise DataError(f"{source / name}: cannot be drawn ({error})") from error
-        place = out / name.with_name(f"{name.stem.removesuffix('_keypoints')}.png")
+        place = out / f"{frame_of(name)}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         with whole(place) as temporary:
             Image.fromarray(as_bits(pixels) if style.limbs else pixels).save(temporary, "PNG")

@@ -325,12 +325,12 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
 
 
 def _cut_out(config: D, data: Settings) -> D:
-    """`config` of the size that faces and people are cut out to, which is not done here."""
+    """`config` of the size that faces and people are cut out to, where data.cut_out is set."""
     data.texts("input_few_shot_labels", "a list of names of data.input_types")  # those of input_labels
     size = _size(data, "output_h_w")
     if size is None:
         return config
-    data.warn("output_h_w", "faces and people are not cut out here: cut them out of frames and maps before")
+    data.warn("output_h_w", "faces and people are not cut out by themselves: set data.cut_out, or cut them out of frames and maps before")
     values = {"image_size": size[0], "width": None if size[0] == size[1] else size[1], "resize": None, "crop": "center", "scale": None}
     return config.updated(values)
 

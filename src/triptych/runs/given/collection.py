@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from triptych.data.naming import LABELS, divided, parsed
 from triptych.data.pairs import stems
 from triptych.data.patterns import exists, matched
 from triptych.data.source import FILES, open_files, open_pixels, recognised
-from triptych.data.stored import PROBED, Member, evenly_spaced, measure, read
+from triptych.data.stored import PROBED, CutOf, Member, evenly_spaced, measure, read
 from triptych.data.tfrecord import Records
 from triptych.data.transforms import Size
 from triptych.data.videos import VIDEOS, is_video, open_clips, open_video
@@ -75,6 +75,8 @@ class Collection:
     "Class of each item, int64 (n,), or None."
     class_names: tuple[str, ...] | None = None
     "None: labels are the numbers of the run's own classes."
+    own: Callable[[int], Cut] | None = None
+    "How each item is cut; None: by `sizing`."
 
     def __len__(self) -> int:
         return len(self.items)
@@ -99,11 +101,15 @@ class Collection:
 
     def measure(self, k: int) -> tuple[Size, Cut]:
         """Width and height of the k-th item, from its header alone, and how it is cut."""
-        return measure(self.items, k, self.sizing.cut)
+        return measure(self.items, k, self._cut_of(k))
 
     def read(self, k: int) -> tuple[Size, np.ndarray]:
         """The width and height that the k-th item had, and itself, cut: uint8 (h, w, c) or int64 (h, w)."""
-        return read(self.items, k, self.spec, self.sizing.cut, remedy="the model knows no others; change the map")
+        return read(self.items, k, self.spec, self._cut_of(k), remedy="the model knows no others; change the map")
+
+    def _cut_of(self, k: int) -> CutOf:
+        own = self.own
+        return self.sizing.cut if own is None else lambda size, where: own(k)
 
     def load(self, items: Sequence[int]) -> np.ndarray:
         """Some items, cut to one size: uint8 (b, h, w, c) or int64 (b, h, w)."""

@@ -16,7 +16,9 @@ from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import Example, Translator, VideoTranslator
 from triptych.core.reading import user_path
 from triptych.data.clip_files import open_clip_files
+from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
+from triptych.data.cut_out import CutOut
 from triptych.data.files import listed
 from triptych.data.images import ImageSet
 from triptych.data.loader import load
@@ -24,6 +26,7 @@ from triptych.data.pairs import matched
 from triptych.data.stored import PROBED, Member, evenly_spaced, of_one_size
 from triptych.data.videos import ClipFolder
 from triptych.runs.given.collection import Collection, open_collection, stamp
+from triptych.runs.given.cut_outs import cut_out, cut_out_of
 from triptych.runs.given.data_images import reopened
 from triptych.runs.given.sizes import OutputSize, Sizing, as_trained, translation_sizing
 
@@ -139,11 +142,11 @@ def open_inputs(
     Raises ConfigError and DataError for what cannot be used, naming the file.
     """
     sizing = translation_sizing(size, config=config, spec=spec, translator=translator)
-    truth = None
+    cut, truth = cut_out_of(config, given=inputs, size=size, setting="inputs"), None
     if isinstance(inputs, str | Path):
         path = user_path(inputs)
         _check_one_domain(path, config.domain_folders)
-        sources, truth = _at_path(path, translator, config.truth_folder, sizing)
+        sources, truth = _at_path(path, translator, config.truth_folder, sizing, cut)
         origin = [sources[0].origin, size]
     else:
         sources = _by_name(inputs, translator.sources, sizing)
@@ -175,16 +178,18 @@ def open_styles(
     """
     if isinstance(translator, VideoTranslator) and translator.style_sources:
         sizing = translation_sizing(size, config=config, spec=spec, translator=translator)
-        return Styles(_style_sources(style, translator, config, sizing), each=each)
+        return Styles(_style_sources(style, translator, config, sizing, size), each=each)
     kind = InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
     if isinstance(style, Mapping):
         raise ConfigError("style", "got arrays by name, expected a path, or uint8 images (n, height, width, channels)")
     return Styles({STYLE: open_collection(style, kind, as_trained(config, spec))}, each=each)
 
 
-def _style_sources(style: InputsLike, translator: VideoTranslator, config: DataConfig, sizing: Sizing) -> dict[str, Collection]:
+def _style_sources(
+    style: InputsLike, translator: VideoTranslator, config: DataConfig, sizing: Sizing, size: OutputSize
+) -> dict[str, Collection]:
     """The style images of clips, and their maps, by the names of the model's `style_sources`."""
-    specs = translator.style_sources
+    specs, cut = translator.style_sources, cut_out_of(config, given=style, size=size, setting="style")
     if not isinstance(style, str | Path):
         return {found.spec.name: found for found in _by_name(style, specs, sizing, setting="style")}
     path, (target, *maps) = user_path(style), specs
@@ -193,7 +198,7 @@ def _style_sources(style: InputsLike, translator: VideoTranslator, config: DataC
         there = ", ".join(folders.values())
         raise DataError(f"{path}: not a folder; the style of clips is one with the sub-folders {there}, as its data has them")
     of_folders = [replace(spec, name=folders[spec.name]) for spec in (target, *maps)]
-    opened, _ = _layout(path, of_folders, None, sizing, clips=True, meaning="of style images")
+    opened, _ = _layout(path, of_folders, None, sizing, clips=True, meaning="of style images", cut=cut, each=True)
     return {spec.name: found for spec, found in zip(specs, opened, strict=True)}
 
 
@@ -201,6 +206,8 @@ def open_first(
     first: str | Path | np.ndarray, translator: Translator, *, config: DataConfig, spec: DataSpec, size: OutputSize
 ) -> Collection:
     """The still images that clips begin with, cut as their frames are. Raises ConfigError and DataError."""
+    if isinstance(config, ClipDataConfig) and config.cut_out != "none":
+        raise ConfigError("first", f"got an image, but this run cuts a {config.cut_out} out of frames; leave it out, or name a run")
     kind = InputSpec(name="first", kind="image", channels=translator.output_channels)
     return open_collection(first, kind, translation_sizing(size, config=config, spec=spec, translator=translator))
 
@@ -228,19 +235,23 @@ def _by_name(
     return sources
 
 
-def _at_path(path: Path, translator: Translator, target: str | None, sizing: Sizing) -> tuple[list[Collection], Collection | None]:
+def _at_path(
+    path: Path, translator: Translator, target: str | None, sizing: Sizing, cut: CutOut | None
+) -> tuple[list[Collection], Collection | None]:
     """A collection for each of the model's sources; and that of the target images, where they are there too."""
     specs, first = translator.sources, translator.sources[0]
     if path.is_dir() and (len(specs) > 1 or target is not None):
         parts = [name for name in listed(path) if (path / name / first.name).is_dir()]
         if (path / first.name).is_dir() or (len(specs) > 1 and not parts):
             truth = None if target is None else InputSpec(name=target, kind="image", channels=translator.output_channels)
-            return _layout(path, specs, truth, sizing, clips=isinstance(translator, VideoTranslator))
+            return _layout(path, specs, truth, sizing, clips=isinstance(translator, VideoTranslator), cut=cut)
         if parts:
             raise DataError(f"{path}: holds {', '.join(parts)}, each with a folder {first.name}; name one of them, as in {path / parts[0]}")
     if len(specs) > 1 and path.exists():
         wanted = ", ".join(spec.name for spec in specs)
         raise DataError(f"{path}: not a folder; this model makes images of {wanted}, which lie in a folder with a sub-folder for each")
+    if cut is not None and path.exists():
+        raise DataError(f"{path}: holds no folder {first.name}; this run cuts a {cut.kind} out of frames: name the folder that holds it")
     return [open_collection(path, first, sizing, clips=isinstance(translator, VideoTranslator))], None
 
 
@@ -262,15 +273,22 @@ def _layout(
     *,
     clips: bool,
     meaning: str = "which this model makes images of",
+    cut: CutOut | None = None,
+    each: bool = False,
 ) -> tuple[list[Collection], Collection | None]:
-    """The collections of a folder that has one sub-folder for each source; and that of the target images, where they are there too."""
+    """The collections of a folder that has one sub-folder for each source; and that of the target images, where they are there too.
+
+    `cut`: what is cut out of clips; by the first frame of each, or by `each` frame.
+    """
     chosen = [*specs, *([truth] if truth is not None and (path / truth.name).is_dir() else [])]
     types = {spec.name: meaning for spec in chosen}
-    if clips:
-        found = open_clip_files(path, types)
+    found = open_clip_files(path, types) if clips else None
+    if found is not None:
         files, numbers = found.files, found.numbers
     else:
         _, files, numbers = matched(path, types)
     origin = stamp(path)
     opened = [Collection(str(path), Member(spec, files[spec.name], numbers[spec.name]), spec, sizing, origin) for spec in chosen]
+    if cut is not None and found is not None:
+        opened = cut_out(cut, found, opened, path, each=each)
     return opened[: len(specs)], opened[-1] if len(chosen) > len(specs) else None
