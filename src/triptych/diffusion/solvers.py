@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
-from triptych.diffusion.gaussian import Coefficients, NoiseProcess
-from triptych.diffusion.samplers import Predictor, Step, factors
+from triptych.diffusion.gaussian import Coefficients, NoiseProcess, combined, factors
+from triptych.diffusion.samplers import Predictor, Step
 
 Spacing = Literal["timesteps", "log-snr", "edm"]
 
@@ -111,7 +111,7 @@ def dpm_solver_2m(
         table.append((kept, towards * (1 + ahead), -towards * ahead, following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h))))
     for i, (c, (kept, newest, older, added)) in enumerate(zip(points, factors(table, x), strict=False)):
         x0 = predict(x, c)
-        x = _combined((kept, newest), (x, x0))
+        x = combined((kept, newest), (x, x0))
         if before is not None:
             x = torch.addcmul(x, before, older)
         if tau:
@@ -119,14 +119,6 @@ def dpm_solver_2m(
         before = x0
         yield Step(x, x0)
     yield _last(predict, x, points)
-
-
-def _combined(row: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensor:
-    """The sum of the parts, each times its factor."""
-    total = row[0] * parts[0]
-    for factor, part in zip(row[1:], parts[1:], strict=True):
-        total = torch.addcmul(total, part, factor)
-    return total
 
 
 def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step:
@@ -149,9 +141,9 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     for c, correction, prediction in zip(points, factors(corrections, x), factors(predictions, x), strict=False):
         x0 = predict(x, c)
         if past:
-            x = _combined(correction, [corrected, past[0], x0, *past[1:]])
+            x = combined(correction, [corrected, past[0], x0, *past[1:]])
         past, corrected = [x0, *past][:UNIPC_ORDER], x
-        x = _combined(prediction, [corrected, *past])
+        x = combined(prediction, [corrected, *past])
         yield Step(x, x0)
     yield _last(predict, x, points)
 
