@@ -583,7 +583,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("diffusion/solvers.py", "[corrected, past[0], x0, *past[1:]]", "[corrected, x0, *past]"),
     ("diffusion/solvers.py", "[whole - sum(weights), *weights]", "[whole, *weights]"),
     ("diffusion/solvers.py", "first = 1 - 1 / h * whole", "first = 1 - whole"),
-    ("diffusion/solvers.py", "scaled + half * (slope + there)", "scaled + change * (slope + there)"),
+    ("diffusion/solvers.py", "torch.addcmul(scaled, slope + there, half)", "torch.addcmul(scaled, slope + there, change)"),
     ("diffusion/solvers.py", "points[max(i + 1 - UNIPC_ORDER, 0) : i]", "points[max(i - UNIPC_ORDER, 0) : i - 1]"),
     ("diffusion/samplers.py", "noise=noise(i) if eta > 0 and c.not_last else None", "noise=noise(i) if eta > 1 and c.not_last else None"),
     ("diffusion/solvers.py", "min(self.amount / steps, math.sqrt(2) - 1)", "self.amount / steps"),

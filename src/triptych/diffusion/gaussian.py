@@ -17,6 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
@@ -238,6 +239,7 @@ class NoiseProcess:
         """The coefficients at one timestep, as numbers."""
         return StepCoefficients(*self.tables[:, step].tolist())
 
+    @cached_property
     def points(self) -> list[StepCoefficients]:
         """`at_step` of all timesteps, from the last to the first."""
         return [StepCoefficients(*row) for row in self.tables.T[::-1].tolist()]

@@ -13,7 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, Row, StepCoefficients, factors
+from triptych.diffusion.gaussian import (
+    Coefficients,
+    Denoiser,
+    GaussianDiffusion,
+    ImageHook,
+    Moments,
+    Row,
+    StepCoefficients,
+    combined,
+    factors,
+)
 
 SamplerName = Literal[
     "ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun", "euler", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"
@@ -23,6 +33,12 @@ Predictor = Callable[[Tensor, Coefficients], Tensor]
 """The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
 Score = Callable[[Tensor, Coefficients], Tensor | None]
 """A gradient (b, c, h, w) to add to the score at noisy images x_t; None: nothing to add at this noise level."""
+
+
+def without_gradients(network: Denoiser) -> Denoiser:
+    """`network` under no_grad, which is not entered again where no gradients are kept anyway."""
+    guarded = torch.no_grad()(network)
+    return lambda x, c: guarded(x, c) if torch.is_grad_enabled() else network(x, c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +71,18 @@ def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
 
 
 def ddim_row(c: StepCoefficients, *, eta: float = 0.0) -> tuple[Any, ...]:
-    """The factors of `ddim_step`."""
+    """The factors of x_0, x_t and the noise in a step of DDIM (Song et al. 2021, Eq. 12).
+
+    The eps of that equation is (sqrt(1 / abar) x_t - x_0) / sigma, as in `noise_from`.
+    """
     sigma = ddim_sigma(c, eta=eta)
-    return c.sqrt_recip, c.sigma, c.abar_prev**0.5, _root(1 - c.abar_prev - sigma**2), c.not_last * sigma
+    direction = _root(1 - c.abar_prev - sigma**2) / c.sigma
+    return c.abar_prev**0.5 - direction, direction * c.sqrt_recip, c.not_last * sigma
 
 
-def ddim_step(x0: Tensor, x_t: Tensor, row: Sequence[Any], *, noise: Tensor | None = None) -> Tensor:
-    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
-    sqrt_recip, sigma, kept, direction, added = row
-    x = kept * x0 + direction * ((sqrt_recip * x_t - x0) / sigma)
-    return x if noise is None else x + added * noise
+def ddim_step(x0: Tensor, x_t: Tensor, row: Row, *, noise: Tensor | None = None) -> Tensor:
+    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there, by `ddim_row`; eta > 0 needs noise."""
+    return combined(row[:2], (x0, x_t)) if noise is None else combined(row, (x0, x_t, noise))
 
 
 def _root(value: Any) -> Any:
@@ -132,7 +150,7 @@ def ancestral_steps(
     `noise(i)` is the standard normal draw of the i-th step; it is asked for where it is used. `hook` changes the predicted x_0.
     `score` moves the mean by the variance times it (Dhariwal and Nichol 2021, Algorithm 1).
     """
-    points = process.points()
+    points = process.points
     table = factors([(*process.x0_row(c), c.posterior_x0, c.posterior_xt) for c in points], x)
     for i, (c, row) in enumerate(zip(points, table, strict=True)):
         moments = process.moments(denoise(x, c), x, c, hook, x0_row=row[:2], mean_row=row[2:])
@@ -147,7 +165,7 @@ def ddim_steps(
     process: GaussianDiffusion, predict: Predictor, x: Tensor, *, noise: Callable[[int], Tensor], eta: float = 0.0
 ) -> Iterator[Step]:
     """Every step of DDIM from the noise x (b, c, h, w); the last one's `sample` is the images. `noise` as in `ancestral_steps`."""
-    points = process.points()
+    points = process.points
     table = factors([ddim_row(c, eta=eta) for c in points], x)
     for i, (c, row) in enumerate(zip(points, table, strict=True)):
         x0 = predict(x, c)

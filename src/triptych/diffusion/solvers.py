@@ -225,10 +225,10 @@ def heun(
         x0 = predict(x, start)
         scaled = x / sqrt_abar
         slope = (scaled - x0) / sigma
-        ahead = scaled + change * slope
+        ahead = torch.addcmul(scaled, slope, change)
         if c.sigma <= euler_above:
             there = (ahead - predict(ahead * next_sqrt_abar, following)) / next_sigma
-            ahead = scaled + half * (slope + there)
+            ahead = torch.addcmul(scaled, slope + there, half)
         x = ahead * next_sqrt_abar
         yield Step(x, x0)
     if churn is not None and starts[-1] is not points[-1]:
