@@ -583,6 +583,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("diffusion/solvers.py", "rises, [math.inf, *rises]", "rises, [math.inf, *rises[1:], 1.0]"),
     ("diffusion/solvers.py", "(second - b * first) / (a * (a - b))", "(second + b * first) / (a * (a - b))"),
     ("diffusion/solvers.py", "towards * (1 + ahead), -towards * ahead", "towards * (1 - ahead), towards * ahead"),
+    ("diffusion/solvers.py", "(1 - left) * end.sqrt_abar", "(1 - left) * start.sqrt_abar"),
     ("diffusion/solvers.py", "torch.addcmul(x, before, older)", "torch.addcmul(x, x0, older)"),
     ("diffusion/solvers.py", "[corrected, past[0], x0, *past[1:]]", "[corrected, x0, *past]"),
     ("diffusion/solvers.py", "[whole - sum(weights), *weights]", "[whole, *weights]"),
