@@ -10,7 +10,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.diffusion.bounds import bound_term, discretized_gaussian_log_likelihood, losses, normal_kl, prior_term
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients, factors
 
 MEANS = ["epsilon", "x0", "previous_x", "v"]
 T4 = torch.tensor([0, 1, 40, 99])
@@ -87,6 +87,14 @@ def test_only_timesteps_have_a_step_before() -> None:
     assert torch.equal(chain.x0_from(x, x, chain.at_step(3)), x)
     with pytest.raises(AssertionError):
         chain.x0_from(x, x, chain.at_time(3.5))
+
+
+@pytest.mark.parametrize("mean", MEANS)
+def test_rows_of_a_trajectory_give_what_the_coefficients_give(mean: str) -> None:
+    chain, (x_t, prediction) = process(mean=mean), (part.double() for part in data())
+    assert [c.time for c in chain.points] == list(reversed(range(100)))
+    for c, row in zip(chain.points, factors([chain.x0_row(c) for c in chain.points], x_t), strict=True):
+        torch.testing.assert_close(chain.x0_from(prediction, x_t, c, row), chain.x0_from(prediction, x_t, c))
 
 
 def test_posterior_is_bayes_rule() -> None:

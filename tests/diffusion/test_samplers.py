@@ -12,9 +12,20 @@ import torch
 from torch import Tensor
 
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, ImageHook, StepCoefficients
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, ImageHook, StepCoefficients, factors
 from triptych.diffusion.respacing import respaced_timesteps
-from triptych.diffusion.samplers import Step, ancestral_steps, clipping, ddim_reverse_step, ddim_sigma, ddim_steps, x0_predictor
+from triptych.diffusion.samplers import (
+    Step,
+    ancestral_steps,
+    clipping,
+    ddim_reverse_step,
+    ddim_row,
+    ddim_sigma,
+    ddim_step,
+    ddim_steps,
+    without_gradients,
+    x0_predictor,
+)
 
 MEAN, DEVIATION = 0.3, 0.5
 
@@ -126,6 +137,33 @@ def test_noise_is_drawn_once_a_step_but_for_the_last() -> None:
     steps_of(process, KnownDenoiser(config), x, sampler="ancestral", noise=noise)
     steps_of(process, KnownDenoiser(config), x, sampler="ddim", eta=0.5, noise=noise)
     assert asked == [0, 1, 2, 3] * 2
+
+
+def test_a_step_of_ddim_is_the_published_equation() -> None:
+    process, x_t, x0 = GaussianDiffusion(GaussianConfig()), normal(2), normal(2).flip(0) / 3
+    noise = normal(2).flip(-1)
+    for eta in (0.0, 0.7, 1.0):
+        for c, row in zip(process.points[::100], factors([ddim_row(c, eta=eta) for c in process.points[::100]], x_t), strict=True):
+            sigma, eps = ddim_sigma(c, eta=eta), (x_t - math.sqrt(c.abar) * x0) / math.sqrt(1 - c.abar)
+            mean = math.sqrt(c.abar_prev) * x0 + math.sqrt(1 - c.abar_prev - sigma**2) * eps
+            torch.testing.assert_close(ddim_step(x0, x_t, row), mean)
+            torch.testing.assert_close(ddim_step(x0, x_t, row, noise=noise), mean + sigma * noise)
+
+
+def test_gradients_are_kept_nowhere() -> None:
+    seen = []
+
+    def network(x: Tensor, c: Coefficients) -> Tensor:
+        seen.append(torch.is_grad_enabled())
+        return x
+
+    asked = without_gradients(network)
+    c = GaussianDiffusion(GaussianConfig()).points[0]
+    asked(normal(1), c)
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        asked(normal(1), c)
+    assert seen == [False, False]
 
 
 def test_progressive_predictions_are_clipped_after_the_hook() -> None:

@@ -22,7 +22,7 @@ from triptych.diffusion.guidance import retimed
 from triptych.diffusion.guided import Guide, Guided, led_away_from, led_by
 from triptych.diffusion.model import Conditions, DiffusionConfig, DiffusionModel, last_sample
 from triptych.diffusion.respacing import counts_of, respaced_timesteps
-from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor
+from triptych.diffusion.samplers import Predictor, Step, ddim_reverse_step, ddim_steps, x0_predictor, x0_rows
 
 _ENCODING_STEPS = 250  # a digit comes back from them with a mean error of 0.5 levels of 255; from 50 of 1.9
 
@@ -90,7 +90,7 @@ class ADM(DiffusionModel):
         DDIM in reverse (Song et al. 2021, section 4.3), from the images at the first timestep to the last one, without guidance and
         clipping; nothing is drawn. `settings` is an EncodingConfig. Raises ConfigError for labels or steps that do not fit.
         """
-        process, predict = self._both_ways(labels, len(images), settings)
+        process, predict = self._both_ways(labels, images, settings)
         x = images
         for step in range(process.steps - 1):
             c = process.at_step(step)
@@ -106,15 +106,16 @@ class ADM(DiffusionModel):
         if shapes != [self.image_shape]:
             raise ConfigError("latents", f"got the shapes {shapes} of a sample, expected {[self.image_shape]}")
         (x,) = latents
-        process, predict = self._both_ways(labels, len(x), settings)
+        process, predict = self._both_ways(labels, x, settings)
         steps = ddim_steps(process, predict, x, noise=lambda i: torch.zeros_like(x))
         return last_sample(steps, count=process.steps, bounded=self.bounded)
 
-    def _both_ways(self, labels: Tensor | None, count: int, settings: Config | None) -> tuple[GaussianDiffusion, Predictor]:
+    def _both_ways(self, labels: Tensor | None, x: Tensor, settings: Config | None) -> tuple[GaussianDiffusion, Predictor]:
         steps = settings_like(self.encoding, settings).steps
         steps = min(_ENCODING_STEPS, self.diffusion.steps) if steps is None else steps
         process = self.diffusion.respaced(respaced_timesteps(steps, total=self.diffusion.steps))
-        return process, self.predictor(self.checked_labels(labels, count))
+        denoise = self.denoiser((self.checked_labels(labels, len(x)),))
+        return process, x0_predictor(self.diffusion, denoise, rows=x0_rows(process, process.points, x))
 
     def predictor(self, labels: Tensor | None) -> Predictor:
         """The x_0 that the network predicts, told the labels (b,), or none of an unconditional model; without guidance and clipping."""

@@ -32,7 +32,7 @@ from triptych.diffusion.model import last_sample
 from triptych.diffusion.ode import runge_kutta_4
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, flow_steps, times_of
 from triptych.diffusion.paths import PATHS, Path, PathName
-from triptych.diffusion.samplers import Predictor, Step, clipping, steered
+from triptych.diffusion.samplers import Predictor, Step, clipping, steered, without_gradients
 from triptych.diffusion.solvers import RHO, SOLVERS, Churn, euler, heun, noise_levels
 from triptych.diffusion.unet import NO_LABEL
 
@@ -237,7 +237,7 @@ class ContinuousModel(Model):
         if weak is not None:
             strong = extrapolated_image(strong, weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
         hook = clipping(1.0 if settings.clip else None, hook)
-        predict = torch.no_grad()(steered(strong, hook=hook, score=None if guide is None else guide.score))
+        predict = without_gradients(steered(strong, hook=hook, score=None if guide is None else guide.score))
         points = settings.points()
         x = points[0].sqrt_noise * rng.normal("initial", *self.image_shape)
         return self.solve(predict, x, points, rng, settings)

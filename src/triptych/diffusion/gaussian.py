@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -131,6 +133,28 @@ class StepCoefficients(Coefficients):
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
 
 
+Row = Sequence[Tensor]
+"""Factors of images that all samples share, as tensors of no axes."""
+
+
+def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[tuple[Tensor, ...]]:
+    """The rows of a trajectory's table of numbers as tensors of no axes, for products with x.
+
+    PyTorch rounds a number to the type of a tensor in each operation with it, which takes longer than the rest of one with few values.
+    """
+    rows, dtype = list(table), torch.promote_types(x.dtype, torch.get_default_dtype())  # a network may answer in more digits than x has
+    flat = iter(torch.tensor([value for row in rows for value in row], dtype=dtype).unbind())
+    return [tuple(islice(flat, len(row))) for row in rows]
+
+
+def combined(row: Row, parts: Sequence[Tensor]) -> Tensor:
+    """The sum of the parts (b, ...), each times its factor, one of `factors`."""
+    total = row[0] * parts[0]
+    for factor, part in zip(row[1:], parts[1:], strict=True):
+        total = torch.addcmul(total, part, factor)
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Levels:
     """The noise levels sigma that a model knows."""
@@ -215,6 +239,11 @@ class NoiseProcess:
         """The coefficients at one timestep, as numbers."""
         return StepCoefficients(*self.tables[:, step].tolist())
 
+    @cached_property
+    def points(self) -> list[StepCoefficients]:
+        """`at_step` of all timesteps, from the last to the first."""
+        return [StepCoefficients(*row) for row in self.tables.T[::-1].tolist()]
+
     def at_time(self, t: float) -> Coefficients:
         """The coefficients at a time from 0 to steps - 1, also between two timesteps: log(sigma) is interpolated along a line."""
         return self.at_times([t])[0]
@@ -259,8 +288,12 @@ class GaussianDiffusion(NoiseProcess):
         """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
         return GaussianDiffusion(self.config, kept=kept)
 
-    def posterior_mean(self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
-        """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7), which timesteps alone have."""
+    def posterior_mean(
+        self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients, row: Row | None = None
+    ) -> Float[Tensor, " b *d"]:
+        """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7), which timesteps alone have; `row` as in `combined`."""
+        if row is not None:
+            return combined(row, (x0, x_t))
         assert isinstance(c, StepCoefficients)
         return c.posterior_x0 * x0 + c.posterior_xt * x_t
 
@@ -285,8 +318,25 @@ class GaussianDiffusion(NoiseProcess):
         mean, variance = output.chunk(2, dim=1)
         return mean, variance
 
-    def x0_from(self, prediction: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
-        """x_0 from what the network predicts."""
+    def x0_row(self, c: Coefficients) -> tuple[float, float]:
+        """The factors of x_t and of what the network predicts in `x0_from`, at a noise level whose coefficients are numbers."""
+        match self.config.mean:
+            case "epsilon":
+                return c.sqrt_recip, -c.sigma
+            case "x0":
+                return 0.0, 1.0
+            case "previous_x":
+                assert isinstance(c, StepCoefficients)
+                return -c.posterior_xt / c.posterior_x0, 1 / c.posterior_x0
+            case "v":
+                return c.sqrt_abar, -c.sqrt_noise
+
+    def x0_from(
+        self, prediction: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients, row: Row | None = None
+    ) -> Float[Tensor, " b *d"]:
+        """x_0 from what the network predicts; `row`: `x0_row` of c as in `combined`."""
+        if row is not None:
+            return combined(row, (x_t, prediction))
         match self.config.mean:
             case "epsilon":
                 return c.sqrt_recip * x_t - c.sigma * prediction
@@ -302,12 +352,24 @@ class GaussianDiffusion(NoiseProcess):
         """What the network would predict for that x_0; the inverse of `x0_from`."""
         return self.target(x0, x_t, self.noise_from(x0, x_t, c), c)
 
-    def moments(self, output: Tensor, x_t: Tensor, c: StepCoefficients, hook: ImageHook | None = None) -> Moments:
-        """p(x_{t-1} | x_t), from the network's whole output at (x_t, t); `hook` changes the predicted x_0."""
+    def moments(
+        self,
+        output: Tensor,
+        x_t: Tensor,
+        c: StepCoefficients,
+        hook: ImageHook | None = None,
+        *,
+        x0_row: Row | None = None,
+        mean_row: Row | None = None,
+    ) -> Moments:
+        """p(x_{t-1} | x_t), from the network's whole output at (x_t, t); `hook` changes the predicted x_0.
+
+        The rows are those of `x0_from` and of `posterior_mean`.
+        """
         prediction, logits = self.split(output)
-        x0 = self.x0_from(prediction, x_t, c)
+        x0 = self.x0_from(prediction, x_t, c, x0_row)
         x0 = x0 if hook is None else hook(x0)
-        mean = prediction if self.config.mean == "previous_x" else self.posterior_mean(x0, x_t, c)
+        mean = prediction if self.config.mean == "previous_x" else self.posterior_mean(x0, x_t, c, mean_row)
         return Moments(mean, *self._variance(logits, c), x0)
 
     def _variance(self, logits: Tensor | None, c: StepCoefficients) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -30,7 +31,17 @@ from triptych.diffusion.networks import Network, NetworkConfig, network_for
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, process_steps
 from triptych.diffusion.paths import PATHS, PathName
 from triptych.diffusion.respacing import counts_of, respaced_timesteps
-from triptych.diffusion.samplers import SamplerName, Score, Step, ancestral_steps, clipping, ddim_steps, x0_predictor
+from triptych.diffusion.samplers import (
+    SamplerName,
+    Score,
+    Step,
+    ancestral_steps,
+    clipping,
+    ddim_steps,
+    without_gradients,
+    x0_predictor,
+    x0_rows,
+)
 from triptych.diffusion.solvers import LARGEST_SIGMA, SOLVERS, Spacing, num_points, points_of
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
 from triptych.diffusion.unet import NO_LABEL, UNetConfig
@@ -262,7 +273,7 @@ class DiffusionModel(Model):
         settings: SamplingConfig,
         hook: ImageHook | None,
     ) -> Iterator[Step]:
-        denoise, hook = torch.no_grad()(denoise), clipping(settings.threshold if settings.clip else None, hook)
+        denoise, hook = without_gradients(denoise), clipping(settings.threshold if settings.clip else None, hook)
         x = rng.normal("initial", *self.image_shape)
         noise = rng.normals("step", settings.num_steps(self.config.diffusion), *self.image_shape)
         if settings.sampler == "ancestral":
@@ -271,17 +282,20 @@ class DiffusionModel(Model):
         if settings.between_timesteps and score is not None:
             # Above it no class can be seen, and what a network says of it all the same would move x_0 by sigma times as much.
             score = up_to(score, LARGEST_SIGMA)
-        predict = x0_predictor(process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
+        predictor = partial(x0_predictor, process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
         if settings.sampler == "ddim":
+            predict = predictor(rows=x0_rows(process, process.points, x))
             yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
             return
         steps = num_points(settings.steps, total=process.steps)
         if settings.sampler in PATH_SOLVERS:
             path = PATHS[settings.flow_path or "linear"]
+            predict = predictor()  # it is asked at points that lie along the path
             yield from process_steps(process, predict, x, path=path, steps=steps, solver=settings.sampler, grid=settings.grid, noise=noise)
             return
         solver = SOLVERS[settings.sampler]
         points = points_of(process, steps=steps, spacing=settings.spacing or solver.spacing)
+        predict = predictor(rows=x0_rows(process, points, x))
         yield from solver.steps(predict, x, points=points, noise=noise)
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
@@ -289,6 +303,7 @@ class DiffusionModel(Model):
         return labels_for_model(labels, count, num_classes=self.num_classes)
 
 
+@torch.no_grad()
 def last_sample(steps: Iterator[Step], *, count: int, report: Report | None = None, bounded: bool = True) -> Tensor:
     """The images (b, c, h, w) at the end of a trajectory of `count` steps, within [-1, 1] if `bounded`; `report` is told of each."""
     image = None

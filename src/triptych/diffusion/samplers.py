@@ -5,16 +5,25 @@ The steps take their noise as an argument; the loops ask for it, one draw for ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianDiffusion, ImageHook, Moments, StepCoefficients
+from triptych.diffusion.gaussian import (
+    Coefficients,
+    Denoiser,
+    GaussianDiffusion,
+    ImageHook,
+    Moments,
+    Row,
+    StepCoefficients,
+    combined,
+    factors,
+)
 
 SamplerName = Literal[
     "ancestral", "ddim", "dpm++2m", "dpm++2m-sde", "unipc", "heun", "euler", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"
@@ -24,6 +33,12 @@ Predictor = Callable[[Tensor, Coefficients], Tensor]
 """The x_0 that is predicted at noisy images x_t (b, c, h, w)."""
 Score = Callable[[Tensor, Coefficients], Tensor | None]
 """A gradient (b, c, h, w) to add to the score at noisy images x_t; None: nothing to add at this noise level."""
+
+
+def without_gradients(network: Denoiser) -> Denoiser:
+    """`network` under no_grad, which is not entered again where no gradients are kept anyway."""
+    guarded = torch.no_grad()(network)
+    return lambda x, c: guarded(x, c) if torch.is_grad_enabled() else network(x, c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +58,11 @@ def clipping(threshold: float | None, hook: ImageHook | None = None) -> ImageHoo
     return lambda x0: hook(x0).clamp(-threshold, threshold)
 
 
-def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[tuple[Tensor, ...]]:
-    """The rows of a trajectory's table of numbers as tensors of no axes, for products with x.
-
-    PyTorch rounds a number to the type of a tensor in each operation with it, which takes longer than the rest of one with few values.
-    """
-    rows, dtype = list(table), torch.promote_types(x.dtype, torch.get_default_dtype())  # a network may answer in more digits than x has
-    flat = iter(torch.tensor([value for row in rows for value in row], dtype=dtype).unbind())
-    return [tuple(islice(flat, len(row))) for row in rows]
-
-
 def ancestral_step(moments: Moments, c: StepCoefficients, noise: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """x_{t-1}, drawn from p(x_{t-1} | x_t); its mean at t = 0."""
-    deviation = (0.5 * moments.log_variance).exp() if isinstance(moments.log_variance, Tensor) else moments.variance**0.5
-    return moments.mean + c.not_last * deviation * noise
+    if isinstance(moments.log_variance, Tensor):
+        return moments.mean + c.not_last * (0.5 * moments.log_variance).exp() * noise
+    return torch.add(moments.mean, noise, alpha=c.not_last * moments.variance**0.5)
 
 
 def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
@@ -65,16 +71,18 @@ def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
 
 
 def ddim_row(c: StepCoefficients, *, eta: float = 0.0) -> tuple[Any, ...]:
-    """The factors of `ddim_step`."""
+    """The factors of x_0, x_t and the noise in a step of DDIM (Song et al. 2021, Eq. 12).
+
+    The eps of that equation is (sqrt(1 / abar) x_t - x_0) / sigma, as in `noise_from`.
+    """
     sigma = ddim_sigma(c, eta=eta)
-    return c.sqrt_recip, c.sigma, c.abar_prev**0.5, _root(1 - c.abar_prev - sigma**2), c.not_last * sigma
+    direction = _root(1 - c.abar_prev - sigma**2) / c.sigma
+    return c.abar_prev**0.5 - direction, direction * c.sqrt_recip, c.not_last * sigma
 
 
-def ddim_step(x0: Tensor, x_t: Tensor, row: Sequence[Any], *, noise: Tensor | None = None) -> Tensor:
-    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there (Song et al. 2021, Eq. 12); eta > 0 needs noise."""
-    sqrt_recip, sigma, kept, direction, added = row
-    x = kept * x0 + direction * ((sqrt_recip * x_t - x0) / sigma)
-    return x if noise is None else x + added * noise
+def ddim_step(x0: Tensor, x_t: Tensor, row: Row, *, noise: Tensor | None = None) -> Tensor:
+    """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there, by `ddim_row`; eta > 0 needs noise."""
+    return combined(row[:2], (x0, x_t)) if noise is None else combined(row, (x0, x_t, noise))
 
 
 def _root(value: Any) -> Any:
@@ -87,11 +95,27 @@ def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: St
     return c.abar_next**0.5 * x0 + (1 - c.abar_next) ** 0.5 * process.noise_from(x0, x_t, c)
 
 
+def x0_rows(process: GaussianDiffusion, points: Sequence[Coefficients], x: Tensor) -> dict[Coefficients, Row]:
+    """What `x0_predictor` multiplies by at these points of a trajectory from x, made once for all of them."""
+    return dict(zip(points, factors(map(process.x0_row, points), x), strict=True))
+
+
 def x0_predictor(
-    process: GaussianDiffusion, denoise: Denoiser, *, hook: ImageHook | None = None, score: Score | None = None, hook_again: bool = False
+    process: GaussianDiffusion,
+    denoise: Denoiser,
+    *,
+    rows: Mapping[Coefficients, Row] | None = None,
+    hook: ImageHook | None = None,
+    score: Score | None = None,
+    hook_again: bool = False,
 ) -> Predictor:
-    """The x_0 that the network predicts, changed as `steered` does."""
-    return steered(lambda x, c: process.x0_from(process.split(denoise(x, c))[0], x, c), hook=hook, score=score, hook_again=hook_again)
+    """The x_0 that the network predicts, changed as `steered` does; `rows`: `x0_rows` of points where it will be asked."""
+    known = {} if rows is None else rows
+
+    def predict(x: Tensor, c: Coefficients) -> Tensor:
+        return process.x0_from(process.split(denoise(x, c))[0], x, c, known.get(c))
+
+    return steered(predict, hook=hook, score=score, hook_again=hook_again)
 
 
 def steered(predictor: Predictor, *, hook: ImageHook | None = None, score: Score | None = None, hook_again: bool = False) -> Predictor:
@@ -126,13 +150,14 @@ def ancestral_steps(
     `noise(i)` is the standard normal draw of the i-th step; it is asked for where it is used. `hook` changes the predicted x_0.
     `score` moves the mean by the variance times it (Dhariwal and Nichol 2021, Algorithm 1).
     """
-    for i, step in enumerate(reversed(range(process.steps))):
-        c = process.at_step(step)
-        moments = process.moments(denoise(x, c), x, c, hook)
+    points = process.points
+    table = factors([(*process.x0_row(c), c.posterior_x0, c.posterior_xt) for c in points], x)
+    for i, (c, row) in enumerate(zip(points, table, strict=True)):
+        moments = process.moments(denoise(x, c), x, c, hook, x0_row=row[:2], mean_row=row[2:])
         gradient = None if score is None else score(x, c)
         if gradient is not None:
             moments = replace(moments, mean=moments.mean + moments.variance * gradient)
-        x = moments.mean if step == 0 else ancestral_step(moments, c, noise(i))
+        x = ancestral_step(moments, c, noise(i)) if c.not_last else moments.mean
         yield Step(x, moments.x0)
 
 
@@ -140,7 +165,7 @@ def ddim_steps(
     process: GaussianDiffusion, predict: Predictor, x: Tensor, *, noise: Callable[[int], Tensor], eta: float = 0.0
 ) -> Iterator[Step]:
     """Every step of DDIM from the noise x (b, c, h, w); the last one's `sample` is the images. `noise` as in `ancestral_steps`."""
-    points = [process.at_step(step) for step in reversed(range(process.steps))]
+    points = process.points
     table = factors([ddim_row(c, eta=eta) for c in points], x)
     for i, (c, row) in enumerate(zip(points, table, strict=True)):
         x0 = predict(x, c)

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
-from triptych.diffusion.gaussian import Coefficients, NoiseProcess
-from triptych.diffusion.samplers import Predictor, Step, factors
+from triptych.diffusion.gaussian import Coefficients, NoiseProcess, combined, factors
+from triptych.diffusion.samplers import Predictor, Step
 
 Spacing = Literal["timesteps", "log-snr", "edm"]
 
@@ -111,7 +111,7 @@ def dpm_solver_2m(
         table.append((kept, towards * (1 + ahead), -towards * ahead, following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h))))
     for i, (c, (kept, newest, older, added)) in enumerate(zip(points, factors(table, x), strict=False)):
         x0 = predict(x, c)
-        x = _combined((kept, newest), (x, x0))
+        x = combined((kept, newest), (x, x0))
         if before is not None:
             x = torch.addcmul(x, before, older)
         if tau:
@@ -119,14 +119,6 @@ def dpm_solver_2m(
         before = x0
         yield Step(x, x0)
     yield _last(predict, x, points)
-
-
-def _combined(row: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensor:
-    """The sum of the parts, each times its factor."""
-    total = row[0] * parts[0]
-    for factor, part in zip(row[1:], parts[1:], strict=True):
-        total = torch.addcmul(total, part, factor)
-    return total
 
 
 def _last(predict: Predictor, x: Tensor, points: Sequence[Coefficients]) -> Step:
@@ -149,9 +141,9 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     for c, correction, prediction in zip(points, factors(corrections, x), factors(predictions, x), strict=False):
         x0 = predict(x, c)
         if past:
-            x = _combined(correction, [corrected, past[0], x0, *past[1:]])
+            x = combined(correction, [corrected, past[0], x0, *past[1:]])
         past, corrected = [x0, *past][:UNIPC_ORDER], x
-        x = _combined(prediction, [corrected, *past])
+        x = combined(prediction, [corrected, *past])
         yield Step(x, x0)
     yield _last(predict, x, points)
 
@@ -222,26 +214,35 @@ def heun(
     magnifies an error of x_0 at the end of the step by the quotient of the two sigmas. There is no noise but that of `churn`.
     """
     starts = points if churn is None else [churn.raised(c, steps=len(points)) for c in points]
+    ends = list(zip(starts, points[1:], strict=False))
     table = [
         (start.sqrt_abar, start.sigma, end.sigma - start.sigma, (end.sigma - start.sigma) / 2, end.sqrt_abar, end.sigma)
-        for start, end in zip(starts, points[1:], strict=False)
+        for start, end in ends
     ]
+    eulers = factors([_euler_row(start, end) for start, end in ends], x)
     for i, (sqrt_abar, sigma, change, half, next_sqrt_abar, next_sigma) in enumerate(factors(table, x)):
         c, start, following = points[i], starts[i], points[i + 1]
         if churn is not None and start is not c:
             x = churn.added(x, c, start, noise(i))
         x0 = predict(x, start)
-        scaled = x / sqrt_abar
-        slope = (scaled - x0) / sigma
-        ahead = scaled + change * slope
-        if c.sigma <= euler_above:
+        if c.sigma > euler_above:
+            x = combined(eulers[i], (x, x0))
+        else:
+            scaled = x / sqrt_abar
+            slope = (scaled - x0) / sigma
+            ahead = torch.addcmul(scaled, slope, change)
             there = (ahead - predict(ahead * next_sqrt_abar, following)) / next_sigma
-            ahead = scaled + half * (slope + there)
-        x = ahead * next_sqrt_abar
+            x = torch.addcmul(scaled, slope + there, half) * next_sqrt_abar
         yield Step(x, x0)
     if churn is not None and starts[-1] is not points[-1]:
         x = churn.added(x, points[-1], starts[-1], noise(len(points) - 1))
     yield _last(predict, x, starts)
+
+
+def _euler_row(start: Coefficients, end: Coefficients) -> tuple[float, float]:
+    """The factors of x and x_0 in a step of Euler, which moves x / sqrt(abar) to x_0 by the share of sigma that the step takes away."""
+    left = end.sigma / start.sigma
+    return left * end.sqrt_abar / start.sqrt_abar, (1 - left) * end.sqrt_abar
 
 
 euler = partial(heun, euler_above=0.0)
