@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -126,19 +127,19 @@ def _edges(x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
 def _folded(weight: Float[Tensor, "o c k k"]) -> Float[Tensor, "4*o c s s"]:
     """The four kernels, of s = (k + 1) / 2 taps along a side: those taps that see the same small pixel are added."""
     (o, c, k, _), s = weight.shape, weight.shape[2] // 2 + 1
-    both = _taps(k).to(weight)
+    both = torch.tensor(_taps(k), dtype=weight.dtype, device=weight.device)
     with torch.autocast(weight.device.type, enabled=False):
         sums = torch.matmul(both, weight.permute(0, 2, 3, 1).reshape(o, k * k, c))
     return sums.view(o, 4, s, s, c).transpose(0, 1).reshape(4 * o, s, s, c).permute(0, 3, 1, 2)
 
 
 @functools.cache
-def _taps(k: int) -> Float[Tensor, "_ _"]:
-    """Which of the k x k taps belong to each tap of each of the four kernels, (4 s s, k k) of 0 and 1."""
+def _taps(k: int) -> list[list[float]]:
+    """Which of the k x k taps belong to each tap of each of the four kernels, 4 s s rows of k k zeros and ones."""
     reach = k // 2
-    along = torch.zeros(2, reach + 1, k)
+    along = np.zeros((2, reach + 1, k))
     for p in range(2):
         first = (p - reach) // 2
         for tap in range(k):
             along[p, (p + tap - reach) // 2 - first, tap] = 1
-    return torch.einsum("pax,qby->pqabxy", along, along).reshape(-1, k * k)
+    return np.einsum("pax,qby->pqabxy", along, along).reshape(-1, k * k).tolist()
