@@ -11,8 +11,8 @@ again, with a fault in every start, and gives the same command again, until so m
 - a disk that is full (a small tmpfs; without the right to mount one, a limit on the size of files), a directory that becomes
   read-only, is renamed, or is removed; a clock that jumps; a newest checkpoint that is damaged.
 
-Processes are forks of this one, which has imported all they need; torchrun is its agent, with forks for workers. In a long trial one start
-in thirty is the true command in a process of its own, killed while it imports. `--state` keeps what was done: the same command goes on.
+Processes are forks of this one, which has imported all they need; torchrun is its agent, with forks for workers. In a long trial of one process one
+start in thirty is the true command, killed while it imports. `--state` keeps what was done: the same command goes on.
 
 Exit code 1 unless every broken run ended with the bytes of weights, averages, optimizer, state and grids, the metrics and the files of
 the unbroken one, every start ended as it should, and no process was left.
@@ -412,7 +412,7 @@ def attempt(trial: Trial, run: Path, out: Path, fault: Fault, disk: Path | None)
 
 def drawn(trial: Trial, number: int, chance: random.Random, *, imports: bool) -> Fault:
     """The fault of that number."""
-    if imports and number % ROUND_OF_IMPORTS == ROUND_OF_IMPORTS - 1:
+    if imports and trial.processes == 1 and number % ROUND_OF_IMPORTS == ROUND_OF_IMPORTS - 1:
         return Fault(KILL, IMPORTS, delay=chance.uniform(0, 2.5))
     kinds = ALONE if trial.processes == 1 else TOGETHER
     rounds = list(kinds)
