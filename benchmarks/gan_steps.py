@@ -37,14 +37,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
-from turns import Comparison, compare
+from turns import Comparison, compare, loop_times
 
 from triptych.core.batch import Batch
 from triptych.core.model import TrainingProgress
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
 from triptych.engine.config import AverageConfig, OptimConfig, TrainConfig
-from triptych.engine.loop import Loop
 from triptych.engine.precision import native_precision
 from triptych.gans import model as game
 from triptych.gans import r3gan, stylegan2_layers, stylegan2_networks
@@ -54,7 +53,6 @@ from triptych.gans.stylegan2 import StyleGAN2Config
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.nn import convolution, filters
 from triptych.recipes.config import RunConfig
-from triptych.runs import train
 
 VARIANTS = {
     "stylegan2": ("plain float32", "plain features", "triptych float32", "triptych bf16"),
@@ -210,20 +208,6 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
 # As a whole -------------------------------------------------------------------------------------------------------------
 
 
-def measure_triptych(config: RunConfig, folder: Path) -> list[float]:
-    """Seconds of each iteration but the first."""
-    moments: list[float] = []
-    iteration = Loop._iteration
-
-    def timed(self: Loop, batches: Any) -> None:
-        iteration(self, batches)
-        moments.append(clock())
-
-    Loop._iteration = timed  # type: ignore[method-assign]
-    train(config, folder / "run", device="cpu")
-    return [after - before for before, after in itertools.pairwise(moments)]
-
-
 def work(generate: Callable[[], Tensor], discriminate: Callable[[Tensor], Tensor], networks: tuple[nn.Module, nn.Module]) -> int:
     """FLOPs of one image in an iteration without penalties: those of a real one, and of the generated ones of both phases."""
     generator, discriminator = networks
@@ -308,7 +292,7 @@ def measure(options: argparse.Namespace, *, steps: int) -> Iterator[tuple[str, f
             run_plainly()
             times = measure_plain(config, **size)
         else:
-            times = measure_triptych(config, Path(scratch))
+            times = loop_times(config, Path(scratch), clock)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         yield "seconds", statistics.mean(times) if options.network == "stylegan2" else statistics.median(times)
         yield "bytes", peak

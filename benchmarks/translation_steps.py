@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from turns import Comparison, compare
+from turns import Comparison, compare, loop_times
 
 from triptych.core.batch import Batch, ClipLength
 from triptych.core.model import Phase, TrainingProgress
@@ -44,7 +44,6 @@ from triptych.data.clips import ClipDataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.loader import load
 from triptych.data.pairs import PairedDataConfig
-from triptych.engine.loop import Loop
 from triptych.engine.precision import native_precision
 from triptych.engine.turns import Turns
 from triptych.gans.discriminators import PatchDiscriminatorConfig
@@ -57,7 +56,6 @@ from triptych.recipes.config import RunConfig
 from triptych.recipes.paired import spade_coco256
 from triptych.recipes.unpaired import unit_winter2summer
 from triptych.recipes.video import vid2vid_cityscapes
-from triptych.runs import train
 
 VARIANTS = ("plain float32", "triptych float32", "triptych bf16")
 
@@ -160,20 +158,6 @@ def vgg19(folder: Path) -> Path:
     return folder / "vgg19.pt"
 
 
-def measure_triptych(config: RunConfig, folder: Path) -> list[float]:
-    """Seconds of each iteration."""
-    moments: list[float] = []
-    iteration = Loop._iteration
-
-    def timed(self: Loop, batches: Any) -> None:
-        iteration(self, batches)
-        moments.append(clock())
-
-    with patch.object(Loop, "_iteration", timed):
-        train(config, folder / "run", device="cpu")
-    return [after - before for before, after in itertools.pairwise(moments)]
-
-
 class Plain:
     """A network with its optimizer, as `Turns` knows one."""
 
@@ -236,7 +220,7 @@ def measure(options: argparse.Namespace, batch_size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         size = {"steps": options.steps, "batch_size": batch_size}
         config = narrowed(options.network, Path(scratch), precision=precision, frames=options.frames, **size)
-        times = measure_plain(config, **size) if kind == "plain" else measure_triptych(config, Path(scratch))
+        times = measure_plain(config, **size) if kind == "plain" else loop_times(config, Path(scratch), clock)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"seconds": statistics.median(times), "bytes": peak}
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 from machine import machine
+
+from triptych.engine.loop import Loop
+from triptych.recipes.config import RunConfig
+from triptych.runs import train
 
 
 @dataclass(frozen=True)
@@ -76,3 +83,17 @@ def compare(script: str, comparison: Comparison, *, rounds: int, steps: int, bat
     if out:
         out.write_text(text + "\n", encoding="utf-8")
     return 1 if missed else 0
+
+
+def loop_times(config: RunConfig, folder: Path, clock: Callable[[], float]) -> list[float]:
+    """Seconds of each iteration but the first of a training in `folder`."""
+    moments: list[float] = []
+    iteration = Loop._iteration
+
+    def timed(self: Loop, batches: Any) -> None:
+        iteration(self, batches)
+        moments.append(clock())
+
+    with patch.object(Loop, "_iteration", timed):
+        train(config, folder / "run", device="cpu")
+    return [after - before for before, after in itertools.pairwise(moments)]

@@ -238,6 +238,7 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
     usual, peers.limit_seconds = peers.limit_seconds, _JOINING_SECONDS
     peers.wait_for_all()
     peers.watch()
+    atexit.register(peers.leave)
     try:
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_MEETING)
         control: Any = dist.new_group(backend="gloo", timeout=_MEETING) if backend == "nccl" else None  # NCCL carries no host values
@@ -250,7 +251,6 @@ def _join(backend: str) -> tuple[Any, Peers | None]:
             raise
         raise explained from None
     peers.limit_seconds = usual
-    atexit.register(peers.leave)
     return control, peers
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from triptych.nn.convolution import fast_convolution
-from triptych.nn.enlarging import Border, convolved_enlarged
+from triptych.nn.enlarging import Border, convolved_enlarged, padded
 
 WeightNorm = Literal["none", "spectral", "weight"]
 
@@ -58,8 +58,7 @@ class Conv2d(nn.Conv2d):
             return fast_convolution(input[..., :: self.stride[0], :: self.stride[1]], weight, self.bias)
         padding = int(self.padding[0])
         if self.padding_mode != "zeros":
-            with torch.autocast(input.device.type, enabled=False):  # which would make it float32
-                input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            input = padded(input, self.padding_mode, rows=padding, columns=padding)  # type: ignore[arg-type]
             padding = 0
         return fast_convolution(input, weight, self.bias, stride=self.stride[0], padding=padding)
 
