@@ -1,0 +1,253 @@
+"""vid2vid on pans: what flickers, and what is seen again, at equal minutes of training.
+
+    python benchmarks/pans.py frames vid2vid wc-vid2vid --pairs PAIRS --runs DIR --rows FILE.jsonl --seed 0
+    python benchmarks/pans.py --rows FILE.jsonl --out benchmarks/results/pans-DATE.md
+
+The first form trains models and measures them, a line of FILE.jsonl for each; it may be run for other models and seeds at the same time. The
+second puts the lines together. PAIRS is a folder of pictures and class maps (see data.kind pans).
+
+`vid2vid` and `wc-vid2vid` have networks as in the recipes vid2vid-maps64 and wc-vid2vid-pans64. `frames` is the generator of vid2vid trained
+on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps. A
+run that is there already is taken as it is, or goes on. Then each makes held-out clips whose window goes away and comes back, from the maps.
+
+- warping error: the mean of |x_t - warp(x_(t-1), f*)|, f* the true flow, where that is known; in levels of 0 to 255.
+- sharpness: the mean difference of neighbours by that of the true frames; distance: the mean of |x - y|, y the true frame, in levels.
+- flow: the mean end-point error of the flow network, by that of a flow of 0.
+- seen again: a pixel whose point an earlier frame shows, but none of the two before it, which are all that vid2vid is shown. Its
+  difference is |x - x'|, x' the point's colour where it was shown last, in levels. Flat frames win it too: look at the sharpness.
+
+Targets, means over seeds: vid2vid's warping error at most 0.6 of that of `frames`, its sharpness and its distance no worse than 0.9 and
+1/0.9 times; its flow's error at most half; seen again, wc-vid2vid differs at most half as much as vid2vid. Exit code 1 when one is missed.
+
+To see in half a minute of one core that all of it runs: --clips 12 --length 9 --count 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from families import speed
+from machine import machine
+from torch import Tensor
+
+from triptych.core.batch import Batch, ClipLength
+from triptych.core.images import grid, save_picture
+from triptych.data.loader import load
+from triptych.data.pans import FLOW, POINTS, PanDataConfig
+from triptych.gans.clip_base import warping_error
+from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
+from triptych.gans.video_networks import Frame
+from triptych.recipes.catalogue import load_recipe
+from triptych.recipes.config import RunConfig
+from triptych.runs import Run, open_run, train
+
+MODELS = ("frames", "vid2vid", "wc-vid2vid")
+WARPING_AT_MOST, NO_WORSE, FLOW_AT_MOST, AGAIN_AT_MOST = 0.6, 0.9, 0.5, 0.5
+TRAINED_FRAMES, CLIPS_AT_ONCE = 6, 4
+LEVELS = 127.5
+"""Of 0 to 255, in a unit of [-1, 1]."""
+
+Row = dict[str, Any]
+
+
+# Training ------------------------------------------------------------------------------------------------------------
+
+
+def configured(name: str, options: argparse.Namespace) -> RunConfig:
+    """The recipe, with clips of one length; without guidance where that is not the model's."""
+    config = load_recipe("wc-vid2vid-pans64")
+    if name != "wc-vid2vid":
+        plain = load_recipe("vid2vid-maps64").model
+        assert isinstance(plain, Vid2VidConfig)
+        if name == "frames":
+            plain = replace(plain, discriminator=replace(plain.discriminator, temporal_scales=0))
+        config = replace(config, model=plain)
+    assert isinstance(config.data, PanDataConfig)
+    count = 1 if name == "frames" else TRAINED_FRAMES
+    data = replace(config.data, path=options.pairs, num_classes=(options.classes,), dont_care=options.dont_care)
+    data = replace(data, margin=options.margin, length=ClipLength(first=count, most=count), workers=0)
+    looks = {"validate_every": None, "validate_images": 0, "sample_every": None, "sample_count": 0, "checkpoint_every": None}
+    return replace(config, data=data, train=replace(config.train, seed=options.seed, **looks))
+
+
+def trained(name: str, folder: Path, options: argparse.Namespace) -> Run:
+    """The run, trained for --minutes of one core first where it is not there yet; one that is not finished goes on."""
+    if (folder / "config.json").is_file():
+        config = open_run(folder).config
+    else:
+        config = configured(name, options)
+        clips = options.clips or int(60 * options.minutes * speed(config))
+        config = replace(config, train=replace(config.train, total_images=clips), optim=replace(config.optim, decay_start=clips // 2))
+    run = train(config, folder)
+    seen, whole = run.find_checkpoint(), run.config.train.total_images
+    if seen < whole:
+        sys.exit(f"{folder} was stopped at {seen} of {whole} clips; the same command goes on")
+    return run
+
+
+# Measuring -----------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def frames(model: Vid2Vid, clip: Batch, *, alone: bool) -> tuple[Tensor, list[Tensor | None]]:
+    """The frames (b, t, c, h, w) that a model makes of clips, each from the ones before it or `alone`, and the flow of each that has one."""
+    flows, past, made = list[Tensor | None](), list[Mapping[str, Tensor]](), list[Tensor]()
+    memory: Mapping[str, Tensor] = {}
+
+    def note(module: torch.nn.Module, given: object, frame: Frame) -> None:
+        flows.append(frame.flow)
+
+    noting = model.generator.register_forward_hook(note)
+    for t in range(clip.images.shape[1]):
+        now = {source.name: clip.inputs[source.name][:, t] for source in model.sources}
+        before = torch.stack(made[-model.past_frames :], dim=1) if made and not alone else None
+        made.append(model.next_frame({**now, **memory}, past, before, settings=model.translation))
+        memory = model.remembered({**now, **memory}, made[-1])
+        past = [*past, now][-model.past_frames :]
+    noting.remove()
+    return torch.stack(made, dim=1), flows
+
+
+def seen_again(images: np.ndarray, points: np.ndarray, *, past: int = 2) -> np.ndarray:
+    """The differences (n, c) of the pixels of a clip (t, h, w, c) that are seen again, from where their points were shown last."""
+    when = np.full(points.max() + 1, -1)
+    colours = np.zeros((len(when), images.shape[-1]))
+    found = []
+    for t, (image, shown) in enumerate(zip(images, points, strict=True)):
+        again = (when[shown] >= 0) & (when[shown] < t - past)
+        found.append(abs(image - colours[shown])[again])
+        when[shown], colours[shown] = t, image
+    return np.concatenate(found)
+
+
+def gradient(images: Tensor) -> Tensor:
+    """The mean difference of neighbours."""
+    return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
+
+
+def held_out(config: RunConfig, options: argparse.Namespace) -> Iterator[Batch]:
+    """The held-out clips, of --length frames."""
+    assert isinstance(config.data, PanDataConfig)
+    length = ClipLength(first=options.length, most=options.length)
+    images = replace(config.data, length=length).open().validation
+    assert images is not None
+    for start in range(0, min(len(images), options.count), CLIPS_AT_ONCE):
+        yield load(images, np.arange(start, min(len(images), options.count, start + CLIPS_AT_ONCE))).to("cpu")
+
+
+def measured(run: Run, options: argparse.Namespace, *, alone: bool, picture: Path) -> Row:
+    """The figures of a run; its frames of the first clips, above the true ones, go to `picture`."""
+    model = run.load(device="cpu")
+    assert isinstance(model, Vid2Vid)
+    again, ends, whole = list[np.ndarray](), list[Tensor](), list[list[float]]()
+    for number, clip in enumerate(held_out(run.config, options)):
+        made, flows = frames(model, clip, alone=alone)
+        for images, points in zip((made + 1) * LEVELS, clip.inputs[POINTS], strict=True):
+            again.append(seen_again(images.movedim(1, -1).numpy(), points.numpy()))
+        warping = list[float]()
+        for t in range(1, made.shape[1]):
+            true = clip.inputs[FLOW][:, t]
+            known = true.isfinite().all(1, keepdim=True).float()
+            true = true.nan_to_num()
+            warping.append(float(warping_error(made[:, t], made[:, t - 1], true, known).mean()) * LEVELS)
+            flow = flows[t]
+            if flow is not None:
+                errors = [(field - true).square().sum(1, keepdim=True).sqrt()[known > 0].sum() for field in (flow, torch.zeros_like(flow))]
+                ends.append(torch.stack(errors))
+        of_frames = [statistics.fmean(warping), float((made - clip.images).abs().mean()) * LEVELS]
+        whole.append([*of_frames, float(gradient(made) / gradient(clip.images))])
+        if number == 0:
+            shown = torch.stack((made, clip.images), dim=1).flatten(0, 2)
+            save_picture(grid(((shown + 1) * LEVELS).clamp(0, 255).to(torch.uint8).movedim(1, -1).numpy(), columns=options.length), picture)
+    warping_mean, distance, sharpness = np.mean(whole, axis=0).tolist()
+    row = {"warping": warping_mean, "distance": distance, "sharpness": sharpness, "again": float(np.concatenate(again).mean())}
+    if ends:
+        own, still = torch.stack(ends).sum(0).tolist()
+        row["flow"] = own / still
+    return row
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """Lines of the table, and the verdict of each target."""
+    lines = ["| model | seed | clips seen | warping error | distance | sharpness | flow | seen again |", "|---|---|---|---|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (MODELS.index(row["model"]), row["seed"])):
+        flow = f"{row['flow']:.2f}" if "flow" in row else ""
+        figures = f"{row['warping']:.2f} | {row['distance']:.1f} | {row['sharpness']:.2f} | {flow} | {row['again']:.1f}"
+        lines.append(f"| {row['model']} | {row['seed']} | {row['clips']:,} | {figures} |")
+
+    def mean(model: str, figure: str) -> float:
+        return statistics.fmean(row[figure] for row in rows if row["model"] == model)
+
+    there, verdicts = {row["model"] for row in rows}, list[str]()
+    if {"frames", "vid2vid"} <= there:
+        warping, sharpness, distance = (mean("vid2vid", name) / mean("frames", name) for name in ("warping", "sharpness", "distance"))
+        verdicts.append(_verdict("warping error of vid2vid by that of single frames", warping, WARPING_AT_MOST))
+        verdicts.append(_verdict("sharpness of single frames by that of vid2vid", 1 / sharpness, 1 / NO_WORSE))
+        verdicts.append(_verdict("distance of vid2vid by that of single frames", distance, 1 / NO_WORSE))
+    if "vid2vid" in there:
+        verdicts.append(_verdict("end-point error of vid2vid's flow by that of a flow of 0", mean("vid2vid", "flow"), FLOW_AT_MOST))
+    if {"vid2vid", "wc-vid2vid"} <= there:
+        again = mean("wc-vid2vid", "again") / mean("vid2vid", "again")
+        verdicts.append(_verdict("difference of what is seen again, wc-vid2vid by vid2vid", again, AGAIN_AT_MOST))
+    return lines, verdicts
+
+
+def _verdict(what: str, value: float, most: float) -> str:
+    return f"- {what}: {value:.2f}; target: at most {most:.2f}{'' if value <= most else ': MISSED'}."
+
+
+def main() -> int:
+    """0, or 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help=f"to be trained and measured now: {', '.join(MODELS)}")
+    parser.add_argument("--rows", type=Path, required=True, help="file of what was measured, a line for each model and seed")
+    parser.add_argument("--pairs", help="folder of images/ and labels/, or of train/ and val/ with both")
+    parser.add_argument("--runs", type=Path, help="folder of the runs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--classes", type=int, default=12, help="of the maps")
+    parser.add_argument("--dont-care", action="store_true", help="the maps have pixels of no class")
+    parser.add_argument("--minutes", type=float, default=40.0, help="of one core, for the training of each")
+    parser.add_argument("--clips", type=int, help="train for so many clips instead, for a trial")
+    parser.add_argument("--margin", type=int, default=24, help="how far the window moves")
+    parser.add_argument("--length", type=int, default=17, help="frames of held-out clips")
+    parser.add_argument("--count", type=int, default=24, help="of held-out clips, at most")
+    parser.add_argument("--out", type=Path, help="also write the table to this file")
+    options = parser.parse_intermixed_args()
+    for name in options.models:
+        if name not in MODELS or options.pairs is None or options.runs is None:
+            parser.error(f"give models of {', '.join(MODELS)}, and --pairs and --runs with them")
+        folder = options.runs / f"{name}-{options.seed}"
+        run = trained(name, folder, options)
+        found = measured(run, options, alone=name == "frames", picture=folder / "frames.png")
+        row = {"model": name, "seed": options.seed, "minutes": options.minutes, "clips": run.config.train.total_images, **found}
+        row |= {"date": datetime.date.today().isoformat(), "machine": machine()}
+        print(json.dumps(row), flush=True)
+        with options.rows.open("a", encoding="utf-8") as rows:
+            rows.write(json.dumps(row) + "\n")
+    if options.models:
+        return 0
+    known = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
+    lines, verdicts = table(known)
+    machines = sorted({row["machine"] for row in known})
+    report = "\n".join([f"# vid2vid on pans, {datetime.date.today().isoformat()}", "", *machines, "", *lines, "", *verdicts]) + "\n"
+    print(report)
+    if options.out is not None:
+        options.out.write_text(report, encoding="utf-8")
+    return int(any("MISSED" in verdict for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
