@@ -3,12 +3,12 @@
     python benchmarks/pans.py frames vid2vid wc-vid2vid --pairs PAIRS --runs DIR --rows FILE.jsonl --seed 0
     python benchmarks/pans.py --rows FILE.jsonl --out benchmarks/results/pans-DATE.md
 
-The first form trains models and measures them, a line of FILE.jsonl for each; it may be run for other models and seeds at the same time. The
-second puts the lines together. PAIRS is a folder of pictures and class maps (see data.kind pans).
+The first form trains models and measures them, a line of FILE.jsonl for each; others may be trained at the same time. The second puts the
+lines together. PAIRS is a folder of pictures and class maps (see data.kind pans).
 
-`vid2vid` and `wc-vid2vid` have networks as in the recipes vid2vid-maps64 and wc-vid2vid-pans64. `frames` is the generator of vid2vid trained
+`vid2vid` and `wc-vid2vid` are the recipes vid2vid-maps64 and wc-vid2vid-pans64 on pans. `frames` is the generator of vid2vid, trained
 on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps. A
-run that is there already is taken as it is, or goes on. Then each makes held-out clips whose window goes away and comes back, from the maps.
+run that is there already is taken as it is, or goes on. Then each makes held-out clips, whose window goes away and comes back.
 
 - warping error: the mean of |x_t - warp(x_(t-1), f*)|, f* the true flow, where that is known; in levels of 0 to 255.
 - sharpness: the mean difference of neighbours by that of the true frames; distance: the mean of |x - y|, y the true frame, in levels.
@@ -100,7 +100,7 @@ def trained(name: str, folder: Path, options: argparse.Namespace) -> Run:
 
 @torch.no_grad()
 def frames(model: Vid2Vid, clip: Batch, *, alone: bool) -> tuple[Tensor, list[Tensor | None]]:
-    """The frames (b, t, c, h, w) that a model makes of clips, each from the ones before it or `alone`, and the flow of each that has one."""
+    """The frames (b, t, c, h, w) that a model makes of clips, each from the ones before it or `alone`, and the flow of each, if any."""
     flows, past, made = list[Tensor | None](), list[Mapping[str, Tensor]](), list[Tensor]()
     memory: Mapping[str, Tensor] = {}
 
@@ -182,7 +182,7 @@ def measured(run: Run, options: argparse.Namespace, *, alone: bool, picture: Pat
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Lines of the table, and the verdict of each target."""
-    lines = ["| model | seed | clips seen | warping error | distance | sharpness | flow | seen again |", "|---|---|---|---|---|---|---|---|"]
+    lines = ["| model | seed | clips seen | warping error | distance | sharpness | flow | seen again |", "|---" * 8 + "|"]
     for row in sorted(rows, key=lambda row: (MODELS.index(row["model"]), row["seed"])):
         flow = f"{row['flow']:.2f}" if "flow" in row else ""
         figures = f"{row['warping']:.2f} | {row['distance']:.1f} | {row['sharpness']:.2f} | {flow} | {row['again']:.1f}"

@@ -22,6 +22,7 @@ from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.pairs import PairedDataConfig
 from triptych.data.pans import FLOW, POINTS, PanDataConfig
+from triptych.data.poses import NUM_PARTS
 from triptych.nn.feature_networks import required_tensors
 
 COUNT, SIDE, CLASSES = 40, 32, 4
@@ -62,14 +63,26 @@ def _paired(target: str, maps: tuple[str, ...], instances: str | None, condition
 
 
 @functools.cache
-def _clips(target: str, maps: tuple[str, ...], conditions: tuple[str, ...], points: str | None) -> Path:
-    """Clips of 6 frames."""
+def _clips(target: str, maps: tuple[str, ...], conditions: tuple[str, ...], points: str | None, poses: tuple[InputSpec, ...]) -> Path:
+    """Clips of 6 frames, larger ones of limbs, for hands are small."""
+    side = 2 * SIDE if any(spec.stored == "limbs" for spec in poses) else SIDE
     numbers = {**dict.fromkeys((target, *conditions), 256), **dict.fromkeys(maps, CLASSES), **({} if points is None else {points: 200})}
-    root = _root() / "-".join(("clips", *numbers))
+    root = _root() / "-".join(("clips", *numbers, *(spec.name for spec in poses)))
     for index in range(12):
         for name, count in numbers.items():
-            _write(root / name / f"clip{index}", f"{name}{index}", count, count=6)
+            _write(root / name / f"clip{index}", f"{name}{index}", count, side=side, count=6)
+        for spec in poses:
+            _write_poses(root / spec.name / f"clip{index}", f"{spec.name}{index}", spec, side=side, count=6)
     return root
+
+
+def _write_poses(folder: Path, name: str, spec: InputSpec, *, side: int, count: int) -> None:
+    """Maps of limbs, or of DensePose, whose parts change from pixel to pixel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(count):
+        levels = _pixels(name, k, side, 256, channels=4 if spec.stored == "limbs" else 3)
+        levels[..., -1] %= 8 if spec.stored == "limbs" else NUM_PARTS + 1
+        Image.fromarray(levels).save(folder / f"{k:03d}.png")
 
 
 @functools.cache
@@ -106,7 +119,8 @@ def small_data(data: DataConfig) -> DataConfig:
     plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
     if isinstance(data, ClipDataConfig):
         classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=9)  # in the middle of a batch
-        path = _clips(data.target, data.maps, data.conditions, data.points)
+        path = _clips(data.target, data.maps, data.conditions, data.points, tuple(data.poses))
+        plain["image_size"] = SIDE if data.limbs is None else 2 * SIDE
         return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
     if isinstance(data, PanDataConfig):
         plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2, "enlarge": True}
@@ -145,7 +159,8 @@ def full_spec(data: DataConfig, *, few_shot_classes: int = 149) -> DataSpec:
             inputs.append(InputSpec(name=name, kind="classes", num_classes=count, dont_care=data.dont_care))
         if data.instances is not None:
             inputs.append(InputSpec(name=data.instances, kind="instances"))
-        inputs += [InputSpec(name=name, kind="image", channels=1) for name in data.conditions]
+        poses = data.poses if isinstance(data, ClipDataConfig) else []
+        inputs += [*poses, *(InputSpec(name=name, kind="image", channels=3 if poses else 1) for name in data.conditions)]
     if isinstance(data, UnpairedDataConfig):
         classes, inputs = None, [InputSpec(name="images_b", kind="image", channels=channels)]
     if isinstance(data, FewShotDataConfig):

@@ -19,7 +19,7 @@ import torch
 from tests.contract.kinds import KINDS, able
 from tests.contract.moved import first_batch, gradients, moved_model
 from tests.contract.shrink import BATCH, RECIPES, light, shrunk
-from tests.contract.small_data import SIDE, full_spec
+from tests.contract.small_data import full_spec
 from tests.engine.toys import START
 from tests.float64 import in_float64, widened
 from triptych.core.batch import Batch
@@ -227,7 +227,8 @@ def test_translation_k_is_the_same_in_every_batch(name, float64):
         parts = [model.translate({key: tensor[s] for key, tensor in inputs.items()}, rng[s], settings=settings) for s in PARTS]
         other = model.translate({key: tensor.flip(0) for key, tensor in inputs.items()}, rng, settings=settings)
     assert (torch.cat(parts) - whole).abs().max() <= AS_GOOD_AS_EQUAL
-    assert whole.shape == (5, model.output_channels, SIDE, SIDE) and whole.abs().max() <= 1
+    side = config.data.image_size
+    assert whole.shape == (5, model.output_channels, side, side) and whole.abs().max() <= 1
     assert ((other - whole)[:2].abs().amax((1, 2, 3)) > 0.01).all(), "what it is given does not matter"
 
 

@@ -93,6 +93,12 @@ _DANCING = changed(
     _STREET,
     {
         "max_epoch": 5,
+        "snapshot_save_epoch": 1,
+        "image_save_iter": 1000,
+        "logging_iter": 1000,
+        "trainer": {"perceptual_loss": {"num_scales": 1}, "num_epochs_temporal_step": 1},
+        "gen_opt": adam(1e-4, type="step", step_size=100, gamma=0.5),
+        "dis_opt": adam(4e-4, type="step", step_size=100, gamma=0.5),
         "gen": {
             "use_segmap_as_input": None,
             "num_layers": None,
@@ -197,7 +203,12 @@ _POSES = {"num_channels": 3, "ext": "json", "interpolator": None, "normalize": F
 _FEW_SHOT_DANCING = changed(
     _FACES,
     {
-        "trainer": {"model_average_config": {"enabled": False}},
+        "max_epoch": 20,
+        "snapshot_save_epoch": 5,
+        "image_save_iter": 100,
+        "trainer": {"model_average_config": {"enabled": False}, "num_epochs_temporal_step": 5},
+        "gen_opt": adam(1e-4, type="step", step_size=10, gamma=0.1),
+        "dis_opt": adam(4e-4, type="step", step_size=10, gamma=0.1),
         "dis": {"additional_discriminators": {"face": _EXTRA_DIS}},
         "data": {
             "output_h_w": "512, 256",

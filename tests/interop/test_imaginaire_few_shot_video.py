@@ -20,7 +20,7 @@ from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorC
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import YamlFile
-from triptych.recipes.video import fs_vid2vid_faceforensics
+from triptych.recipes.video import fs_vid2vid_dancing, fs_vid2vid_faceforensics
 
 SMALL = FewShotGeneratorConfig().shrunk()
 CONFIG: dict[str, Any] = {
@@ -93,9 +93,7 @@ def test_the_published_file_of_faces_is_the_recipe() -> None:
         assert getattr(data, setting) == getattr(mine, setting), setting
     assert experiment.data.label_channels == 1 and log.every == 100 * 24
     assert [entry.name for entry in experiment.data.spec.inputs] == ["landmarks-dlib68", "style", "landmarks-dlib68_of_style"]
-    assert any(
-        line.startswith("data.output_h_w: faces and people are not cut out by themselves: set data.cut_out") for line in experiment.warnings
-    )
+    assert any(line.startswith("data.output_h_w: faces are not cut out by themselves: set data.cut_out") for line in experiment.warnings)
 
 
 def test_a_file_of_dances() -> None:
@@ -106,6 +104,28 @@ def test_a_file_of_dances() -> None:
     assert not [line for line in experiment.warnings if "additional_discriminators" in line]
     assert experiment.model.discriminator.crops == {"face": CropConfig(weight=10.0)}
     assert build_meta(experiment) == (6_299_107, 96)
+    recipe = fs_vid2vid_dancing()
+    assert isinstance(recipe.model, FewShotVid2VidConfig) and isinstance(recipe.data, ClipDataConfig)
+    told = {"perceptual": recipe.model.perceptual, "temporal_weight": recipe.model.temporal_weight}
+    assert replace(experiment.model, **told) == recipe.model and experiment.model.perceptual.num_scales == 3
+    assert recipe.model.people and recipe.model.hide_head
+    data, mine = experiment.data.config, recipe.data
+    assert (data.densepose, data.conditions) == ("pose_maps-densepose", ("poses-openpose",))
+    settings = ("maps", "limbs", "drop_parts", "image_size", "width", "resize", "crop", "scale", "flip", "cut_out", "references", "length")
+    for setting in settings:
+        ours = replace(mine.length, double_every=None) if setting == "length" else getattr(mine, setting)
+        assert getattr(data, setting) == ours, setting
+    assert not [line for line in experiment.warnings if "output_h_w" in line]
+    train, optim, log = experiment.schedule.configs(processes=8, num_images=15_000)
+    whole = 15_000 // 48 * 48  # of an epoch, whole batches alone are learned
+    assert (train.total_images, train.batch_size, train.ema_rates) == (20 * whole, recipe.train.batch_size, ())
+    assert (train.sample_every, log.every) == (recipe.train.sample_every, recipe.log.every)
+    assert (optim.learning_rate, optim.betas, optim.decay_every) == (recipe.optim.learning_rate, recipe.optim.betas, 10 * whole)
+    assert experiment.schedule.doubles_every(processes=8, num_images=15_000) == 5 * whole
+    shown = [entry.stored for entry in experiment.data.spec.inputs]
+    assert shown == ["densepose", "pixels", "pixels", "densepose", "pixels"]
+    apart = read(changed(VIDEOS["few-shot dancing"], {"data": {"for_pose_dataset": {"remove_face_labels": False}}})).model
+    assert isinstance(apart, FewShotVid2VidConfig) and apart.people and not apart.hide_head
     several = read(changed(VIDEOS["few-shot dancing"], {"data": {"initial_few_shot_K": 3}}))
     assert isinstance(several.model, FewShotVid2VidConfig) and several.model.generator.attention
     assert isinstance(several.data.config, ClipDataConfig) and several.data.config.references == 3

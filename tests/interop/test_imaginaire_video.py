@@ -15,6 +15,7 @@ from tests.gans.published import on_meta
 from tests.interop.imaginaire_files import changed
 from tests.interop.imaginaire_videos import SINGLE, VIDEOS
 from triptych.core.errors import CheckpointError, ConfigError
+from triptych.data.clips import ClipDataConfig
 from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEConfig, SPADEGenerator, SPADEGeneratorConfig
@@ -35,7 +36,7 @@ from triptych.interop.imaginaire.tensors import Weights
 from triptych.interop.imaginaire.video import video_discriminator
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.recipes.config import RunConfig
-from triptych.recipes.video import vid2vid_cityscapes, wc_vid2vid_cityscapes, wc_vid2vid_mannequin
+from triptych.recipes.video import vid2vid_cityscapes, vid2vid_dancing, wc_vid2vid_cityscapes, wc_vid2vid_mannequin
 
 CONFIG = {
     "gen": {"type": "imaginaire.generators.vid2vid", "flow": {"flow_output_multiplier": 7}},
@@ -192,7 +193,29 @@ def test_a_file_of_dances() -> None:
     published = CropConfig(weight=10.0)
     assert experiment.model.discriminator.face == experiment.model.discriminator.hand == published  # type: ignore[attr-defined]
     assert build_meta(experiment) == (7_003_268, 124)
-    assert "poses-openpose.num_channels: got 27; nothing is drawn here" in said
+    assert "data.input_types.poses-openpose: limbs are read as maps here: triptych data draw" in said and "num_channels" not in said
+    recipe = vid2vid_dancing()
+    assert isinstance(recipe.model, Vid2VidConfig) and isinstance(experiment.model, Vid2VidConfig)
+    told = {"perceptual": recipe.model.perceptual, "temporal_weight": recipe.model.temporal_weight}
+    assert replace(experiment.model, **told) == recipe.model and experiment.model.perceptual.num_scales == 1
+    data, mine = experiment.data.config, recipe.data
+    assert isinstance(data, ClipDataConfig) and isinstance(mine, ClipDataConfig)
+    assert (data.limbs, mine.limbs) == ("poses-openpose", "limbs") and data.length == replace(mine.length, double_every=None)
+    for setting in ("maps", "conditions", "densepose", "drop_parts", "image_size", "width", "crop", "scale", "flip", "cut_out"):
+        assert getattr(data, setting) == getattr(mine, setting), setting
+    assert [entry.stored for entry in experiment.data.spec.inputs] == ["limbs"]
+    train, optim, log = experiment.schedule.configs(processes=8, num_images=6_000)
+    assert (train.total_images, train.batch_size, train.ema_start) == (recipe.train.total_images, 16, recipe.train.ema_start)
+    assert (train.checkpoint_every, train.sample_every) == (recipe.train.checkpoint_every, recipe.train.sample_every)
+    assert (optim.learning_rate, optim.betas, log) == (recipe.optim.learning_rate, recipe.optim.betas, recipe.log)
+    assert experiment.schedule.doubles_every(processes=8, num_images=6_000) == mine.length.double_every
+
+
+def test_limbs_are_not_mirrored() -> None:
+    flipped = {"data": {"train": {"augmentations": {"horizontal_flip": True}}}}
+    experiment = read(changed(VIDEOS["dancing"], flipped))
+    assert experiment.data.config is not None and not experiment.data.config.flip
+    assert any("horizontal_flip: not done here with maps of people" in line for line in experiment.warnings)
 
 
 def build_meta(experiment: Experiment) -> tuple[int, int]:

@@ -316,16 +316,30 @@ class ClipGAN(PairedGAN):
             terms[contest.term("feature_matching")] = contest.of_samples(distances)
         return terms
 
-    def flow_terms(self, flow: Tensor, mask: Tensor, moved: Tensor, *, moment: Batch, source: Tensor) -> dict[str, Float[Tensor, " b"]]:
+    def flow_terms(
+        self,
+        flow: Tensor,
+        mask: Tensor,
+        moved: Tensor,
+        *,
+        moment: Batch,
+        source: Tensor,
+        target: Tensor | None = None,
+        within: Tensor | None = None,
+    ) -> dict[str, Float[Tensor, " b"]]:
         """flow_l1 where there is a teacher, flow_warp and mask of a picture that was `moved` by a flow; none where they have no weight.
 
-        `source`: the real picture in the place of that one, for the teacher.
+        The teacher compares `target`, or the real frame, with `source`, the real picture in the place of the moved one; it is believed
+        `within` this alone (b, 1, h, w).
         """
         if not self.config.flow_weight:
             return {}
         terms = {"flow_warp": l1(moved, moment.images), "mask": mask_loss(mask, moved, moment.images)}
-        taught = self._taught(moment.images, source, moment.inputs)
-        return terms if taught is None else {"flow_l1": flow_l1(flow, *taught), **terms}
+        taught = self._taught(moment.images if target is None else target, source, moment.inputs)
+        if taught is None:
+            return terms
+        teacher, believed = taught
+        return {"flow_l1": flow_l1(flow, teacher, believed if within is None else believed * within), **terms}
 
     @staticmethod
     def before(moment: Batch) -> Float[Tensor, "b c h w"]:

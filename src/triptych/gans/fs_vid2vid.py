@@ -4,6 +4,9 @@ The pictures, references, come with label maps. Weights of the generator are mad
 picks, and the frame before are moved by flows to where the new frame shows the same (see `fs_vid2vid_networks`). The generator minimises
 the terms of `clip_base`, for both flows: the sums. The discriminator sees the reference with its label map beside a frame;
 that of faces, where there is one, the reference's face beside that of a frame.
+
+Of people whose DensePose is known there may be further terms of the flow from the reference (`people`): its teacher then compares the two
+maps of DensePose and not the pictures, and the teachers of both flows are believed on the person alone.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from triptych.core.finetuning import Finetuning
 from triptych.core.rng import Rng
 from triptych.gans.clip_base import ClipGAN, ClipGANConfig, ClipTranslationConfig
 from triptych.gans.crops import Part, face_crops
-from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig, Warp
+from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.model import DISCRIMINATOR, GENERATOR
+from triptych.gans.people import body, flow_of_people, mask_of_people, without_head
 from triptych.gans.translation_base import Styles
 from triptych.gans.video_networks import VideoDiscriminator
 
@@ -56,13 +60,19 @@ class FewShotVid2VidConfig(ClipGANConfig):
     """Few-shot vid2vid."""
 
     kind_name: ClassVar = "fs_vid2vid"
+    unwritten: ClassVar = ClipGANConfig.unwritten | {"people", "hide_head"}
 
     generator: FewShotGeneratorConfig = FewShotGeneratorConfig()
     "The generator of a frame, with its flow network."
+    people: bool = False
+    "Frames and references show a person whose DensePose the data has: the flow from references is learned part by part of the body."
+    hide_head: bool = False
+    "The generator does not see the head on the DensePose of frames, only on that of references; a face then depends on these."
     translation: FewShotTranslationConfig = FewShotTranslationConfig()
     "Settings of `triptych translate`."
 
     def validate(self) -> None:
+        self.require(not self.people or self.flow_weight > 0, "people", "false where flow_weight is 0")
         self.require(self.teacher != "data", "teacher", "another one: the data says nothing of the flow from references")
         hand = self.discriminator.hand.weight
         if hand > 0:
@@ -78,11 +88,18 @@ class FewShotVid2VidConfig(ClipGANConfig):
         return {"generator.num_downsamples": (generator.num_downsamples, generator.stride, generator.least_size)}
 
     def build(self, spec: DataSpec) -> ClipGAN:
-        """As any GAN of clips; raises ConfigError also for data without references."""
+        """As any GAN of clips; raises ConfigError also for data without references, or without DensePose where that is needed."""
         if spec.frames is not None and not any(entry.references is not None for entry in spec.inputs):
             raise ConfigError(
                 "", "the data has no references, which this model takes the look of a clip from; set data.references to 1 or more"
             )
+        pose = next((entry.name for entry in spec.inputs if entry.stored == "densepose"), None)
+        for name in ("people", "hide_head"):
+            if getattr(self, name) and pose is None:
+                reason = "got True, but the data has no maps of DensePose; give their folder as data.densepose, or set it to False"
+                raise ConfigError(name, reason)
+        if self.hide_head and (self.positive_conditions or pose in self.positive_inputs):
+            raise ConfigError("hide_head", "got True, but values of DensePose go from 0 to 1 (positive_conditions, positive_inputs)")
         return ClipGANConfig.build(self, spec)
 
     def model(self, spec: DataSpec, labels: LabelMaps) -> FewShotVid2Vid:
@@ -104,6 +121,7 @@ class FewShotVid2Vid(ClipGAN):
         discriminator = VideoDiscriminator(config.discriminator, **channels)
         super().__init__(config, spec, generator, discriminator, labels=labels, sizes=config.generator, past_frames=1)
         self.style_sources = tuple(entry for entry in spec.inputs if entry.references is not None)
+        self._pose = next((entry.name for entry in labels.inputs if entry.stored == "densepose"), "")
 
     def _moment(self, clip: Batch, frame: int, made: Tensor | None) -> Batch:
         moment = super()._moment(clip, frame, made)
@@ -112,9 +130,17 @@ class FewShotVid2Vid(ClipGAN):
     def frame_of(self, label: Tensor, past_labels: Tensor | None, past: Tensor | None, inputs: Mapping[str, Tensor]) -> FewShotFrame:
         """See `ClipGAN.frame_of`."""
         references, labels = self._references(inputs)
+        label = self._seen(label)
         if past is None or past_labels is None:
             return self.generator(label, references, labels)
-        return self.generator(label, references, labels, past_labels[:, -1], past[:, -1])
+        return self.generator(label, references, labels, self._seen(past_labels[:, -1]), past[:, -1])
+
+    def _seen(self, label: Float[Tensor, "b n h w"]) -> Float[Tensor, "b n h w"]:
+        """The label map of a frame as the generator sees it."""
+        if not self.config.hide_head:
+            return label
+        before, pose, behind = self.labels.split(label, self._pose)
+        return torch.cat((before, without_head(pose), behind), dim=1)
 
     def judged_with(self, label: Tensor, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b n h w"]:
         """The label map, and that reference with its label map which was moved."""
@@ -129,14 +155,24 @@ class FewShotVid2Vid(ClipGAN):
 
     def frame_terms(self, frame: FewShotFrame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
         """Those of the flow from the reference and, of a frame with a past, of that from the frame before: the sums."""
-        terms = self._moved(frame.reference, moment, self._picked(frame, moment.inputs)[0])
+        pose, its_pose = self._poses_of(frame, moment.inputs) if self.config.people else (None, None)
+        within = None if pose is None else body(pose)
+        warp, picked = frame.reference, self._picked(frame, moment.inputs)[0]
+        source = picked if its_pose is None else its_pose
+        terms = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=source, target=pose, within=within)
+        if pose is not None and its_pose is not None:
+            terms["flow_warp"] = terms["flow_warp"] + flow_of_people(warp.flow, pose, its_pose)
+            terms["mask"] = terms["mask"] + mask_of_people(warp.mask, frame.image, warp.image, warp.flow, pose, its_pose)
         if frame.past is None:
             return terms
-        second = self._moved(frame.past, moment, self.before(moment))
+        warp, before = frame.past, self.before(moment)
+        second = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=before, within=within)
         return {name: values + second[name] for name, values in terms.items()}
 
-    def _moved(self, warp: Warp, moment: Batch, source: Tensor) -> dict[str, Tensor]:
-        return self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=source)
+    def _poses_of(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """DensePose's maps (b, 3, h, w) of a frame, and of the reference that was moved."""
+        its_poses = inputs[style_map(self._pose)]
+        return inputs[self._pose], its_poses[torch.arange(len(its_poses), device=its_poses.device), frame.picked]
 
     def _picked(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         references, labels = self._references(inputs)

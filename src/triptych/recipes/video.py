@@ -15,8 +15,9 @@ from triptych.data.clips import ClipDataConfig
 from triptych.data.config import AS_STORED
 from triptych.data.pans import PanDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
+from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
-from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
+from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2VidConfig
 from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.perceptual import PerceptualConfig
@@ -37,6 +38,10 @@ _MANNEQUIN = 3_040
 """Training clips of the Mannequin Challenge, as the paper divides it."""
 _FACE_FORENSICS = 704
 """Training clips of FaceForensics, as the paper divides it."""
+_ONE_DANCER = 6_000
+"""Frames of one video of three minutes, each of which begins a clip of an epoch."""
+_DANCES = 15_000
+"""Training clips of dances from YouTube, about as many as the paper of few-shot vid2vid had."""
 _PROCESSES = 8
 _SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 
@@ -117,6 +122,44 @@ def vid2vid_maps64() -> RunConfig:
     )
 
 
+def vid2vid_dancing() -> RunConfig:
+    """vid2vid on one person who dances, 512x512, 226.9M parameters, with the settings that imaginaire published.
+
+    data.path has the folders images and limbs: maps of people with a channel for each limb (triptych data draw --kind people --form limbs).
+    Faces and hands are judged by discriminators of their own. Its epochs are those of one video of 6,000 frames.
+    """
+    recipe = vid2vid_cityscapes()
+    patch = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance", weight_norm="spectral")
+    part, flow = CropConfig(weight=10.0), FlowNetworkConfig(num_downsamples=3, multiplier=20.0)
+    return replace(
+        recipe,
+        model=Vid2VidConfig(
+            generator=Vid2VidGeneratorConfig(label_input=False, flow=flow),
+            discriminator=VideoDiscriminatorConfig(patch=patch, face=part, hand=part),
+            discriminator_rate=4.0,
+            positive_conditions=True,
+        ),
+        data=ClipDataConfig(
+            limbs="limbs",
+            drop_parts=0.05,
+            image_size=512,
+            crop="random",
+            scale=0.2,
+            flip=False,
+            length=ClipLength(first=4, most=16, double_every=_ONE_DANCER),
+        ),
+        train=replace(
+            recipe.train,
+            total_images=5 * _ONE_DANCER,
+            checkpoint_every=_ONE_DANCER,
+            sample_every=16_000,
+            validate_every=_ONE_DANCER,
+        ),
+        optim=OptimConfig(name="adam", learning_rate=1e-4, betas=(0.0, 0.999)),
+        log=LogConfig(every=16_000),
+    )
+
+
 def fs_vid2vid_faceforensics() -> RunConfig:
     """Few-shot vid2vid on the talking faces of FaceForensics, 512x512, 91.1M parameters, as imaginaire published it.
 
@@ -152,6 +195,51 @@ def fs_vid2vid_faceforensics() -> RunConfig:
         ),
         optim=replace(recipe.optim, learning_rate=1e-4, betas=(0.0, 0.999), decay_every=100 * _FACE_FORENSICS),
         log=LogConfig(every=2_400),
+    )
+
+
+def fs_vid2vid_dancing() -> RunConfig:
+    """Few-shot vid2vid on people who dance, 512x256, 91.1M parameters, with the settings that imaginaire published.
+
+    data.path has the folders images, densepose (DensePose's maps) and poses (OpenPose, drawn in colours by triptych data draw --kind people
+    --face False). The person is cut out of all; the generator sees no head, which is to be taken from the reference.
+    """
+    recipe = fs_vid2vid_faceforensics()
+    assert isinstance(recipe.model, FewShotVid2VidConfig)
+    clips = 6 * _PROCESSES
+    return replace(
+        recipe,
+        model=replace(
+            recipe.model,
+            discriminator=replace(recipe.model.discriminator, face=CropConfig(weight=10.0)),
+            positive_conditions=False,
+            people=True,
+            hide_head=True,
+            translation=FewShotTranslationConfig(finetune=100),
+        ),
+        data=ClipDataConfig(
+            densepose="densepose",
+            conditions=("poses",),
+            drop_parts=0.05,
+            cut_out="person",
+            image_size=512,
+            width=256,
+            references=1,
+            flip=False,
+            length=ClipLength(first=4, most=16, double_every=5 * _DANCES),
+        ),
+        train=replace(
+            recipe.train,
+            total_images=20 * _DANCES,
+            batch_size=clips,
+            ema_rates=(),
+            ema_start=0,
+            checkpoint_every=5 * _DANCES,
+            sample_every=100 * clips,
+            validate_every=5 * _DANCES,
+        ),
+        optim=replace(recipe.optim, decay_every=10 * _DANCES),
+        log=LogConfig(every=100 * clips),
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from triptych.core.batch import IMAGES_B, STYLE, STYLE_LABELS, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError, nearest
@@ -12,6 +12,7 @@ from triptych.data.clips import ClipDataConfig, style_specs
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.few_shot import FewShotDataConfig
+from triptych.data.keypoints import NUM_LIMBS
 from triptych.data.pairs import PairedDataConfig
 from triptych.interop.imaginaire.reading import VIDEO, ModelType, Settings
 
@@ -27,6 +28,9 @@ _OMITTED = ("random_resize_h_w_aspect", "rotate", "random_rotate_90", "contrast"
 _SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "fs_vid2vid": 512, "wc_vid2vid": 512}
 _POINTS, _POINT_MAPS = "unprojections", "points"
 """The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
+_POSES = "for_pose_dataset"
+_RANKS = {"densepose": 0, "limbs": 1, "pixels": 2}
+"""In which images stand among the label maps of a frame."""
 _LONGEST = 100
 """Frames of a clip at most, where the file says nothing."""
 _SIZE = 256
@@ -48,6 +52,10 @@ class Dataset:
     "Whether images among the labels go from 0 to 1 there."
     positive_inputs: tuple[str, ...] = ()
     "Those that do, where others go from -1 to 1."
+    people: bool = False
+    "Whether clips are of people whose DensePose is there."
+    hide_head: bool = False
+    "Whether the generator does not see their heads there."
     assumed: bool = False
     "Whether the file has no such section, so that labels and sizes are assumed, or those of the weights."
 
@@ -114,7 +122,7 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     positive: tuple[str, ...] = ()
     if pairs:
         config, labels = _pairs(kind, data, types)
-        positive = tuple(name for name in config.conditions if not types[name].flag("normalize", False))
+        positive = _positive(labels, types)
         inputs = tuple(sorted(labels, key=lambda spec: spec.kind == "image"))
     elif expected == _UNPAIRED:
         a, b = (next((name for name in types if name.endswith(end)), f"images{end}") for end in ("_a", "_b"))
@@ -124,15 +132,17 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     workers = data.number("num_workers", least=0) or None
     config = _cut(kind, config, train.inside("augmentations"))
     if kind == "fs_vid2vid":
-        config = _cut_out(config, data)
+        config = _cut_out(config, data, posed=any(entry.stored != "pixels" for entry in inputs))
     config = replace(config, channels=channels, workers=workers, enlarge=True)
     config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
     if kind in VIDEO:
         references = data.number("initial_few_shot_K", 1, most=64) if kind == "fs_vid2vid" else 0
-        config, spec = _clips(config, spec, train, points=kind == "wc_vid2vid", tables=tables, references=references)
-    alike = not isinstance(config, PairedDataConfig) or len(positive) in (0, len(config.conditions))
+        people = _people(data, spec.inputs, cut_out=kind == "fs_vid2vid")
+        config, spec = _clips(config, spec, train, people, points=kind == "wc_vid2vid", tables=tables, references=references)
+    shown = any(entry.stored == "densepose" for entry in inputs)
+    alike = len(positive) in (0, sum(entry.kind == "image" for entry in inputs))
     return Dataset(
         config,
         spec,
@@ -140,6 +150,8 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
         _root(val, warn=False),
         positive_conditions=alike and bool(positive),
         positive_inputs=() if alike else positive,
+        people=shown and kind == "fs_vid2vid",
+        hide_head=shown and kind == "fs_vid2vid" and data.inside(_POSES).flag("remove_face_labels", False),
     )
 
 
@@ -181,8 +193,10 @@ def _names(data: Settings, key: str, types: Mapping[str, Settings]) -> list[str]
 def _depth(settings: Settings, *, drawn: bool = False) -> int:
     """Channels of images; those of maps that the original draws may be more, which is warned of."""
     depth = settings.number("num_channels", 3)
-    if drawn and depth not in (1, 3):
-        settings.warn("num_channels", f"got {depth}; nothing is drawn here: where the run is trained, it takes images of 1 or 3 channels")
+    if drawn and depth not in (1, 3, NUM_LIMBS):
+        wanted = f"it takes images of 1 or 3 channels, or the {NUM_LIMBS} of limbs"
+        settings.warn("num_channels", f"got {depth}; nothing is drawn here: where the run is trained, {wanted}")
+    if drawn:
         return depth
     settings.require(depth in (1, 3), "num_channels", "1 (grey) or 3 (RGB)")
     return depth
@@ -209,12 +223,8 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
     last = names[-1] if kind == "pix2pixHD" and names[-1] not in counts and types[names[-1]].flag("is_mask", False) else None
     maps = [InputSpec(name=name, kind="classes", num_classes=counts[name], dont_care=dont_care) for name in names if name in counts]
     instances = [] if last is None else [InputSpec(name=last, kind="instances")]
-    images = [name for name in names if name not in (*counts, last)]
-    labels = [
-        *maps,
-        *(InputSpec(name=name, kind="image", channels=_depth(types[name], drawn=kind in VIDEO)) for name in images),
-        *instances,
-    ]
+    images = [_image(kind, data, types[name], name) for name in names if name not in (*counts, last)]
+    labels = [*maps, *sorted(images, key=lambda spec: _RANKS[spec.stored]), *instances]
     ordered = [spec.name for spec in labels]
     if ordered != names:
         reason = f"got {', '.join(names)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
@@ -225,9 +235,28 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
         num_classes=tuple(counts[spec.name] for spec in maps),
         dont_care=dont_care,
         instances=last,
-        conditions=tuple(images),
+        conditions=tuple(spec.name for spec in images),
     )
     return config, labels
+
+
+def _image(kind: ModelType, data: Settings, settings: Settings, name: str) -> InputSpec:
+    """An image among the label maps: of clips of people also the maps of limbs and of DensePose."""
+    channels = _depth(settings, drawn=kind in VIDEO)
+    if kind in VIDEO and channels == NUM_LIMBS:
+        return InputSpec(name=name, kind="image", channels=channels, stored="limbs")
+    if kind in VIDEO and channels == 3 and "densepose" in name and data.value(_POSES) is not None:
+        data.inside(_POSES).require(data.inside(_POSES).text("pose_type", "both") == "both", "pose_type", "both")
+        return InputSpec(name=name, kind="image", channels=channels, stored="densepose")
+    return InputSpec(name=name, kind="image", channels=channels)
+
+
+def _positive(labels: Sequence[InputSpec], types: Mapping[str, Settings]) -> tuple[str, ...]:
+    """Names of the images whose values go from 0 to 1; beside DensePose all are brought to -1 to 1."""
+    images = [spec for spec in labels if spec.kind == "image"]
+    scaled = any(spec.stored == "densepose" for spec in images)
+    normalized = {spec.name: types[spec.name].flag("normalize", False) for spec in images}
+    return () if scaled else tuple(name for name, whether in normalized.items() if not whether)
 
 
 def _class_counts(data: Settings, types: Mapping[str, Settings], labels: list[str]) -> dict[str, int]:
@@ -253,10 +282,40 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
     return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
 
 
+def _people(data: Settings, inputs: Sequence[InputSpec], *, cut_out: bool) -> dict[str, object]:
+    """The settings of maps of people, where there are some. `cut_out`: the person is, where the file gives a size for that."""
+    posed = {spec.stored: spec.name for spec in inputs if spec.stored != "pixels"}
+    if not posed:
+        return {}
+    section = data.inside(_POSES)
+    others = [spec.name for spec in inputs if spec.kind == "image" and spec.stored == "pixels"]
+    share = section.factor("random_drop_prob", 0.05, least=0, most=1)
+    values: dict[str, Any] = {**posed, "conditions": others, "drop_parts": share, "flip": False}
+    section.flag("basic_points_only", False)
+    if "limbs" in posed:
+        draw = "triptych data draw DATA/train/JSON --frames DATA/train/images --out DATA/train/limbs --kind people --form limbs"
+        data.warn(f"input_types.{posed['limbs']}", f"limbs are read as maps here: {draw} writes them (--data.limbs limbs)")
+    if data.inside("train").inside("augmentations").flag("horizontal_flip", False):
+        data.warn("train.augmentations.horizontal_flip", "not done here with maps of people, whose left would become right")
+    if cut_out and _size(data, "output_h_w") is not None:
+        values["cut_out"] = "person"
+    return values
+
+
 def _clips(
-    pairs: DataConfig, spec: DataSpec, train: Settings, *, points: bool, tables: Settings | None, references: int
+    pairs: DataConfig,
+    spec: DataSpec,
+    train: Settings,
+    people: Mapping[str, object],
+    *,
+    points: bool,
+    tables: Settings | None,
+    references: int,
 ) -> tuple[ClipDataConfig, DataSpec]:
-    """Clips of such pairs. `points`: they have maps of points too; `tables`: the settings of the files that they are made of, if any."""
+    """Clips of such pairs, with settings of maps of people.
+
+    `points`: they have maps of points too; `tables`: the settings of the files that they are made of, if any.
+    """
     first = train.number("initial_sequence_length", 4)
     most = max(first, train.number("max_sequence_length", _LONGEST))
     step = train.inside("augmentations").number("max_time_step", 1)
@@ -268,6 +327,7 @@ def _clips(
         )
     values = {name: value for name, value in pairs.to_dict().items() if name != "kind"}
     values |= {"length": length.to_dict(), "most_step": step, "points": _POINT_MAPS if points else None, "references": references}
+    values |= people
     config = ClipDataConfig.from_dict(values)
     inputs = [replace(entry, frames=most) for entry in spec.inputs]
     if points:
@@ -324,13 +384,14 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
     )
 
 
-def _cut_out(config: D, data: Settings) -> D:
-    """`config` of the size that faces and people are cut out to, where data.cut_out is set."""
+def _cut_out(config: D, data: Settings, *, posed: bool) -> D:
+    """`config` of the size that people are cut out to, whose maps are there if `posed`, and faces where data.cut_out is set."""
     data.texts("input_few_shot_labels", "a list of names of data.input_types")  # those of input_labels
     size = _size(data, "output_h_w")
     if size is None:
         return config
-    data.warn("output_h_w", "faces and people are not cut out by themselves: set data.cut_out, or cut them out of frames and maps before")
+    if not posed:
+        data.warn("output_h_w", "faces are not cut out by themselves: set data.cut_out and data.landmarks, or cut them out before")
     values = {"image_size": size[0], "width": None if size[0] == size[1] else size[1], "resize": None, "crop": "center", "scale": None}
     return config.updated(values)
 

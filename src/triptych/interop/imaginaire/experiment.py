@@ -168,6 +168,8 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
     if isinstance(published, ClipGANConfig):
         few_shot = isinstance(published, FewShotVid2VidConfig)
         values["translation"] = _finetuning(inference) if few_shot else _first_frames(settings.inside("gen"))
+        if few_shot:
+            values |= {"people": data.people, "hide_head": data.hide_head}
         trainer.require(trainer.number("single_frame_epoch", 0, least=0) == 0, "single_frame_epoch", "0: frames are learned in clips")
     try:
         return replace(published, **values)
