@@ -2,9 +2,9 @@
 
     python benchmarks/vid2vid_picture.py --work DIR --out vid2vid.webp
 
-The clips are drawn here: a window moves along a street with houses, trees and cars, which have a speed of their own. Every pixel has one of
-11 classes. The recipe vid2vid-maps64 is trained on --clips clips of them, then makes the held-out ones; a run that is there is taken
-as it is, or goes on.
+The clips are drawn (see streets.py): a window moves along a street with houses and trees, where cars drive. Every pixel has one of 11
+classes. The recipe vid2vid-maps64 is trained on --clips clips of them, then makes the held-out ones; a run that is there is taken as it
+is, or goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from streets import COLOURS, SIDE, SKY, put_car, world
 
 from triptych.core.batch import ClipLength
 from triptych.data.clips import ClipDataConfig
@@ -23,49 +24,23 @@ from triptych.recipes.catalogue import load_recipe
 from triptych.runs import open_run, train
 from triptych.runs.translation_grid import palette
 
-SIDE, FRAMES, TRAINED, HELD, GAP, SCALE = 64, 24, 48, 3, 4, 2
-SKY, HILL, GRASS, ROAD, LINE, WALL, ROOF, WINDOW, CROWN, TRUNK, CAR = range(11)
-COLOURS = np.array(
-    [
-        (120, 170, 235), (96, 130, 120), (92, 160, 70), (84, 84, 92), (236, 230, 190), (222, 190, 150),
-        (176, 62, 48), (60, 80, 110), (44, 110, 52), (100, 70, 44), (230, 176, 40),
-    ]
-)  # fmt: skip
+FRAMES, TRAINED, HELD, GAP, SCALE = 24, 48, 3, 4, 2
 
 
 def street(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Maps and frames of a clip: uint8 (t, h, w) and (t, h, w, 3)."""
     random = np.random.default_rng(seed)
     speed, width = int(random.integers(1, 4)), SIDE + 3 * FRAMES
+    still, _ = world(random, width)
     y, x = np.mgrid[:SIDE, :width]
-    world = np.full((SIDE, width), SKY, dtype=np.uint8)
-    bends = random.uniform(0.05, 0.12, 2)
-    world[y > 26 + 4 * np.sin(bends[0] * x + random.uniform(0, 6)) + 3 * np.sin(bends[1] * x)] = HILL
-    world[y > 40] = GRASS
-    world[y > 48] = ROAD
-    world[(y > 54) & (y < 57) & (x // 6 % 2 == 0)] = LINE
-    left = int(random.integers(0, 8))
-    while left < width:
-        size, top = int(random.integers(12, 20)), int(random.integers(18, 30))
-        if random.random() < 0.6:
-            world[(y >= top) & (y < 45) & (x >= left) & (x < left + size)] = WALL
-            world[(y < top) & (y > top - 7) & (abs(x - left - size / 2 + 0.5) < (y - top + 8) * size / 14)] = ROOF
-            for across in range(left + 2, left + size - 4, 6):
-                world[(y >= top + 4) & (y < top + 9) & (x >= across) & (x < across + 4)] = WINDOW
-        else:
-            world[(y > top + 6) & (y < 46) & (abs(x - left - 6) < 2)] = TRUNK
-            world[(y - top - 6) ** 2 + (x - left - 6) ** 2 < 40] = CROWN
-        left += size + int(random.integers(3, 10))
-    shade = 1.12 - 0.006 * y + 0.05 * np.sin(0.9 * x) * (world != SKY)
-    tint = random.uniform(0.9, 1.1, (11, 1)) * np.ones(3)
+    shade = 1.12 - 0.006 * y + 0.05 * np.sin(0.9 * x) * (still != SKY)
+    tint = random.uniform(0.9, 1.1, (len(COLOURS), 1)) * np.ones(3)
     maps, frames = [], []
-    cars = random.integers(-12, width, 2), (int(random.integers(2, 5)), -int(random.integers(1, 3)))
+    starts, paces = random.integers(-12, width, 2), (int(random.integers(2, 5)), -int(random.integers(1, 3)))
     for t in range(FRAMES):
-        now = world.copy()
-        for start, pace, row in zip(*cars, (57, 50), strict=True):
-            across = x - start - (pace + speed) * t
-            now[(y >= row) & (y < row + 5) & (across >= 0) & (across < 13)] = CAR
-            now[(y >= row - 3) & (y < row) & (across >= 3) & (across < 10)] = WINDOW
+        now = still.copy()
+        for start, pace, row in zip(starts, paces, (57, 50), strict=True):
+            put_car(now, across=int(start) + (pace + speed) * t, row=row)
         seen = slice(speed * t, speed * t + SIDE)
         pixels = COLOURS[now] * tint[now] * shade[..., None]
         maps.append(now[:, seen])
