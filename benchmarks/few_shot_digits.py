@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 from digit_colours import judged, mnist
 from machine import machine
+from moving import save_moving
 from PIL import Image
 
 from triptych.core.batch import ClipLength
@@ -179,18 +180,14 @@ def shares(frames: list[np.ndarray], labels: np.ndarray, seeds: list[int], judge
 
 def show(rows: list[list[np.ndarray]], maps: list[list[np.ndarray]], path: Path) -> None:
     """A moving picture: in each row the reference, which is still, the map, and frames made of it."""
-    colours, frames = palette(3), []
-    for t in range(FRAMES):
-        lines = []
-        for row, labels in zip(rows, maps, strict=True):
-            cells = [row[0], *(clip[t] for clip in row[1:])]
-            shown = [np.repeat(cell[..., None], 3, -1) for cell in cells]
-            shown.insert(1, colours[labels[t]])
-            lines.append(np.concatenate([np.pad(cell, ((2, 2), (2, 2), (0, 0)), constant_values=255) for cell in shown], axis=1))
-        sheet = np.concatenate(lines).astype(np.uint8)
-        frames.append(Image.fromarray(sheet.repeat(2, 0).repeat(2, 1)))
-    there_and_back = frames + frames[-2:0:-1]
-    there_and_back[0].save(path, save_all=True, append_images=there_and_back[1:], duration=120, loop=0, quality=70, method=6)
+    colours, there_and_back = palette(3), np.r_[:FRAMES, FRAMES - 2 : 0 : -1]
+    clips = []
+    for (reference, *made), labels in zip(rows, maps, strict=True):
+        shown = [np.stack([reference] * FRAMES), *map(np.asarray, made)]
+        moving = [np.repeat(clip[..., None], 3, -1).astype(np.uint8) for clip in shown]
+        moving.insert(1, colours[np.asarray(labels)])
+        clips.append([clip[there_and_back] for clip in moving])
+    save_moving(path, clips, quality=70)
 
 
 def main() -> int:

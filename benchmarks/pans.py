@@ -2,9 +2,11 @@
 
     python benchmarks/pans.py frames vid2vid wc-vid2vid --pairs PAIRS --runs DIR --rows FILE.jsonl --seed 0
     python benchmarks/pans.py --rows FILE.jsonl --out benchmarks/results/pans-DATE.md
+    python benchmarks/pans.py frames vid2vid --pairs PAIRS --runs DIR --picture FILE.webp
 
 The first form trains models and measures them, a line of FILE.jsonl for each; others may be trained at the same time. The second puts the
-lines together. PAIRS is a folder of pictures and class maps (see data.kind pans).
+lines together. The third draws held-out clips that such runs make, side by side: map, each model, truth. PAIRS is a folder of pictures and
+class maps (see data.kind pans); streets.py draws one.
 
 `vid2vid` and `wc-vid2vid` are the recipes vid2vid-maps64 and wc-vid2vid-pans64 on pans. `frames` is the generator of vid2vid, trained
 on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps. A
@@ -38,6 +40,7 @@ import numpy as np
 import torch
 from families import speed
 from machine import machine
+from moving import save_moving
 from torch import Tensor
 
 from triptych.core.batch import Batch, ClipLength
@@ -50,10 +53,11 @@ from triptych.gans.video_networks import Frame
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
+from triptych.runs.translation_grid import palette
 
 MODELS = ("frames", "vid2vid", "wc-vid2vid")
 WARPING_AT_MOST, NO_WORSE, FLOW_AT_MOST, AGAIN_AT_MOST = 0.6, 0.9, 0.5, 0.5
-TRAINED_FRAMES, CLIPS_AT_ONCE = 6, 4
+TRAINED_FRAMES, CLIPS_AT_ONCE, PICTURED = 6, 4, 3
 LEVELS = 127.5
 """Of 0 to 255, in a unit of [-1, 1]."""
 
@@ -168,13 +172,30 @@ def measured(run: Run, options: argparse.Namespace, *, alone: bool, picture: Pat
         whole.append([*of_frames, float(gradient(made) / gradient(clip.images))])
         if number == 0:
             shown = torch.stack((made, clip.images), dim=1).flatten(0, 2)
-            save_picture(grid(((shown + 1) * LEVELS).clamp(0, 255).to(torch.uint8).movedim(1, -1).numpy(), columns=options.length), picture)
+            save_picture(grid(_levels(shown), columns=options.length), picture)
     warping_mean, distance, sharpness = np.mean(whole, axis=0).tolist()
     row = {"warping": warping_mean, "distance": distance, "sharpness": sharpness, "again": float(np.concatenate(again).mean())}
     if ends:
         own, still = torch.stack(ends).sum(0).tolist()
         row["flow"] = own / still
     return row
+
+
+def draw(options: argparse.Namespace) -> None:
+    """A moving picture of the first held-out clips: maps, what each model makes of them, and the true frames."""
+    columns = list[np.ndarray]()
+    for name in options.models:
+        run = open_run(options.runs / f"{name}-{options.seed}")
+        model, clip = run.load(device="cpu"), next(held_out(run.config, options))
+        assert isinstance(model, Vid2Vid)
+        columns.append(_levels(frames(model, clip, alone=name == "frames")[0]))
+    maps = palette(options.classes)[clip.inputs[model.sources[0].name].numpy()]
+    save_moving(options.picture, list(zip(maps, *columns, _levels(clip.images), strict=True))[:PICTURED])
+
+
+def _levels(images: Tensor) -> np.ndarray:
+    """Of images (..., c, h, w) in [-1, 1]: uint8 (..., h, w, c)."""
+    return ((images + 1) * LEVELS).clamp(0, 255).round().to(torch.uint8).movedim(-3, -1).numpy()
 
 
 # The table -----------------------------------------------------------------------------------------------------------
@@ -213,7 +234,8 @@ def main() -> int:
     """0, or 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help=f"to be trained and measured now: {', '.join(MODELS)}")
-    parser.add_argument("--rows", type=Path, required=True, help="file of what was measured, a line for each model and seed")
+    parser.add_argument("--rows", type=Path, help="file of what was measured, a line for each model and seed")
+    parser.add_argument("--picture", type=Path, help="draw clips of these models into this file, .webp, and train nothing")
     parser.add_argument("--pairs", help="folder of images/ and labels/, or of train/ and val/ with both")
     parser.add_argument("--runs", type=Path, help="folder of the runs")
     parser.add_argument("--seed", type=int, default=0)
@@ -226,9 +248,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=24, help="of held-out clips, at most")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_intermixed_args()
+    if not set(options.models) <= set(MODELS) or (options.models and None in (options.pairs, options.runs)):
+        parser.error(f"give models of {', '.join(MODELS)}, and --pairs and --runs with them")
+    if options.picture is not None and options.models:
+        draw(options)
+        return 0
+    if options.rows is None or options.picture is not None:
+        parser.error("give --rows, or models and --picture")
     for name in options.models:
-        if name not in MODELS or options.pairs is None or options.runs is None:
-            parser.error(f"give models of {', '.join(MODELS)}, and --pairs and --runs with them")
         folder = options.runs / f"{name}-{options.seed}"
         run = trained(name, folder, options)
         found = measured(run, options, alone=name == "frames", picture=folder / "frames.png")

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from moving import save_moving
 from PIL import Image
 from streets import COLOURS, SIDE, SKY, put_car, world
 
@@ -24,7 +25,7 @@ from triptych.recipes.catalogue import load_recipe
 from triptych.runs import open_run, train
 from triptych.runs.translation_grid import palette
 
-FRAMES, TRAINED, HELD, GAP, SCALE = 24, 48, 3, 4, 2
+FRAMES, TRAINED, HELD = 24, 48, 3
 
 
 def street(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -85,17 +86,12 @@ def main() -> None:
         sys.exit(f"{folder} was stopped before its end; the same command goes on")
     translated = run.translate(data / "val" / "labels", out=options.work / "made", grid=0)
     made = dict(zip(translated.names, translated.images, strict=True))
-    colours, sheets = palette(12), []
-    for t in range(FRAMES):
-        rows = []
-        for number in range(TRAINED, TRAINED + HELD):
-            maps, frames = street(number)
-            shown = (colours[maps[t]], made[f"street{number:02d}/{t:02d}"][0], frames[t])
-            rows.append(np.concatenate([np.pad(part, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for part in shown], axis=1))
-        sheet = Image.fromarray(np.concatenate(rows)[:-GAP, :-GAP])
-        sheets.append(sheet.resize((SCALE * sheet.width, SCALE * sheet.height), Image.Resampling.NEAREST))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    sheets[0].save(options.out, save_all=True, append_images=sheets[1:], duration=120, loop=0, quality=80, method=6)
+    colours, rows = palette(12), []
+    for number in range(TRAINED, TRAINED + HELD):
+        maps, frames = street(number)
+        own = np.stack([made[f"street{number:02d}/{t:02d}"][0] for t in range(FRAMES)])
+        rows.append((colours[maps], own, frames))
+    save_moving(options.out, rows)
 
 
 if __name__ == "__main__":
