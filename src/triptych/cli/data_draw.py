@@ -10,6 +10,7 @@ from triptych.cli.arguments import finished, named_as_flags
 from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
+from triptych.core.reading import user_path
 
 USAGE = "triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]"
 
@@ -30,6 +31,8 @@ class DrawOptions(FolderOptions):
     "Of the pictures."
     forehead: bool = True
     "faces: with a line over the forehead, which no point shows."
+    fit: str | None = None
+    "faces: file of another face (.json), whose proportions all are given, to drive a picture of that one; those of a folder are a clip."
     form: Literal["colours", "limbs"] = "colours"
     "people: a picture in colours, for data.conditions; or 27 channels of 0 or 1, one for each limb, hand and the face, for data.limbs."
     body_only: bool = False
@@ -39,6 +42,7 @@ class DrawOptions(FolderOptions):
 
     def validate(self) -> None:
         self.require(self.forehead or self.kind == "faces", "forehead", "true but with --kind faces")
+        self.require(self.fit is None or self.kind == "faces", "fit", "nothing but with --kind faces")
         for name, default in (("form", "colours"), ("body_only", False), ("face", True)):
             fits = self.kind == "people" or getattr(self, name) == default
             self.require(fits, name, f"{str(default).lower()} but with --kind people")
@@ -68,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     frames = None if options.frames is None else Path(options.frames)
     style = PeopleStyle(limbs=options.form == "limbs", body_only=options.body_only, face=options.face)
     given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead, "style": style}
+    given["fit"] = None if options.fit is None else user_path(options.fit)
     with named_as_flags(options), progress_bar("drawing") as progress:
         count = draw_folder(Path(folder), Path(options.out), **given, progress=progress)
     return finished(f"{count:,} picture{'' if count == 1 else 's'} of {options.kind} in {options.out}")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from triptych.core.errors import DataError, nearest
 from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.decode import header_size
+from triptych.data.face_fitting import fitted
 from triptych.data.files import MOST_BYTES, listed, open_folder
 from triptych.data.frame_files import frame_of, json_files
-from triptych.data.keypoints import COLOURED, Kind, PeopleStyle, drawn
+from triptych.data.keypoints import COLOURED, Kind, PeopleStyle, drawn, read_face
 from triptych.data.pairs import stems
 from triptych.data.poses import as_bits
 from triptych.engine.progress import Watch, unwatched
@@ -27,18 +30,20 @@ def draw_folder(
     frames: Path | None,
     forehead: bool = True,
     style: PeopleStyle = COLOURED,
+    fit: Path | None = None,
     progress: Watch = unwatched,
 ) -> int:
     """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
 
-    Of this height and width; None: of that of the image of the same name in `frames`. Raises DataError naming the file for what cannot be
-    drawn.
+    Of this height and width; None: of that of the image of the same name in `frames`. `fit`: the file of a face whose proportions all faces
+    get, those of a folder being a clip. Raises DataError naming the file for what cannot be drawn.
     """
     if not source.is_dir():
         raise DataError(f"{source}: no folder; name that of the key points (.json)")
     names = json_files(source)
     if not names:
         raise DataError(f"{source}: holds no key points (.json){nearest(source.name, listed(source.parent))}")
+    faces = {} if fit is None else _fitted_faces(source, names, fit)
     images = None if frames is None else open_folder(frames)[0]
     numbers = {} if images is None else stems(images)
     for done, name in enumerate(names):
@@ -50,7 +55,7 @@ def draw_folder(
                 raise DataError(f"{source / name}: {frames} has no image {stem}.*, whose size it would have")
             wide, high = header_size(images.head(numbers[stem]))
         try:
-            content = parsed_json(read_regular(source / name, most=MOST_BYTES))
+            content = faces[name] if name in faces else parsed_json(read_regular(source / name, most=MOST_BYTES))
             pixels = drawn(content, kind, height=high, width=wide, forehead=forehead, style=style)
         except (OSError, ValueError) as error:
             raise DataError(f"{source / name}: cannot be drawn ({error})") from error
@@ -60,3 +65,25 @@ def draw_folder(
             Image.fromarray(as_bits(pixels) if style.limbs else pixels).save(temporary, "PNG")
     progress(len(names), len(names))
     return len(names)
+
+
+def _fitted_faces(source: Path, names: Sequence[Path], reference: Path) -> dict[Path, np.ndarray]:
+    """The points of the faces of each clip with the proportions of a reference, by their files."""
+    wanted, clips = _points(reference), dict[Path, list[Path]]()
+    for name in names:
+        clips.setdefault(name.parent, []).append(name)
+    found = dict[Path, np.ndarray]()
+    for members in clips.values():
+        try:
+            faces = fitted([_points(source / name) for name in members], wanted)
+        except ValueError as error:
+            raise DataError(f"{source / members[0]}: cannot be fitted to {reference} ({error})") from error
+        found |= zip(members, faces, strict=True)
+    return found
+
+
+def _points(path: Path) -> np.ndarray:
+    try:
+        return read_face(parsed_json(read_regular(path, most=MOST_BYTES)))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as the points of a face ({error})") from error
