@@ -1,21 +1,23 @@
-"""vid2vid on pans: what flickers, and what is seen again, at equal minutes of training.
+"""vid2vid beside single frames, on clips whose flow is known: what flickers, and what is seen again, at equal minutes of training.
 
-    python benchmarks/pans.py frames vid2vid wc-vid2vid --pairs PAIRS --runs DIR --rows FILE.jsonl --seed 0
-    python benchmarks/pans.py --rows FILE.jsonl --out benchmarks/results/pans-DATE.md
-    python benchmarks/pans.py frames vid2vid --pairs PAIRS --runs DIR --picture FILE.webp
+    python benchmarks/vid2vid_figures.py frames vid2vid wc-vid2vid --data DATA --runs DIR --rows FILE.jsonl --seed 0
+    python benchmarks/vid2vid_figures.py --rows FILE.jsonl --out benchmarks/results/vid2vid_figures-DATE.md
+    python benchmarks/vid2vid_figures.py frames vid2vid --data DATA --runs DIR --picture FILE.webp
 
 The first form trains models and measures them, a line of FILE.jsonl for each; others may be trained at the same time. The second puts the
-lines together. The third draws held-out clips that such runs make, side by side: map, each model, truth. PAIRS is a folder of pictures and
-class maps (see data.kind pans); streets.py draws one.
+lines together. The third draws held-out clips that such runs make, side by side: map, each model, truth. DATA is a folder of pictures and
+class maps, over which a window moves (data.kind pans; streets.py draws such), or one of clips with maps and the true flow (data.kind clips;
+moving_digits.py writes such).
 
-`vid2vid` and `wc-vid2vid` are the recipes vid2vid-maps64 and wc-vid2vid-pans64 on pans. `frames` is the generator of vid2vid, trained
+`vid2vid` and `wc-vid2vid` are the recipes vid2vid-maps64 and, on pans, wc-vid2vid-pans64. `frames` is the generator of vid2vid, trained
 on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps. A
-run that is there already is taken as it is, or goes on. Then each makes held-out clips, whose window goes away and comes back.
+run that is there already is taken as it is, or goes on. Then each makes held-out clips; of pans the window goes away and comes back.
 
 - warping error: the mean of |x_t - warp(x_(t-1), f*)|, f* the true flow, where that is known; in levels of 0 to 255.
 - sharpness: the mean difference of neighbours by that of the true frames; distance: the mean of |x - y|, y the true frame, in levels.
 - flow: the mean end-point error of the flow network, by that of a flow of 0.
-- seen again: a pixel whose point an earlier frame shows, but none of the two before it, which are all that vid2vid is shown. Its
+- read: of digits in motion, the share of squares in which the LeNet of --judge reads their class.
+- seen again: of pans, a pixel whose point an earlier frame shows, but none of the two before it, which are all that vid2vid is shown. Its
   difference is |x - x'|, x' the point's colour where it was shown last, in levels. Flat frames win it too: look at the sharpness.
 
 Targets, means over seeds: vid2vid's warping error at most 0.6 of that of `frames`, its sharpness and its distance no worse than 0.9 and
@@ -38,13 +40,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from digit_colours import judged
 from families import speed
 from machine import machine
 from moving import save_moving
+from moving_digits import DIGIT, GROUND
 from torch import Tensor
 
 from triptych.core.batch import Batch, ClipLength
 from triptych.core.images import grid, save_picture
+from triptych.data.clips import ClipDataConfig
 from triptych.data.loader import load
 from triptych.data.pans import FLOW, POINTS, PanDataConfig
 from triptych.gans.clip_base import warping_error
@@ -61,10 +66,17 @@ TRAINED_FRAMES, CLIPS_AT_ONCE, PICTURED = 6, 4, 3
 LEVELS = 127.5
 """Of 0 to 255, in a unit of [-1, 1]."""
 
+FIGURES = {"warping": ".2f", "distance": ".1f", "sharpness": ".2f", "flow": ".2f", "again": ".1f", "read": ".0%"}
+
 Row = dict[str, Any]
 
 
 # Training ------------------------------------------------------------------------------------------------------------
+
+
+def in_clips(data: str) -> bool:
+    """Whether a folder has clips with flow; else it has pairs."""
+    return (Path(data) / "train" / "flow").is_dir()
 
 
 def configured(name: str, options: argparse.Namespace) -> RunConfig:
@@ -76,10 +88,17 @@ def configured(name: str, options: argparse.Namespace) -> RunConfig:
         if name == "frames":
             plain = replace(plain, discriminator=replace(plain.discriminator, temporal_scales=0))
         config = replace(config, model=plain)
-    assert isinstance(config.data, PanDataConfig)
     count = 1 if name == "frames" else TRAINED_FRAMES
-    data = replace(config.data, path=options.pairs, num_classes=(options.classes,), dont_care=options.dont_care)
-    data = replace(data, margin=options.margin, length=ClipLength(first=count, most=count), workers=0)
+    length, given = ClipLength(first=count, most=count), {"path": options.data, "num_classes": (options.classes,), "workers": 0}
+    if in_clips(options.data):
+        if name == "wc-vid2vid":
+            sys.exit(f"{options.data}: no pans, whose points would be known; leave wc-vid2vid out")
+        data: ClipDataConfig | PanDataConfig = ClipDataConfig(
+            maps=("labels",), image_size=64, flip=False, flow="flow", length=length, **given
+        )
+    else:
+        assert isinstance(config.data, PanDataConfig)
+        data = replace(config.data, dont_care=options.dont_care, margin=options.margin, length=length, **given)
     looks = {"validate_every": None, "validate_images": 0, "sample_every": None, "sample_count": 0, "checkpoint_every": None}
     return replace(config, data=data, train=replace(config.train, seed=options.seed, **looks))
 
@@ -134,6 +153,20 @@ def seen_again(images: np.ndarray, points: np.ndarray, *, past: int = 2) -> np.n
     return np.concatenate(found)
 
 
+def read_right(images: Tensor, maps: Tensor, judge: Path) -> float:
+    """Of the whole squares of digits in clips (b, t, c, h, w), the share that is read as the class that their map has."""
+    squares, classes = list[np.ndarray](), list[int]()
+    for image, found in zip(images.flatten(0, 1), maps.flatten(0, 1), strict=True):
+        for label in found.unique().tolist():
+            rows, columns = np.nonzero((found == label).numpy())
+            if label and len(rows) == DIGIT**2 and np.ptp(rows) == np.ptp(columns) == DIGIT - 1:  # neither hidden nor two alike
+                top, left = rows[0], columns[0]
+                grey = (image[:, top : top + DIGIT, left : left + DIGIT].mean(0).numpy() + 1) * LEVELS
+                squares.append(np.pad(np.clip((grey - GROUND) / (255 - GROUND), 0, 1), 2))
+                classes.append(label - 1)
+    return float((judged(judge, np.stack(squares)) == np.array(classes)).mean())
+
+
 def gradient(images: Tensor) -> Tensor:
     """The mean difference of neighbours."""
     return images.diff(dim=-1).abs().mean() + images.diff(dim=-2).abs().mean()
@@ -141,7 +174,7 @@ def gradient(images: Tensor) -> Tensor:
 
 def held_out(config: RunConfig, options: argparse.Namespace) -> Iterator[Batch]:
     """The held-out clips, of --length frames."""
-    assert isinstance(config.data, PanDataConfig)
+    assert isinstance(config.data, ClipDataConfig | PanDataConfig)
     length = ClipLength(first=options.length, most=options.length)
     images = replace(config.data, length=length).open().validation
     assert images is not None
@@ -153,11 +186,13 @@ def measured(run: Run, options: argparse.Namespace, *, alone: bool, picture: Pat
     """The figures of a run; its frames of the first clips, above the true ones, go to `picture`."""
     model = run.load(device="cpu")
     assert isinstance(model, Vid2Vid)
-    again, ends, whole = list[np.ndarray](), list[Tensor](), list[list[float]]()
+    again, ends, read, whole = list[np.ndarray](), list[Tensor](), list[float](), list[list[float]]()
     for number, clip in enumerate(held_out(run.config, options)):
         made, flows = frames(model, clip, alone=alone)
-        for images, points in zip((made + 1) * LEVELS, clip.inputs[POINTS], strict=True):
+        for images, points in zip((made + 1) * LEVELS, clip.inputs.get(POINTS, ()), strict=POINTS in clip.inputs):
             again.append(seen_again(images.movedim(1, -1).numpy(), points.numpy()))
+        if options.judge is not None:
+            read.append(read_right(made, clip.inputs["labels"], options.judge))
         warping = list[float]()
         for t in range(1, made.shape[1]):
             true = clip.inputs[FLOW][:, t]
@@ -174,7 +209,9 @@ def measured(run: Run, options: argparse.Namespace, *, alone: bool, picture: Pat
             shown = torch.stack((made, clip.images), dim=1).flatten(0, 2)
             save_picture(grid(_levels(shown), columns=options.length), picture)
     warping_mean, distance, sharpness = np.mean(whole, axis=0).tolist()
-    row = {"warping": warping_mean, "distance": distance, "sharpness": sharpness, "again": float(np.concatenate(again).mean())}
+    row = {"warping": warping_mean, "distance": distance, "sharpness": sharpness}
+    row |= {"again": float(np.concatenate(again).mean())} if again else {}
+    row |= {"read": statistics.fmean(read)} if read else {}
     if ends:
         own, still = torch.stack(ends).sum(0).tolist()
         row["flow"] = own / still
@@ -203,11 +240,10 @@ def _levels(images: Tensor) -> np.ndarray:
 
 def table(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Lines of the table, and the verdict of each target."""
-    lines = ["| model | seed | clips seen | warping error | distance | sharpness | flow | seen again |", "|---" * 8 + "|"]
+    lines = ["| model | seed | clips seen | warping error | distance | sharpness | flow | seen again | read |", "|---" * 9 + "|"]
     for row in sorted(rows, key=lambda row: (MODELS.index(row["model"]), row["seed"])):
-        flow = f"{row['flow']:.2f}" if "flow" in row else ""
-        figures = f"{row['warping']:.2f} | {row['distance']:.1f} | {row['sharpness']:.2f} | {flow} | {row['again']:.1f}"
-        lines.append(f"| {row['model']} | {row['seed']} | {row['clips']:,} | {figures} |")
+        figures = [f"{row[name]:{form}}" if name in row else "" for name, form in FIGURES.items()]
+        lines.append(f"| {row['model']} | {row['seed']} | {row['clips']:,} | {' | '.join(figures)} |")
 
     def mean(model: str, figure: str) -> float:
         return statistics.fmean(row[figure] for row in rows if row["model"] == model)
@@ -236,7 +272,9 @@ def main() -> int:
     parser.add_argument("models", nargs="*", help=f"to be trained and measured now: {', '.join(MODELS)}")
     parser.add_argument("--rows", type=Path, help="file of what was measured, a line for each model and seed")
     parser.add_argument("--picture", type=Path, help="draw clips of these models into this file, .webp, and train nothing")
-    parser.add_argument("--pairs", help="folder of images/ and labels/, or of train/ and val/ with both")
+    parser.add_argument(
+        "--data", help="folder of pairs, images/ and labels/, or of clips, which have flow/ too; or of train/ and val/ with these"
+    )
     parser.add_argument("--runs", type=Path, help="folder of the runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--classes", type=int, default=12, help="of the maps")
@@ -244,12 +282,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=40.0, help="of one core, for the training of each")
     parser.add_argument("--clips", type=int, help="train for so many clips instead, for a trial")
     parser.add_argument("--margin", type=int, default=24, help="how far the window moves")
+    parser.add_argument("--judge", type=Path, help="of digits in motion: a LeNet's weights")
     parser.add_argument("--length", type=int, default=17, help="frames of held-out clips")
     parser.add_argument("--count", type=int, default=24, help="of held-out clips, at most")
     parser.add_argument("--out", type=Path, help="also write the table to this file")
     options = parser.parse_intermixed_args()
-    if not set(options.models) <= set(MODELS) or (options.models and None in (options.pairs, options.runs)):
-        parser.error(f"give models of {', '.join(MODELS)}, and --pairs and --runs with them")
+    if not set(options.models) <= set(MODELS) or (options.models and None in (options.data, options.runs)):
+        parser.error(f"give models of {', '.join(MODELS)}, and --data and --runs with them")
     if options.picture is not None and options.models:
         draw(options)
         return 0
@@ -269,7 +308,9 @@ def main() -> int:
     known = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
     lines, verdicts = table(known)
     machines = sorted({row["machine"] for row in known})
-    report = "\n".join([f"# vid2vid on pans, {datetime.date.today().isoformat()}", "", *machines, "", *lines, "", *verdicts]) + "\n"
+    report = (
+        "\n".join([f"# vid2vid beside single frames, {datetime.date.today().isoformat()}", "", *machines, "", *lines, "", *verdicts]) + "\n"
+    )
     print(report)
     if options.out is not None:
         options.out.write_text(report, encoding="utf-8")
