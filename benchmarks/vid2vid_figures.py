@@ -93,9 +93,8 @@ def configured(name: str, options: argparse.Namespace) -> RunConfig:
     if in_clips(options.data):
         if name == "wc-vid2vid":
             sys.exit(f"{options.data}: no pans, whose points would be known; leave wc-vid2vid out")
-        data: ClipDataConfig | PanDataConfig = ClipDataConfig(
-            maps=("labels",), image_size=64, flip=False, flow="flow", length=length, **given
-        )
+        given |= {"maps": ("labels",), "image_size": 64, "flow": "flow", "flip": False}
+        data: ClipDataConfig | PanDataConfig = ClipDataConfig(length=length, **given)
     else:
         assert isinstance(config.data, PanDataConfig)
         data = replace(config.data, dont_care=options.dont_care, margin=options.margin, length=length, **given)
@@ -272,9 +271,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", help=f"to be trained and measured now: {', '.join(MODELS)}")
     parser.add_argument("--rows", type=Path, help="file of what was measured, a line for each model and seed")
     parser.add_argument("--picture", type=Path, help="draw clips of these models into this file, .webp, and train nothing")
-    parser.add_argument(
-        "--data", help="folder of pairs, images/ and labels/, or of clips, which have flow/ too; or of train/ and val/ with these"
-    )
+    parser.add_argument("--data", help="folder of train/ and val/ with images/ and labels/; of clips also flow/")
     parser.add_argument("--runs", type=Path, help="folder of the runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--classes", type=int, default=12, help="of the maps")
