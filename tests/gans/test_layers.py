@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock, UpResBlock
+from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
 from triptych.gans.weight_norms import (
     Conv2d,
@@ -20,6 +20,7 @@ from triptych.gans.weight_norms import (
     power_iteration,
     spectral_layers,
 )
+from triptych.nn.enlarging import Border
 
 
 @pytest.fixture(autouse=True)
@@ -252,16 +253,31 @@ def test_residual_blocks_of_every_order() -> None:
     torch.testing.assert_close(b(x), residual + conv(b.conv_block_s, norm(x).relu()))
 
 
-def test_a_residual_block_that_doubles_the_size() -> None:
-    options, x = BlockOptions(norm=Norm("instance"), nonlinearity="relu"), torch.randn(2, 4, 4, 4)
-    block = UpResBlock(4, 2, 5, shortcut_nonlinearity=True, options=options)
+@pytest.mark.parametrize("size", [4, 8])  # below and from the size on from which the kernel is folded
+@pytest.mark.parametrize("outs", [2, 4])  # with a convolution in the shortcut, and without
+@pytest.mark.parametrize("border", ["zeros", "reflect"])
+def test_a_residual_block_that_doubles_the_size(size: int, outs: int, border: Border) -> None:
+    options = BlockOptions(norm=Norm("instance"), nonlinearity="relu", padding_mode=border)
+    block = ResBlock(4, outs, 5, shortcut_nonlinearity=True, options=options, enlarges=True).double()
+    x = torch.randn(2, 4, size, size + 1, dtype=torch.float64)
+
+    def normal(part: nn.Module, given: Tensor) -> Tensor:
+        conv, reach = part.layers["conv"], part.layers["conv"].kernel_size[0] // 2
+        given = F.pad(given, [reach] * 4, mode="constant" if border == "zeros" else border)
+        return F.instance_norm(F.conv2d(given, conv.weight, conv.bias)).relu()
 
     def twice(given: Tensor) -> Tensor:
         return given.repeat_interleave(2, 2).repeat_interleave(2, 3)
 
-    expected = block.conv_block_1(twice(block.conv_block_0(x))) + block.conv_block_s(twice(x))
-    torch.testing.assert_close(block(x), expected)
-    assert list(block.conv_block_s.layers) == ["conv", "norm", "nonlinearity"]
+    short = twice(x) if outs == 4 else normal(block.conv_block_s, twice(x))
+    expected = normal(block.conv_block_1, twice(normal(block.conv_block_0, x))) + short
+    torch.testing.assert_close(block(x), expected, atol=1e-10, rtol=1e-10)
+    assert outs == 4 or list(block.conv_block_s.layers) == ["conv", "norm", "nonlinearity"]
+
+
+def test_a_norm_before_a_doubling_is_refused() -> None:
+    with pytest.raises(ValueError, match="'NACNAC' for a block that doubles the size"):
+        ResBlock(4, 2, order="NACNAC", enlarges=True)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -12,7 +12,7 @@ from tests.gans.published import PUBLISHED, on_meta
 from triptych.gans.coco_funit import COCOFUNITGeneratorConfig
 from triptych.gans.discriminators import PairDiscriminator, PatchDiscriminatorConfig
 from triptych.gans.funit import FUNITDiscriminator, FUNITDiscriminatorConfig, FUNITGenerator, FUNITGeneratorConfig
-from triptych.gans.layers import ConvBlock, ResBlock, UpResBlock
+from triptych.gans.layers import ConvBlock, ResBlock
 from triptych.gans.munit import MUNITGenerator, MUNITGeneratorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDGenerator, Pix2PixHDGeneratorConfig
 from triptych.gans.unit import UNITGenerator, UNITGeneratorConfig
@@ -39,7 +39,7 @@ def orders(network: nn.Module) -> set[str]:
                 "".join(letters[key] for key in part.layers) if isinstance(part, ConvBlock) else ""
                 for part in (block.conv_block_0, block.conv_block_1, block.conv_block_s)
             )
-            found.add(f"{'up ' if isinstance(block, UpResBlock) else ''}{first}{second}|{short}")
+            found.add(f"{'up ' if block.enlarges else ''}{first}{second}|{short}")
     return found
 
 

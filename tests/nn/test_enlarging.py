@@ -28,7 +28,7 @@ def test_convolution_of_an_enlarged_map(border: Border, kernel: int, size: int, 
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("kernel", "share"), [(3, 9**2 / 8**2 * 4 / 9), (5, 9 / 25)])
+@pytest.mark.parametrize(("kernel", "share"), [(1, 1 / 4), (3, 9**2 / 8**2 * 4 / 9), (5, 9 / 25)])
 def test_fewer_products(kernel: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the kernels have taps for each of the windows: 9 x 9 for the 8 x 8 pixels with 3x3 kernels."""
     seen = []

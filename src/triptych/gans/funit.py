@@ -31,7 +31,7 @@ from triptych.core.model import Example
 from triptych.core.rng import Rng
 from triptych.gans.autoencoder import AutoEncoder, ContentEncoder, Decoder, StyleEncoder, StyleLayers, doubled, halved
 from triptych.gans.discriminators import Scores
-from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack, UpResBlock
+from triptych.gans.layers import BlockOptions, ConvBlock, ResBlock, Stack
 from triptych.gans.losses import feature_matching, l1
 from triptych.gans.model import Contest, GANConfig
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind
@@ -109,7 +109,7 @@ class FUNITDecoder(Decoder):
 
     def doubling(self, ins: int, outs: int, options: BlockOptions) -> list[nn.Module]:
         """Of one step."""
-        return [UpResBlock(ins, outs, 5, shortcut_nonlinearity=True, options=options)]
+        return [ResBlock(ins, outs, 5, shortcut_nonlinearity=True, options=options, enlarges=True)]
 
 
 class FUNITTranslator(AutoEncoder):

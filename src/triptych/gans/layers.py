@@ -116,7 +116,8 @@ class ResBlock(nn.Module):
 
     `order` names the parts of both blocks: CNACNA ends with norm and nonlinearity, CNACN with the norm, NACNAC begins with them. The
     shortcut is a 1x1 convolution where the number of channels changes; it has the norm, and the nonlinearity where
-    `shortcut_nonlinearity`. `bias`: of block_0, block_1 and the shortcut.
+    `shortcut_nonlinearity`. `bias`: of block_0, block_1 and the shortcut. `enlarges`: every pixel becomes a square of four, between the
+    two blocks and before the shortcut; these must begin with their convolution.
     """
 
     def __init__(
@@ -129,33 +130,27 @@ class ResBlock(nn.Module):
         bias: tuple[bool, bool, bool] = (True, True, True),
         shortcut_nonlinearity: bool = False,
         options: BlockOptions = PLAIN,
+        enlarges: bool = False,
     ) -> None:
         super().__init__()
+        if enlarges and order == "NACNAC":
+            raise ValueError(f"got the order {order!r} for a block that doubles the size, expected one that begins with a convolution")
+        self.enlarges = enlarges
         hidden, first, rest = min(in_channels, out_channels), order[:3], order[3:]
         self.conv_block_0 = ConvBlock(in_channels, hidden, kernel_size, bias=bias[0], order=first, options=options)
-        self.conv_block_1 = ConvBlock(hidden, out_channels, kernel_size, bias=bias[1], order=rest, options=options)
+        self.conv_block_1 = ConvBlock(hidden, out_channels, kernel_size, bias=bias[1], order=rest, options=options, enlarges=enlarges)
         if in_channels != out_channels:
             short = first if shortcut_nonlinearity else first.replace("A", "")
-            self.conv_block_s = ConvBlock(in_channels, out_channels, 1, bias=bias[2], order=short, options=options)
+            self.conv_block_s = ConvBlock(in_channels, out_channels, 1, bias=bias[2], order=short, options=options, enlarges=enlarges)
         else:
             self.conv_block_s = None
 
-    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b d h w"]:
+    def forward(self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b d _ _"]:
         """The block's output; `conditions`: what adaptive norms take."""
         residual = self.conv_block_1(self.conv_block_0(x, *conditions), *conditions)
-        return residual + (x if self.conv_block_s is None else self.conv_block_s(x, *conditions))
-
-
-class UpResBlock(ResBlock):
-    """A residual block that doubles the size: between its two convolutions, and before its shortcut."""
-
-    def forward(
-        self, x: Float[Tensor, "b c h w"], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None
-    ) -> Float[Tensor, "b d 2*h 2*w"]:
-        """The block's output."""
-        residual = self.conv_block_1(enlarged(self.conv_block_0(x, *conditions)), *conditions)
-        wide = enlarged(x)
-        return residual + (wide if self.conv_block_s is None else self.conv_block_s(wide, *conditions))
+        if self.conv_block_s is not None:
+            return residual + self.conv_block_s(x, *conditions)
+        return residual + (enlarged(x) if self.enlarges else x)
 
 
 def doubling(in_channels: int, out_channels: int, kernel_size: int, *, options: BlockOptions) -> list[nn.Module]:

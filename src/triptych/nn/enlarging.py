@@ -3,6 +3,7 @@
 A tap of the kernel sees the same small pixel as the one beside it. On a CPU the convolution is taken of the small map, with four kernels,
 one for each pixel (p, q) of a square, in which those taps are added that see the same: for a pixel in row 2 i + p the tap of the row
 2 i + p + d is one of the small row i + floor((p + d) / 2). That leaves 4/9 of the products of a 3x3 kernel, and 9/25 of a 5x5 one.
+A 1x1 kernel sees a single pixel, so the small map is convolved and then doubled, on any device.
 
 The border is that of the small map, enlarged. Zeros and the nearest pixel are the same in both. Reflected is -1 -> 0 and -2 -> 1 in rows
 of the large map, so that for the small map -1 -> 0, the nearest pixel, is right for -1; for 5x5 kernels, which see -2, the difference of
@@ -36,6 +37,8 @@ def convolved_enlarged(
 ) -> Float[Tensor, "b o 2*h 2*w"]:
     """The convolution of enlarged(x) that keeps its size, for an odd k."""
     reach = weight.shape[2] // 2
+    if reach == 0:
+        return enlarged(fast_convolution(x, weight, bias))
     if not folds(x, reach):
         large = enlarged(x)
         if border == "zeros":
