@@ -24,7 +24,7 @@ def in_float64() -> Iterator[None]:
     """Within it new models, what they draw and batches on a device are of float64; the draws have the values of float32."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Rng, "normal", _doubled(Rng.normal))
-        patch.setattr(Rng, "normals", lambda rng, name, times, *shape: lambda i: rng.normal(f"{name}/{i}", *shape))
+        patch.setattr(Rng, "normals", lambda rng, names, *shape: lambda i: rng.normal(names[i], *shape))
         patch.setattr(Rng, "uniform", _doubled(Rng.uniform))
         patch.setattr(RawBatch, "to", lambda raw, device, to=RawBatch.to: widened(to(raw, device)))
         torch.set_default_dtype(torch.float64)

@@ -57,10 +57,20 @@ def test_a_sample_is_the_same_in_every_batch(draw):
 @pytest.mark.parametrize("shape", [(), (3, 3), (3, 5, 91), (2, 41, 50)])
 def test_draws_made_together_are_those_made_one_by_one(shape):
     """Of numbers that are no multiple of four, all together, four at a time and singly, in any order, of large indices, of no samples."""
-    for some in (rng(3, start=2**33), rng(0)):
-        drawn = some.normals("step", 11, *shape)
+    for some in (rng(3, start=2**33), rng(1, seed=5), rng(50), rng(0)):
+        drawn = some.normals([f"step/{i}" for i in range(11)], *shape)
         for i in (0, 1, 7, 10, 2):
             assert torch.equal(drawn(i), some.normal(f"step/{i}", *shape))
+
+
+def test_draws_made_together_are_few_numbers(monkeypatch):
+    made = []
+    monkeypatch.setattr("triptych.core.rng.words", lambda *told, key, count: made.append(key) or words(*told, key=key, count=count))
+    names = [f"step/{i}" for i in range(100)]
+    rng(4).normals(names, 1, 32, 32)(7)
+    assert np.shape(made.pop()[0]) == (4, 1, 1)  # 2^14 numbers
+    drawn = rng(4).normals(names, 3, 64, 64)
+    assert torch.equal(drawn(7), rng(4).normal("step/7", 3, 64, 64)) and not made  # one draw alone has more
 
 
 def test_draws_differ_by_seed_stream_name_and_sample():

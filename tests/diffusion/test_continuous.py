@@ -221,7 +221,7 @@ def test_a_level_as_timesteps_see_it() -> None:
     seen = model.seen_by(level(process.at_step(300).sigma), noise)
     assert seen.time == pytest.approx(300, abs=1e-6) and seen.sigma == process.at_step(300).sigma
     assert model.seen_by(level(1e-9), noise).time == 0 and model.seen_by(level(1e9), noise).time == 999
-    assert model.seen_by(level(2.0), None) == level(2.0)
+    assert model.seen_by(own := level(2.0), None) is own
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
+from triptych.core.rng import Rng
 from triptych.diffusion.bounds import bound_term, discretized_gaussian_log_likelihood, losses, normal_kl, prior_term
-from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients, factors
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients, factors, times_at
 
 MEANS = ["epsilon", "x0", "previous_x", "v"]
 T4 = torch.tensor([0, 1, 40, 99])
@@ -95,6 +96,20 @@ def test_rows_of_a_trajectory_give_what_the_coefficients_give(mean: str) -> None
     assert [c.time for c in chain.points] == list(reversed(range(100)))
     for c, row in zip(chain.points, factors([chain.x0_row(c) for c in chain.points], x_t), strict=True):
         torch.testing.assert_close(chain.x0_from(prediction, x_t, c, row), chain.x0_from(prediction, x_t, c))
+
+
+def test_times_at_are_the_times_of_the_points() -> None:
+    chain, x = process(rescale_timesteps=True).respaced((3, 8, 50)), torch.zeros(2, 1, 4, 4)
+    times = times_at(chain.points, Rng(0, ("sample",), torch.arange(2)))
+    for c in chain.points:
+        torch.testing.assert_close(times[c], c.times(x), rtol=0, atol=0)
+
+
+def test_a_respaced_process_is_made_anew_for_other_timesteps() -> None:
+    chain = process()
+    first = chain.respaced((0, 50, 99))
+    assert chain.respaced([0, 50, 99]) is first
+    assert chain.respaced((0, 99)).kept == (0, 99) and chain.respaced((0, 50, 99)).kept == (0, 50, 99)
 
 
 def test_posterior_is_bayes_rule() -> None:

@@ -14,7 +14,7 @@ from tests.diffusion import recorded
 from triptych.core.batch import DataSpec
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.bounds import bound, losses
-from triptych.diffusion.gaussian import GaussianConfig, GaussianDiffusion, StepCoefficients
+from triptych.diffusion.gaussian import GaussianConfig, GaussianDiffusion, StepCoefficients, factors
 from triptych.diffusion.respacing import respaced_timesteps
 from triptych.diffusion.samplers import (
     ancestral_step,
@@ -201,7 +201,9 @@ def test_ddim_step_with_noise(eta: float) -> None:
     x, t = recorded.array("noise", (4, 3, 4, 4), 1.0), torch.tensor([0, 1, 12, 24])
     c, drawn = process.at(t), recorded.array("step", x.shape, 1.0)
     moments = process.moments(fixed_output("fixed_large"), x, c, CLIP)
-    expect(ddim_step(moments.x0, x, ddim_row(c, eta=eta), noise=drawn), f"ddim_eta/{eta}", arrays=MORE)
+    rows = factors([ddim_row(process.at_step(step), eta=eta) for step in t.tolist()], x)
+    parts = [ddim_step(x0, x_t, row, noise=noise) for x0, x_t, row, noise in zip(moments.x0, x, rows, drawn, strict=True)]
+    expect(torch.stack(parts), f"ddim_eta/{eta}", arrays=MORE)
     expect(ancestral_step(moments, c, drawn), "anc", arrays=MORE)
 
 

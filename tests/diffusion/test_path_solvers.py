@@ -274,7 +274,7 @@ def adm_of_the_mixture(diffusion: GaussianConfig) -> tuple[ADM, list[float]]:
         asked.append(c.sigma)
         return (x - c.sqrt_abar * mixture_image(x, c)) / c.sqrt_noise
 
-    model.image_shape, model.denoiser = (1, 1, 2), lambda conditions: noise  # type: ignore[method-assign]
+    model.image_shape, model.denoiser = (1, 1, 2), lambda conditions, times: noise  # type: ignore[method-assign]
     return model, asked
 
 

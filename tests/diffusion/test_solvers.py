@@ -129,6 +129,35 @@ def test_unipc_by_hand() -> None:
     torch.testing.assert_close(steps[1].sample, second)
 
 
+def test_the_corrector_of_unipc_integrates_a_parabola() -> None:
+    """Its third step, by quadrature: a parabola of lambda through the x_0 at both ends of the second step and at the first point."""
+    points, (m0, m1, m2) = levels(4), (0.3, -0.2, 0.7)
+    predicted, x = iter([m0, m1, m2, 0.0]), torch.tensor([1.5], dtype=torch.float64)
+    steps = list(SOLVERS["unipc"].steps(lambda x, c: torch.full_like(x, next(predicted)), x, points=points, noise=no_noise))
+    (a, b, c, d), (l0, l1, l2, l3) = points, (-math.log(point.sigma) for point in points)
+    corrected = b.sqrt_noise / a.sqrt_noise * x - b.sqrt_abar * math.expm1(l0 - l1) * (m0 + m1) / 2
+    places, weights = np.polynomial.legendre.leggauss(20)
+    inner = (l1 + l2) / 2 + (l2 - l1) / 2 * places
+    parabola = np.polyval(np.polyfit([l0, l1, l2], [m0, m1, m2], 2), inner)
+    integral = float(weights @ (np.exp(inner) * parabola)) * (l2 - l1) / 2
+    corrected = c.sqrt_noise / b.sqrt_noise * corrected + c.sqrt_noise * integral
+    third = d.sqrt_noise / c.sqrt_noise * corrected - d.sqrt_abar * math.expm1(l2 - l3) * (m2 + (m2 - m1) * (l3 - l2) / (l2 - l1) / 2)
+    torch.testing.assert_close(steps[2].sample, third)
+
+
+def test_heun_is_algorithm_1() -> None:
+    """Of Karras et al. 2022, in x / sqrt(abar), on an x_0 that is no line of x."""
+    points = uneven_levels(2)
+    made = list(SOLVERS["heun"].steps(lambda x, c: torch.sin(3 * x) + c.abar, normal(), points=points, noise=no_noise))
+    x = normal() / points[0].sqrt_abar
+    for start, end, step in zip(points, points[1:], made, strict=False):
+        slope = (x - torch.sin(3 * x * start.sqrt_abar) - start.abar) / start.sigma
+        ahead = x + (end.sigma - start.sigma) * slope
+        there = (ahead - torch.sin(3 * ahead * end.sqrt_abar) - end.abar) / end.sigma
+        x = x + (end.sigma - start.sigma) * (slope / 2 + there / 2)
+        torch.testing.assert_close(step.sample, x * end.sqrt_abar)
+
+
 def linear_moments(name: str, points: Sequence[Coefficients]) -> tuple[float, float]:
     """Mean and deviation of what the solver makes of x at the first point, exactly: it is linear in x and in each draw.
 
@@ -312,6 +341,20 @@ def test_image_k_is_the_same_in_every_batch(name: str) -> None:
     parts = [made.sample(rng[part], labels=labels[part], settings=settings) for part in (slice(0, 1), slice(1, 5))]
     assert (torch.cat(parts) - whole).abs().max() <= 2 / 255
     assert whole.std(0).mean() > 0.01, "all samples are alike"
+
+
+@pytest.mark.parametrize("settings", [{"sampler": name} for name in get_args(SamplerName)] + [{"sampler": "ddim", "eta": 0.5}], ids=str)
+def test_noise_drawn_together_gives_the_same_images(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And steps draw noise where the settings say so."""
+    made, rng = model(), Rng(0, ("sample",), torch.arange(3))
+    told, labels = SamplingConfig(steps=6, **settings), torch.arange(3)
+    image = made.sample(rng, labels=labels, settings=told)
+    drawn: list[str] = []
+    one = Rng.normal
+    monkeypatch.setattr(Rng, "normal", lambda rng, name, *shape: drawn.append(name) or one(rng, name, *shape))
+    monkeypatch.setattr(Rng, "normals", lambda rng, names, *shape: lambda i: rng.normal(names[i], *shape))
+    assert torch.equal(made.sample(rng, labels=labels, settings=told), image)
+    assert drawn[0] == "initial" and (len(drawn) > 1) == told.stochastic
 
 
 @pytest.mark.parametrize("name", [*ANY, "ode-heun", "sde-euler"])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,19 +114,19 @@ class Rng:
         count = math.prod(shape)
         return _normal(self.words(name, 2 * (-(-count // 2))), count).view(len(self), *shape)
 
-    def normals(self, name: str, times: int, *shape: int) -> Callable[[int], Tensor]:
-        """What `normal` draws under "name/i", for i from 0 to below `times`.
+    def normals(self, names: Sequence[str], *shape: int) -> Callable[[int], Tensor]:
+        """What `normal` draws under the i-th of the names, as a function of i.
 
         On a CPU small draws are made many at a time: one by one, starting their operations takes most of the time.
         """
         count = math.prod(shape)
-        together = min(times, _FEW_WORDS // max(1, len(self) * count)) if self.index.device.type == "cpu" else 1
+        together = min(len(names), _FEW_WORDS // max(1, len(self) * count)) if self.index.device.type == "cpu" else 1
         if together < 2:
-            return lambda i: self.normal(f"{name}/{i}", *shape)
+            return lambda i: self.normal(names[i], *shape)
 
         @functools.lru_cache(maxsize=1)
         def part(k: int) -> tuple[Tensor, ...]:
-            keys = [key_of(self.seed, *self.stream, f"{name}/{i}") for i in range(k * together, min((k + 1) * together, times))]
+            keys = [key_of(self.seed, *self.stream, name) for name in names[k * together : (k + 1) * together]]
             first, second = np.array(keys, dtype=np.int64).T[:, :, None, None]
             drawn = torch.from_numpy(words(self.index.numpy(), key=(first, second), count=count + count % 2))
             return _normal(drawn, count).view(len(drawn), len(self), *shape).unbind()
@@ -160,9 +160,9 @@ def _normal(words: Tensor, count: int) -> Tensor:
     pairs = words.unflatten(-1, (-1, 2))
     # float64 on a CPU: its vector kernels round a sample differently by its place in the batch; rounding to float32 hides it.
     dtype = torch.float64 if words.device.type == "cpu" else torch.float32
-    radius = ((pairs[..., 0] + 1).to(dtype) * 2.0**-32).log_().mul_(-2).sqrt_()
-    angle = pairs[..., 1].to(dtype) * (2 * math.pi * 2.0**-32)
-    return torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1).float().flatten(-2)[..., :count].contiguous()
+    radius = (pairs[..., 0] + 1).to(dtype).mul_(2.0**-32).log_().mul_(-2).sqrt_()
+    angle = pairs[..., 1].to(dtype).mul_(2 * math.pi * 2.0**-32)
+    return torch.stack((radius * angle.cos(), angle.sin_().mul_(radius)), dim=-1).float().flatten(-2)[..., :count].contiguous()
 
 
 def _mixed(x: Tensor, key: Tensor) -> Tensor:

@@ -244,7 +244,7 @@ class ContinuousModel(Model):
 
     def solve(self, predict: Predictor, x: Tensor, points: list[Coefficients], rng: Rng, settings: LevelSamplingConfig) -> Iterator[Step]:
         """The steps of the sampler of the settings through these noise levels, from x at the first of them."""
-        noise = rng.normals("step", settings.steps, *self.image_shape)
+        noise = rng.normals([f"step/{i}" for i in range(settings.steps)], *self.image_shape)
         if settings.sampler in PATH_SOLVERS:
             return self._along_a_path(predict, x / points[0].sqrt_noise, settings, noise)
         steps = SOLVERS[settings.sampler].steps

@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.config import Config, config
+from triptych.core.rng import Rng
 from triptych.diffusion.schedules import ScheduleName, named_betas
 
 ImageHook = Callable[[Tensor], Tensor]
@@ -85,7 +85,7 @@ class GaussianConfig(NoiseConfig):
         return self.variance in ("learned", "learned_range")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # told apart as objects: a hash of all fields would take as long as using them
 class Coefficients:
     """What the formulas need of a noise level: numbers, or tensors (b, 1, 1, 1)."""
 
@@ -111,7 +111,7 @@ class Coefficients:
         return self.time.flatten() if isinstance(self.time, Tensor) else torch.full((x.shape[0],), self.time, device=x.device)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StepCoefficients(Coefficients):
     """What the formulas need of a timestep, which has neighbours and a posterior."""
 
@@ -133,25 +133,31 @@ class StepCoefficients(Coefficients):
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
 
 
-Row = Sequence[Tensor]
-"""Factors of images that all samples share, as tensors of no axes."""
+def times_at(points: Sequence[Coefficients], rng: Rng) -> dict[Coefficients, Tensor]:
+    """What `times` gives for the samples of `rng` at each of the points, numbers: made at once, since one by one takes longer."""
+    times = torch.tensor([c.time for c in points], dtype=torch.get_default_dtype(), device=rng.index.device)
+    return dict(zip(points, times[:, None].repeat(1, len(rng)).unbind(), strict=True))
 
 
-def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[tuple[Tensor, ...]]:
-    """The rows of a trajectory's table of numbers as tensors of no axes, for products with x.
+Row = Sequence[Any]
+"""Factors of images that all samples share: the first a tensor of no axes, the others numbers."""
 
-    PyTorch rounds a number to the type of a tensor in each operation with it, which takes longer than the rest of one with few values.
+
+def factors(table: Iterable[Sequence[float]], x: Tensor) -> list[Row]:
+    """The rows of a trajectory's table of numbers, for `combined` of images like x.
+
+    PyTorch makes a tensor of a number in each product with it, which takes longer than a product of few values. A sum takes it as it is.
     """
     rows, dtype = list(table), torch.promote_types(x.dtype, torch.get_default_dtype())  # a network may answer in more digits than x has
-    flat = iter(torch.tensor([value for row in rows for value in row], dtype=dtype).unbind())
-    return [tuple(islice(flat, len(row))) for row in rows]
+    first = torch.tensor([row[0] for row in rows], dtype=dtype).unbind()
+    return [(factor, *row[1:]) for factor, row in zip(first, rows, strict=True)]
 
 
-def combined(row: Row, parts: Sequence[Tensor]) -> Tensor:
-    """The sum of the parts (b, ...), each times its factor, one of `factors`."""
-    total = row[0] * parts[0]
-    for factor, part in zip(row[1:], parts[1:], strict=True):
-        total = torch.addcmul(total, part, factor)
+def combined(row: Row, first: Tensor, *others: Tensor) -> Tensor:
+    """The sum of the parts (b, ...), each times its factor in a row of `factors`, which may have more of them than there are parts."""
+    total = row[0] * first
+    for i, part in enumerate(others, start=1):
+        total = torch.add(total, part, alpha=row[i])
     return total
 
 
@@ -283,19 +289,31 @@ class GaussianDiffusion(NoiseProcess):
 
     def __init__(self, config: GaussianConfig, *, kept: Sequence[int] | None = None) -> None:
         super().__init__(config, kept=kept)
+        self._respaced: GaussianDiffusion | None = None
 
     def respaced(self, kept: Sequence[int]) -> GaussianDiffusion:
-        """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals."""
-        return GaussianDiffusion(self.config, kept=kept)
+        """The process on the timesteps `kept` of the original one; its own are 0..len(kept)-1, the network sees the originals.
+
+        The last one is kept: batches are sampled on the same timesteps, and a table takes as long as some steps of few images.
+        """
+        last = self._respaced
+        if last is None or last.kept != tuple(kept):
+            last = self._respaced = GaussianDiffusion(self.config, kept=kept)
+        return last
 
     def posterior_mean(
         self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], c: Coefficients, row: Row | None = None
     ) -> Float[Tensor, " b *d"]:
         """The mean of q(x_{t-1} | x_t, x_0) (Ho et al. 2020, Eq. 7), which timesteps alone have; `row` as in `combined`."""
         if row is not None:
-            return combined(row, (x0, x_t))
+            return combined(row, x0, x_t)
+        posterior_x0, posterior_xt = self.mean_row(c)
+        return posterior_x0 * x0 + posterior_xt * x_t
+
+    def mean_row(self, c: Coefficients) -> tuple[Any, Any]:
+        """The factors of x_0 and of x_t in `posterior_mean`."""
         assert isinstance(c, StepCoefficients)
-        return c.posterior_x0 * x0 + c.posterior_xt * x_t
+        return c.posterior_x0, c.posterior_xt
 
     def target(
         self, x0: Float[Tensor, " b *d"], x_t: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"], c: Coefficients
@@ -336,7 +354,7 @@ class GaussianDiffusion(NoiseProcess):
     ) -> Float[Tensor, " b *d"]:
         """x_0 from what the network predicts; `row`: `x0_row` of c as in `combined`."""
         if row is not None:
-            return combined(row, (x_t, prediction))
+            return combined(row, x_t, prediction)
         match self.config.mean:
             case "epsilon":
                 return c.sqrt_recip * x_t - c.sigma * prediction

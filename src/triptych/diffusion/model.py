@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Self
 
 import torch
@@ -23,7 +22,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, Bound, LossTerms, Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.bounds import bound, losses
-from triptych.diffusion.gaussian import Denoiser, GaussianConfig, GaussianDiffusion, ImageHook
+from triptych.diffusion.gaussian import Coefficients, Denoiser, GaussianConfig, GaussianDiffusion, ImageHook, times_at
 from triptych.diffusion.guidance import extrapolated, in_terms_of, up_to
 from triptych.diffusion.guided import Guide, dropped_labels, guides_itself
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
@@ -98,6 +97,11 @@ class SamplingConfig(Config):
     def between_timesteps(self) -> bool:
         """Whether the steps of the sampler may lie between timesteps."""
         return self.sampler in SOLVERS or self.sampler in PATH_SOLVERS
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps of the sampler add noise."""
+        return self.sampler in ("ancestral", "dpm++2m-sde", "sde-euler") or self.eta > 0
 
     def check(self, diffusion: GaussianConfig) -> None:
         """Raises ConfigError where the sampler or the steps do not fit the diffusion."""
@@ -225,9 +229,15 @@ class DiffusionModel(Model):
         predict = x0_predictor(self.diffusion, self.denoiser(self.conditions(batch)))
         return log_prob(predict, self.diffusion.levels, batch.images, rng, settings=settings)
 
-    def denoiser(self, conditions: Conditions) -> Denoiser:
-        """The network, told `conditions`."""
-        return lambda x, c: self.network(x, c.times(x), *conditions)
+    def denoiser(self, conditions: Conditions, *, times: Mapping[Coefficients, Tensor] | None = None) -> Denoiser:
+        """The network, told `conditions`; `times`: `times_at` points where it will be asked."""
+        known = {} if times is None else times
+
+        def denoise(x: Tensor, c: Coefficients) -> Tensor:
+            t = known.get(c)
+            return self.network(x, c.times(x) if t is None else t, *conditions)
+
+        return denoise
 
     def trajectory(
         self, rng: Rng, conditions: Conditions, settings: Config, *, guide: Guide | None = None, hook: ImageHook | None = None
@@ -239,16 +249,27 @@ class DiffusionModel(Model):
         """
         settings = settings_like(self.config.sampling, settings)
         settings.check(self.config.diffusion)
-        process = self.diffusion
-        if not settings.between_timesteps:
-            process = process.respaced(respaced_timesteps(settings.steps, total=process.steps))
-        denoise, score = self.denoiser(conditions), None if guide is None else guide.score
-        weak = self._weaker(conditions, guide, settings)
+        process, points = self._points(settings)
+        times = times_at(points, rng)
+        denoise, score = self.denoiser(conditions, times=times), None if guide is None else guide.score
+        weak = self._weaker(conditions, times, guide, settings)
         if weak is not None:
             denoise = extrapolated(self.diffusion, denoise, weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
-        return self._steps(process, denoise, score, rng, settings, hook)
+        return self._steps(process, points, denoise, score, rng, settings, hook)
 
-    def _weaker(self, conditions: Conditions, guide: Guide | None, settings: SamplingConfig) -> Denoiser | None:
+    def _points(self, settings: SamplingConfig) -> tuple[GaussianDiffusion, Sequence[Coefficients]]:
+        """The process that the sampler follows, and where it asks the network; none where a path says that."""
+        if not settings.between_timesteps:
+            process = self.diffusion.respaced(respaced_timesteps(settings.steps, total=self.diffusion.steps))
+            return process, process.points
+        if settings.sampler in PATH_SOLVERS:
+            return self.diffusion, ()
+        spacing = settings.spacing or SOLVERS[settings.sampler].spacing
+        return self.diffusion, points_of(self.diffusion, steps=settings.num_steps(self.config.diffusion), spacing=spacing)
+
+    def _weaker(
+        self, conditions: Conditions, times: Mapping[Coefficients, Tensor], guide: Guide | None, settings: SamplingConfig
+    ) -> Denoiser | None:
         """What guides by the difference to it: the guide's model, or without a guide the network itself, told no label."""
         if guide is not None:
             return None if guide.weak is None else in_terms_of(self.diffusion, guide.weak)
@@ -256,7 +277,7 @@ class DiffusionModel(Model):
             return None
         labels = conditions[-1]
         assert labels is not None, "a model with label dropout is conditional"
-        alone = self.denoiser((*conditions[:-1], torch.full_like(labels, NO_LABEL)))
+        alone = self.denoiser((*conditions[:-1], torch.full_like(labels, NO_LABEL)), times=times)
         return lambda x, c: self.diffusion.split(alone(x, c))[0]
 
     def last_image(self, steps: Iterator[Step], settings: Config, report: Report | None) -> Tensor:
@@ -267,6 +288,7 @@ class DiffusionModel(Model):
     def _steps(
         self,
         process: GaussianDiffusion,
+        points: Sequence[Coefficients],
         denoise: Denoiser,
         score: Score | None,
         rng: Rng,
@@ -274,29 +296,24 @@ class DiffusionModel(Model):
         hook: ImageHook | None,
     ) -> Iterator[Step]:
         denoise, hook = without_gradients(denoise), clipping(settings.threshold if settings.clip else None, hook)
-        x = rng.normal("initial", *self.image_shape)
-        noise = rng.normals("step", settings.num_steps(self.config.diffusion), *self.image_shape)
+        steps = settings.num_steps(self.config.diffusion)
+        draw = rng.normals(["initial", *(f"step/{i}" for i in range(steps if settings.stochastic else 0))], *self.image_shape)
+        x, noise = draw(0), lambda i: draw(i + 1)
         if settings.sampler == "ancestral":
             yield from ancestral_steps(process, denoise, x, noise=noise, hook=hook, score=score)
             return
         if settings.between_timesteps and score is not None:
             # Above it no class can be seen, and what a network says of it all the same would move x_0 by sigma times as much.
             score = up_to(score, LARGEST_SIGMA)
-        predictor = partial(x0_predictor, process, denoise, hook=hook, score=score, hook_again=settings.clip_guided)
+        rows = x0_rows(process, points, x)
+        predict = x0_predictor(process, denoise, rows=rows, hook=hook, score=score, hook_again=settings.clip_guided)
         if settings.sampler == "ddim":
-            predict = predictor(rows=x0_rows(process, process.points, x))
             yield from ddim_steps(process, predict, x, noise=noise, eta=settings.eta)
-            return
-        steps = num_points(settings.steps, total=process.steps)
-        if settings.sampler in PATH_SOLVERS:
+        elif settings.sampler in PATH_SOLVERS:
             path = PATHS[settings.flow_path or "linear"]
-            predict = predictor()  # it is asked at points that lie along the path
             yield from process_steps(process, predict, x, path=path, steps=steps, solver=settings.sampler, grid=settings.grid, noise=noise)
-            return
-        solver = SOLVERS[settings.sampler]
-        points = points_of(process, steps=steps, spacing=settings.spacing or solver.spacing)
-        predict = predictor(rows=x0_rows(process, points, x))
-        yield from solver.steps(predict, x, points=points, noise=noise)
+        else:
+            yield from SOLVERS[settings.sampler].steps(predict, x, points=points, noise=noise)
 
     def checked_labels(self, labels: Tensor | None, count: int) -> Tensor | None:
         """The labels (b,); raises ConfigError unless they fit the model."""

@@ -70,24 +70,19 @@ def ddim_sigma(c: StepCoefficients, *, eta: float) -> Any:
     return eta * ((1 - c.abar_prev) / (1 - c.abar)) ** 0.5 * (1 - c.abar / c.abar_prev) ** 0.5
 
 
-def ddim_row(c: StepCoefficients, *, eta: float = 0.0) -> tuple[Any, ...]:
-    """The factors of x_0, x_t and the noise in a step of DDIM (Song et al. 2021, Eq. 12).
+def ddim_row(c: StepCoefficients, *, eta: float = 0.0) -> tuple[float, float, float]:
+    """The factors of x_0, x_t and the noise in a step of DDIM (Song et al. 2021, Eq. 12) whose coefficients are numbers.
 
     The eps of that equation is (sqrt(1 / abar) x_t - x_0) / sigma, as in `noise_from`.
     """
     sigma = ddim_sigma(c, eta=eta)
-    direction = _root(1 - c.abar_prev - sigma**2) / c.sigma
+    direction = max(1 - c.abar_prev - sigma**2, 0.0) ** 0.5 / c.sigma  # rounding may make it negative
     return c.abar_prev**0.5 - direction, direction * c.sqrt_recip, c.not_last * sigma
 
 
 def ddim_step(x0: Tensor, x_t: Tensor, row: Row, *, noise: Tensor | None = None) -> Tensor:
     """x_{t-1} (b, c, h, w) from x_t and the x_0 predicted there, by `ddim_row`; eta > 0 needs noise."""
-    return combined(row[:2], (x0, x_t)) if noise is None else combined(row, (x0, x_t, noise))
-
-
-def _root(value: Any) -> Any:
-    """The square root, 0 where rounding made the value negative."""
-    return value.clamp(min=0).sqrt() if isinstance(value, Tensor) else max(value, 0.0) ** 0.5
+    return combined(row, x0, x_t) if noise is None else combined(row, x0, x_t, noise)
 
 
 def ddim_reverse_step(process: GaussianDiffusion, x0: Tensor, x_t: Tensor, c: StepCoefficients) -> Tensor:
@@ -123,11 +118,13 @@ def steered(predictor: Predictor, *, hook: ImageHook | None = None, score: Score
 
     Moving the score by g moves eps by -sqrt(1 - abar) g (Dhariwal and Nichol 2021, Eq. 14), and x_0 by (1 - abar) / sqrt(abar) g.
     """
+    if score is None:
+        return predictor if hook is None else lambda x, c: hook(predictor(x, c))
 
     def predict(x: Tensor, c: Coefficients) -> Tensor:
         x0 = predictor(x, c)
         x0 = x0 if hook is None else hook(x0)
-        gradient = None if score is None else score(x, c)
+        gradient = score(x, c)
         if gradient is None:
             return x0
         x0 = x0 + (1 - c.abar) / c.sqrt_abar * gradient
@@ -151,9 +148,9 @@ def ancestral_steps(
     `score` moves the mean by the variance times it (Dhariwal and Nichol 2021, Algorithm 1).
     """
     points = process.points
-    table = factors([(*process.x0_row(c), c.posterior_x0, c.posterior_xt) for c in points], x)
-    for i, (c, row) in enumerate(zip(points, table, strict=True)):
-        moments = process.moments(denoise(x, c), x, c, hook, x0_row=row[:2], mean_row=row[2:])
+    x0_table, mean_table = (factors(map(row, points), x) for row in (process.x0_row, process.mean_row))
+    for i, (c, x0_row, mean_row) in enumerate(zip(points, x0_table, mean_table, strict=True)):
+        moments = process.moments(denoise(x, c), x, c, hook, x0_row=x0_row, mean_row=mean_row)
         gradient = None if score is None else score(x, c)
         if gradient is not None:
             moments = replace(moments, mean=moments.mean + moments.variance * gradient)

@@ -108,14 +108,12 @@ def dpm_solver_2m(
     for (c, following), h, last in zip(pairwise(points), rises, [math.inf, *rises], strict=False):
         kept = following.sqrt_noise / c.sqrt_noise * math.exp(-tau * h)
         towards, ahead = -following.sqrt_abar * math.expm1(-(1 + tau) * h), h / (2 * last)
-        table.append((kept, towards * (1 + ahead), -towards * ahead, following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h))))
-    for i, (c, (kept, newest, older, added)) in enumerate(zip(points, factors(table, x), strict=False)):
+        added = [following.sqrt_noise * math.sqrt(-math.expm1(-2 * tau * h))] if tau else []
+        table.append((kept, towards * (1 + ahead), -towards * ahead, *added))
+    for i, (c, row) in enumerate(zip(points, factors(table, x), strict=False)):
         x0 = predict(x, c)
-        x = combined((kept, newest), (x, x0))
-        if before is not None:
-            x = torch.addcmul(x, before, older)
-        if tau:
-            x = torch.addcmul(x, noise(i), added)
+        older = x0 if before is None else before  # the first step has but one, and its factor here is 0
+        x = combined(row, x, x0, older, noise(i)) if tau else combined(row, x, x0, older)
         before = x0
         yield Step(x, x0)
     yield _last(predict, x, points)
@@ -130,47 +128,40 @@ def unipc(predict: Predictor, x: Tensor, *, points: Sequence[Coefficients], nois
     """The steps of UniPC (Zhao et al. 2023, Algorithms 1 and 2, B_2, data prediction) from x (b, c, h, w), without noise.
 
     One network call each: the prediction at a new point also corrects the step that led there, so the corrector costs no call.
-    `Step.sample` is what the predictor gives.
+    `Step.sample` is what the predictor gives. All of it is linear in x and in what was predicted, so correcting x and the next step
+    are one weighted sum.
     """
-    corrections, predictions = [], []
-    for i, (c, following) in enumerate(pairwise(points)):
-        corrections.append(_unified_row(points[i - 1], c, [c, *points[max(i - UNIPC_ORDER, 0) : i - 1]]) if i else [])
-        predictions.append(_unified_row(c, following, points[max(i + 1 - UNIPC_ORDER, 0) : i]))
     past: list[Tensor] = []  # what was predicted at the last points, the newest first
-    corrected = x
-    for c, correction, prediction in zip(points, factors(corrections, x), factors(predictions, x), strict=False):
-        x0 = predict(x, c)
-        if past:
-            x = combined(correction, [corrected, past[0], x0, *past[1:]])
-        past, corrected = [x0, *past][:UNIPC_ORDER], x
-        x = combined(prediction, [corrected, *past])
-        yield Step(x, x0)
+    for c, row in zip(points, factors(_unified_rows(points), x), strict=False):
+        past = [predict(x, c), *past][: UNIPC_ORDER + 1]
+        x = combined(row, x, *past)
+        yield Step(x, past[0])
     yield _last(predict, x, points)
 
 
-def _unified_row(start: Coefficients, end: Coefficients, others: Sequence[Coefficients]) -> list[float]:
-    """The factors of x and of the x_0 predicted at `start` and at so many other points, at most 2, whose sum is x at `end`.
+def _unified_rows(points: Sequence[Coefficients]) -> list[list[float]]:
+    """The factors of x and of the last three predictions of x_0, the newest first, in each step of UniPC.
 
-    x_0 is the polynomial of lambda through them (Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one other
-    point: there they take a_1 = 1/2).
+    x_0 is the polynomial of lambda through what was predicted at the step's start, at the point before and, to correct it, at its end
+    (Zhao et al. 2023, Eqs. 3 and 9, without B(h), which cancels but where there is one point besides the start: there they take
+    a_1 = 1/2). Correcting x adds the difference of these two sums.
     """
-    h = _rise(start, end)
-    places = [_rise(start, other) / h for other in others]
+    alpha, s, sigma = np.array([(c.sqrt_abar, c.sqrt_noise, c.sigma) for c in points]).T
+    h, kept = -np.diff(np.log(sigma)), s[1:] / s[:-1]
     # h * integral of exp(h (u - 1)) u^k over 0..1 for k = 0, 1, 2, by parts
-    whole = -math.expm1(-h)
+    whole = -np.expm1(-h)
     first = 1 - 1 / h * whole
     second = 1 - 2 / h * first
-    match places:
-        case []:
-            weights = []
-        case [place]:
-            weights = [whole / 2 / place]
-        case [a, b]:  # weights of which a u + b u and a^2 u + b^2 u have these integrals
-            weights = [(second - b * first) / (a * (a - b)), (second - a * first) / (b * (b - a))]
-        case _:
-            raise AssertionError(f"{len(others)} other points")
-    parts = [whole - sum(weights), *weights]  # each weight is of the difference of that x_0 from the one at `start`
-    return [end.sqrt_noise / start.sqrt_noise, *(end.sqrt_abar * part for part in parts)]
+    # Weights of the differences of an x_0 from the one at the start. With the end, at 1, and the point before, at r, both: u and v of which
+    # u + r v and u + r^2 v have these integrals. The first step has no point before.
+    r = -h[:-1] / h[1:]
+    before = np.append(0 * whole[:1], whole[1:] / 2 / r)
+    end_corrected = np.append(whole[:1] / 2, (second[1:] - r * first[1:]) / (1 - r))
+    before_corrected = np.append(0 * whole[:1], (second[1:] - first[1:]) / (r * (r - 1)))
+    steps = alpha[1:] * np.stack((whole - before, before, 0 * whole))
+    corrections = alpha[1:] * np.stack((end_corrected, before - end_corrected - before_corrected, before_corrected - before))
+    steps[:, 1:] += kept[1:] * corrections[:, :-1]
+    return np.vstack((kept, steps)).T.tolist()
 
 
 @dataclass(frozen=True)
@@ -215,24 +206,18 @@ def heun(
     """
     starts = points if churn is None else [churn.raised(c, steps=len(points)) for c in points]
     ends = list(zip(starts, points[1:], strict=False))
-    table = [
-        (start.sqrt_abar, start.sigma, end.sigma - start.sigma, (end.sigma - start.sigma) / 2, end.sqrt_abar, end.sigma)
-        for start, end in ends
-    ]
     eulers = factors([_euler_row(start, end) for start, end in ends], x)
-    for i, (sqrt_abar, sigma, change, half, next_sqrt_abar, next_sigma) in enumerate(factors(table, x)):
-        c, start, following = points[i], starts[i], points[i + 1]
+    for i, ((start, end), row) in enumerate(zip(ends, eulers, strict=True)):
+        c = points[i]
         if churn is not None and start is not c:
             x = churn.added(x, c, start, noise(i))
         x0 = predict(x, start)
-        if c.sigma > euler_above:
-            x = combined(eulers[i], (x, x0))
-        else:
-            scaled = x / sqrt_abar
-            slope = (scaled - x0) / sigma
-            ahead = torch.addcmul(scaled, slope, change)
-            there = (ahead - predict(ahead * next_sqrt_abar, following)) / next_sigma
-            x = torch.addcmul(scaled, slope + there, half) * next_sqrt_abar
+        x = combined(row, x, x0)
+        if c.sigma <= euler_above:
+            # The slopes at both ends of Euler's step are (x - x_0) / sigma with the x_0 predicted there. The step leads straight towards
+            # the first x_0, so it could have started anywhere on the way: at its end too, and the slopes differ by x_0 alone.
+            half = (start.sigma - end.sigma) / 2 / end.sigma
+            x = torch.add(x, predict(x, end) - x0, alpha=half * end.sqrt_abar)
         yield Step(x, x0)
     if churn is not None and starts[-1] is not points[-1]:
         x = churn.added(x, points[-1], starts[-1], noise(len(points) - 1))
