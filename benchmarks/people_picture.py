@@ -3,8 +3,8 @@
     python benchmarks/people_picture.py --out docs/methods/images
 
 Person and faces are made of key points by hand. cut-out.png: OpenPose's lines of a person in a frame, with the box of data.cut_out person
-and the squares that discriminators of faces and hands see, and beside it what is in these. fitted-face.png: the lines of a driver's face, of
-a reference's, and of the driver's with the proportions of the reference.
+and the squares that discriminators of faces and hands see; beside it what is in these. fitted-face.png: the lines of a driver's face, of a
+reference's, and of the driver's with the proportions of the reference.
 """
 
 from __future__ import annotations
