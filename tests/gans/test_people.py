@@ -15,7 +15,7 @@ from triptych.core.errors import ConfigError
 from triptych.gans.flow import confidence, warped
 from triptych.gans.fs_vid2vid import FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.lucas_kanade import lucas_kanade
-from triptych.gans.people import GROUPS, body, flow_of_people, groups, head, mask_of_people, without_head
+from triptych.gans.people import GROUPS, Person, body, groups, head, terms_of_people, without_head
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -131,8 +131,8 @@ def test_terms_are_those_of_loops_over_pixels() -> None:
     image, moved = clip.images[:, 1], warped(clip.inputs["style"][:, 0], flow)
     rows = zip(mask, image, moved, flow, pose, other, strict=True)
     of_flow, of_mask = (torch.stack(values) for values in zip(*(terms_by_hand(*row) for row in rows), strict=True))
-    torch.testing.assert_close(flow_of_people(flow, pose, other), of_flow, rtol=0, atol=1e-10)
-    torch.testing.assert_close(mask_of_people(mask, image, moved, flow, pose, other), of_mask, rtol=0, atol=1e-10)
+    found = terms_of_people(flow, mask, moved, image=image, person=Person.of(pose), other=Person.of(other))
+    torch.testing.assert_close(found, (of_flow, of_mask), rtol=0, atol=1e-10)
 
 
 # In training ---------------------------------------------------------------------------------------------------------
@@ -184,13 +184,16 @@ def test_a_mask_and_a_flow_learn_from_people() -> None:
     flow = torch.randn(2, 2, SIDE, SIDE, generator=generator).requires_grad_()
     mask = torch.full((2, 1, SIDE, SIDE), 0.5, requires_grad=True)
     image = clip.images[:, 1].clone().requires_grad_()
-    loss = flow_of_people(flow, pose, other) + mask_of_people(mask, image, warped(clip.inputs["style"][:, 0], flow), flow, pose, other)
+    moved, people = warped(clip.inputs["style"][:, 0], flow), {"person": Person.of(pose), "other": Person.of(other)}
+    loss = sum(terms_of_people(flow, mask, moved, image=image, **people))
+    assert isinstance(loss, Tensor)
     on_flow, on_mask, on_image = torch.autograd.grad(loss.sum(), (flow, mask, image))
     assert on_flow.abs().sum() > 0
     torch.testing.assert_close(on_image.ne(0).any(1, keepdim=True), head(pose) > 0)
     nothing = (head(pose) == 0) & (on_mask > 0)
-    assert not nothing.any(), "a mask rises on the head alone"
-    same = flow_of_people(torch.zeros_like(flow), pose, pose)
+    assert not nothing.any(), "a mask is made smaller on the head alone"
+    still, shown = torch.zeros_like(flow), Person.of(pose)
+    same, _ = terms_of_people(still, mask, image, image=image, person=shown, other=shown)
     assert max(same.tolist()) < 1e-12
 
 
@@ -199,9 +202,8 @@ def test_a_discriminator_and_a_reference_show_the_head() -> None:
     clip = dancers()
     model = built()
     label = model.labels({name: clip.inputs[name][:, 0] for name in ("dense", "lines")})
-    before, pose, behind = model.labels.split(label, "dense")
-    assert before.shape[1] == 0 and behind.shape[1] == 1
-    torch.testing.assert_close(pose, clip.inputs["dense"][:, 0], rtol=0, atol=0)
+    assert model.labels.channels_of("dense") == slice(0, 3) and model.labels.channels_of("lines") == slice(3, 4)
+    assert model._seen(label).is_contiguous(memory_format=torch.channels_last)
     moment = {name: values[:, 0] if name in ("dense", "lines") else values for name, values in clip.inputs.items()}
     seen: list[tuple[Tensor, ...]] = []
     hook = model.generator.register_forward_pre_hook(lambda module, given: seen.append(given))
@@ -226,6 +228,12 @@ def test_they_need_dense_pose(name: str) -> None:
     config = replace(CONFIG, **({"people": False, "hide_head": False} | {name: True}))
     with pytest.raises(ConfigError, match=rf"^{name}: got True, but the data has no maps of DensePose; give their folder"):
         config.build(few_shot.SPEC)
+
+
+def test_data_without_clips_is_named_first() -> None:
+    pictures = tuple(replace(entry, frames=None) for entry in SPEC.inputs[:2])
+    with pytest.raises(ConfigError, match="the data has no clips"):
+        CONFIG.build(replace(SPEC, frames=None, inputs=pictures))
 
 
 def test_a_head_is_hidden_in_values_from_minus_one() -> None:

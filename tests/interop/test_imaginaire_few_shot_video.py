@@ -124,6 +124,14 @@ def test_a_file_of_dances() -> None:
     assert experiment.schedule.doubles_every(processes=8, num_images=15_000) == 5 * whole
     shown = [entry.stored for entry in experiment.data.spec.inputs]
     assert shown == ["densepose", "pixels", "pixels", "densepose", "pixels"]
+    drawing = "data.input_types.poses-openpose: lines of people are read as images here: triptych data draw"
+    assert [line for line in experiment.warnings if line.startswith(drawing) and "--face False --out DATA/train/poses" in line]
+    alone = {"input_labels": ["poses-openpose"], "input_few_shot_labels": ["poses-openpose"]}
+    lines = read(changed(VIDEOS["few-shot dancing"], {"data": alone}))
+    assert isinstance(lines.data.config, ClipDataConfig) and lines.data.config.cut_out == "person" and lines.data.config.drop_parts == 0
+    assert isinstance(lines.model, FewShotVid2VidConfig) and not lines.model.people
+    still = read(changed(VIDEOS["few-shot dancing"], {"trainer": {"loss_weight": {"flow": 0.0}}})).model
+    assert isinstance(still, FewShotVid2VidConfig) and not still.people and still.hide_head
     apart = read(changed(VIDEOS["few-shot dancing"], {"data": {"for_pose_dataset": {"remove_face_labels": False}}})).model
     assert isinstance(apart, FewShotVid2VidConfig) and apart.people and not apart.hide_head
     several = read(changed(VIDEOS["few-shot dancing"], {"data": {"initial_few_shot_K": 3}}))

@@ -211,6 +211,12 @@ def test_a_file_of_dances() -> None:
     assert experiment.schedule.doubles_every(processes=8, num_images=6_000) == mine.length.double_every
 
 
+def test_the_command_that_draws_limbs_leaves_out_what_the_file_does() -> None:
+    for setting, flag in (("remove_face_labels", "--face False"), ("basic_points_only", "--body-only")):
+        said = read(changed(VIDEOS["dancing"], {"data": {"for_pose_dataset": {setting: True}}})).warnings
+        assert any(f"--kind people {flag} --form limbs" in line for line in said)
+
+
 def test_limbs_are_not_mirrored() -> None:
     flipped = {"data": {"train": {"augmentations": {"horizontal_flip": True}}}}
     experiment = read(changed(VIDEOS["dancing"], flipped))

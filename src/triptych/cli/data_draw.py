@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from triptych.cli.arguments import finished, named_as_flags
@@ -69,10 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     from triptych.runs.drawing import draw_folder
 
     size = None if options.height is None or options.width is None else (options.height, options.width)
-    frames = None if options.frames is None else Path(options.frames)
+    frames, fit = (None if given is None else user_path(given) for given in (options.frames, options.fit))
     style = PeopleStyle(limbs=options.form == "limbs", body_only=options.body_only, face=options.face)
-    given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead, "style": style}
-    given["fit"] = None if options.fit is None else user_path(options.fit)
+    given = {"kind": options.kind, "size": size, "frames": frames, "forehead": options.forehead, "style": style, "fit": fit}
     with named_as_flags(options), progress_bar("drawing") as progress:
-        count = draw_folder(Path(folder), Path(options.out), **given, progress=progress)
+        count = draw_folder(user_path(folder), user_path(options.out), **given, progress=progress)
     return finished(f"{count:,} picture{'' if count == 1 else 's'} of {options.kind} in {options.out}")

@@ -6,7 +6,8 @@ mean, b how far c is from q, and g the width of the driver's face by that of the
 
     s_a = g a_ref / a,   s_b = g b_ref / b,   p' = (p - c) s_a + (c - q) s_b + q
 
-From the second frame on s is 0.9 of the one before and 0.1 of this. What is drawn is the median of five frames around.
+From the second frame on s is 0.9 of the one before and 0.1 of this. What is drawn is the median of five frames around. The group of the
+chin itself, whose b is next to nothing, has s_b = s_a.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ GROUPS: tuple[tuple[int, ...], ...] = (
     *_mirrored(48, 54, 3), (51,), *_mirrored(55, 59, 2), (57,), *_mirrored(60, 64, 2), (62,), (65, 67), (66,),  # mouth
 )  # fmt: skip
 """Points of a face that belong together: mirror images of one another, and those of the middle."""
+_OF_CHIN = next(number for number, group in enumerate(GROUPS) if _CHIN in group)
 
 
 def fitted(clip: Sequence[Points], reference: Points) -> list[Points]:
@@ -42,6 +44,7 @@ def fitted(clip: Sequence[Points], reference: Points) -> list[Points]:
     wanted, smoothed, moved = _sizes(reference) * (widths[0] / widths[1]), None, []
     for points in clip:
         scales = wanted / _sizes(points)
+        scales[_OF_CHIN, 1] = scales[_OF_CHIN, 0]
         smoothed = scales if smoothed is None else _KEPT * smoothed + (1 - _KEPT) * scales
         moved.append(_scaled(points, smoothed))
     around = _MEDIAN // 2

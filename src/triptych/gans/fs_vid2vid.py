@@ -29,7 +29,7 @@ from triptych.gans.crops import Part, face_crops
 from triptych.gans.fs_vid2vid_networks import FewShotFrame, FewShotGenerator, FewShotGeneratorConfig
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.model import DISCRIMINATOR, GENERATOR
-from triptych.gans.people import body, flow_of_people, mask_of_people, without_head
+from triptych.gans.people import Person, terms_of_people, without_head
 from triptych.gans.translation_base import Styles
 from triptych.gans.video_networks import VideoDiscriminator
 
@@ -95,7 +95,7 @@ class FewShotVid2VidConfig(ClipGANConfig):
             )
         pose = next((entry.name for entry in spec.inputs if entry.stored == "densepose"), None)
         for name in ("people", "hide_head"):
-            if getattr(self, name) and pose is None:
+            if getattr(self, name) and pose is None and spec.frames is not None:
                 reason = "got True, but the data has no maps of DensePose; give their folder as data.densepose, or set it to False"
                 raise ConfigError(name, reason)
         if self.hide_head and (self.positive_conditions or pose in self.positive_inputs):
@@ -139,8 +139,9 @@ class FewShotVid2Vid(ClipGAN):
         """The label map of a frame as the generator sees it."""
         if not self.config.hide_head:
             return label
-        before, pose, behind = self.labels.split(label, self._pose)
-        return torch.cat((before, without_head(pose), behind), dim=1)
+        part, seen = self.labels.channels_of(self._pose), label.clone()
+        seen[:, part] = without_head(label[:, part])
+        return seen
 
     def judged_with(self, label: Tensor, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b n h w"]:
         """The label map, and that reference with its label map which was moved."""
@@ -155,14 +156,15 @@ class FewShotVid2Vid(ClipGAN):
 
     def frame_terms(self, frame: FewShotFrame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
         """Those of the flow from the reference and, of a frame with a past, of that from the frame before: the sums."""
-        pose, its_pose = self._poses_of(frame, moment.inputs) if self.config.people else (None, None)
-        within = None if pose is None else body(pose)
-        warp, picked = frame.reference, self._picked(frame, moment.inputs)[0]
-        source = picked if its_pose is None else its_pose
-        terms = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=source, target=pose, within=within)
-        if pose is not None and its_pose is not None:
-            terms["flow_warp"] = terms["flow_warp"] + flow_of_people(warp.flow, pose, its_pose)
-            terms["mask"] = terms["mask"] + mask_of_people(warp.mask, frame.image, warp.image, warp.flow, pose, its_pose)
+        warp, source = frame.reference, self._picked(frame, moment.inputs)[0]
+        pose, its_pose = self._poses_of(frame, moment.inputs) if self.config.people else (None, source)
+        person = None if pose is None else Person.of(pose)
+        within = None if person is None else person.body
+        terms = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=its_pose, target=pose, within=within)
+        if person is not None:
+            own = {"image": frame.image, "person": person, "other": Person.of(its_pose)}
+            of_flow, of_mask = terms_of_people(warp.flow, warp.mask, warp.image, **own)
+            terms |= {"flow_warp": terms["flow_warp"] + of_flow, "mask": terms["mask"] + of_mask}
         if frame.past is None:
             return terms
         warp, before = frame.past, self.before(moment)

@@ -60,13 +60,12 @@ class LabelMaps:
             whole[..., start] = instance_edges(self.instance_map(inputs))[:, 0]
         return whole.permute(0, 3, 1, 2)
 
-    def split(self, label: Float[Tensor, "b n h w"], name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """The channels before those of a condition image, its own in [-1, 1], and those behind it."""
+    def channels_of(self, name: str) -> slice:
+        """Which channels of the map are those of a condition image."""
         names = [spec.name for spec in self.conditions]
         k, classes = names.index(name), sum(map(class_channels, self.classes))
         start = classes + sum(spec.channels or 0 for spec in self.conditions[:k])
-        count = self.conditions[k].channels or 0
-        return label[:, :start], label[:, start : start + count], label[:, start + count :]
+        return slice(start, start + (self.conditions[k].channels or 0))
 
     def check(self, inputs: Mapping[str, Tensor], *, stride: int, least_size: int) -> None:
         """Raises ConfigError for an input that is missing, has another shape than it should, or other sides than a network takes."""

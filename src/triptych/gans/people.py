@@ -18,6 +18,8 @@ so that a face is taken from the reference, and nothing is where the reference s
 
 from __future__ import annotations
 
+from typing import NamedTuple, Self
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -45,12 +47,16 @@ def groups(pose: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 9 h w"]:
 
 def body(pose: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
     """1 where a person is seen within seven pixels, else 0."""
-    return F.max_pool2d((numbers(pose) > 0).to(widened(pose).dtype), _AROUND, stride=1, padding=_AROUND // 2)
+    seen, reach = (numbers(pose) > 0).to(widened(pose).dtype), _AROUND // 2
+    rows = F.max_pool2d(seen, (_AROUND, 1), stride=1, padding=(reach, 0))
+    return F.max_pool2d(rows, (1, _AROUND), stride=1, padding=(0, reach))
 
 
 def head(pose: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 1 h w"]:
     """The share of the head in the 15x15 pixels around; none of it lies beyond the border."""
-    return F.avg_pool2d((numbers(pose) >= _HEAD).to(widened(pose).dtype), _AROUND, stride=1, padding=_AROUND // 2)
+    seen, reach = (numbers(pose) >= _HEAD).to(widened(pose).dtype), _AROUND // 2
+    rows = F.avg_pool2d(seen, (_AROUND, 1), stride=1, padding=(reach, 0))
+    return F.avg_pool2d(rows, (1, _AROUND), stride=1, padding=(0, reach))
 
 
 def without_head(pose: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
@@ -58,22 +64,31 @@ def without_head(pose: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
     return torch.where(numbers(pose) >= _HEAD, -1, pose)
 
 
-def flow_of_people(flow: Float[Tensor, "b 2 h w"], pose: Float[Tensor, "b 3 h w"], other: Float[Tensor, "b 3 h w"]) -> Float[Tensor, " b"]:
-    """How far the person of the `other` map is, once moved by the flow, from that of the map."""
-    return l1(warped(groups(other), flow), groups(pose)) + l1(warped(body(other), flow), body(pose))
+class Person(NamedTuple):
+    """What a map of DensePose shows."""
+
+    groups: Float[Tensor, "b 9 h w"]
+    body: Float[Tensor, "b 1 h w"]
+    head: Float[Tensor, "b 1 h w"]
+
+    @classmethod
+    def of(cls, pose: Float[Tensor, "b 3 h w"]) -> Self:
+        return cls(groups(pose), body(pose), head(pose))
 
 
-def mask_of_people(
-    mask: Float[Tensor, "b 1 h w"],
-    image: Float[Tensor, "b c h w"],
-    moved: Float[Tensor, "b c h w"],
+def terms_of_people(
     flow: Float[Tensor, "b 2 h w"],
-    pose: Float[Tensor, "b 3 h w"],
-    other: Float[Tensor, "b 3 h w"],
-) -> Float[Tensor, " b"]:
-    """What a mask shall say of the `other` picture, `moved` by the flow, beside an image: 0 on the head, 1 where another part is seen."""
-    mask, image, moved, on_head = widened(mask), widened(image), widened(moved), head(pose)
-    off = (warped(groups(other), flow) - groups(pose)).abs().sum(1, keepdim=True)
-    left = (body(other) - body(pose)).clamp(min=0)
-    kept = sample_mean(mask * on_head) + sample_mean((image - moved).abs() * on_head)
-    return kept + sample_mean((1 - mask) * off) + sample_mean((1 - mask) * left)
+    mask: Float[Tensor, "b 1 h w"],
+    moved: Float[Tensor, "b c h w"],
+    *,
+    image: Float[Tensor, "b c h w"],
+    person: Person,
+    other: Person,
+) -> tuple[Float[Tensor, " b"], Float[Tensor, " b"]]:
+    """The terms of flow and mask of a picture that was `moved`, beside an `image`, with the `person` of this and of the other."""
+    mask, image, moved = widened(mask), widened(image), widened(moved)
+    there = warped(other.groups, flow)
+    of_flow = l1(there, person.groups) + l1(warped(other.body, flow), person.body)
+    off, left = (there - person.groups).abs().sum(1, keepdim=True), (other.body - person.body).clamp(min=0)
+    of_head = sample_mean(mask * person.head) + sample_mean((image - moved).abs() * person.head)
+    return of_flow, of_head + sample_mean((1 - mask) * off) + sample_mean((1 - mask) * left)

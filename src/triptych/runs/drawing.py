@@ -11,6 +11,7 @@ from PIL import Image
 from triptych.core.errors import DataError, nearest
 from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
+from triptych.data.clip_files import clips_of
 from triptych.data.decode import header_size
 from triptych.data.face_fitting import fitted
 from triptych.data.files import MOST_BYTES, listed, open_folder
@@ -36,7 +37,7 @@ def draw_folder(
     """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
 
     Of this height and width; None: of that of the image of the same name in `frames`. `fit`: the file of a face whose proportions all faces
-    get, those of a folder being a clip. Raises DataError naming the file for what cannot be drawn.
+    get, which lie as those of clips do. Raises DataError naming the file for what cannot be drawn.
     """
     if not source.is_dir():
         raise DataError(f"{source}: no folder; name that of the key points (.json)")
@@ -69,11 +70,9 @@ def draw_folder(
 
 def _fitted_faces(source: Path, names: Sequence[Path], reference: Path) -> dict[Path, np.ndarray]:
     """The points of the faces of each clip with the proportions of a reference, by their files."""
-    wanted, clips = _points(reference), dict[Path, list[Path]]()
-    for name in names:
-        clips.setdefault(name.parent, []).append(name)
-    found = dict[Path, np.ndarray]()
-    for members in clips.values():
+    wanted, found = _points(reference), dict[Path, np.ndarray]()
+    for numbers in clips_of([frame_of(name) for name in names]).values():
+        members = [names[k] for k in numbers]
         try:
             faces = fitted([_points(source / name) for name in members], wanted)
         except ValueError as error:

@@ -29,6 +29,8 @@ _SIZES: dict[ModelType, int] = {"pix2pixHD": 512, "unit": 512, "vid2vid": 512, "
 _POINTS, _POINT_MAPS = "unprojections", "points"
 """The type of data that says which points of the scene pixels show: files of the original, and the folder of maps made of them."""
 _POSES = "for_pose_dataset"
+_OF_PEOPLE: tuple[ModelType, ...] = ("vid2vid", "fs_vid2vid")
+"""The models that are made for clips of people too."""
 _RANKS = {"densepose": 0, "limbs": 1, "pixels": 2}
 """In which images stand among the label maps of a frame."""
 _LONGEST = 100
@@ -132,14 +134,14 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     workers = data.number("num_workers", least=0) or None
     config = _cut(kind, config, train.inside("augmentations"))
     if kind == "fs_vid2vid":
-        config = _cut_out(config, data, posed=any(entry.stored != "pixels" for entry in inputs))
+        config = _cut_out(config, data, people=data.value(_POSES) is not None)
     config = replace(config, channels=channels, workers=workers, enlarge=True)
     config = config.updated(AS_STORED)
     width = config.width if isinstance(config, PairedDataConfig) else None
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
     if kind in VIDEO:
         references = data.number("initial_few_shot_K", 1, most=64) if kind == "fs_vid2vid" else 0
-        people = _people(data, spec.inputs, cut_out=kind == "fs_vid2vid")
+        people = _people(data, spec.inputs, cut_out=kind == "fs_vid2vid") if kind in _OF_PEOPLE else {}
         config, spec = _clips(config, spec, train, people, points=kind == "wc_vid2vid", tables=tables, references=references)
     shown = any(entry.stored == "densepose" for entry in inputs)
     alike = len(positive) in (0, sum(entry.kind == "image" for entry in inputs))
@@ -213,7 +215,7 @@ def _channels(spec: InputSpec) -> int:
 
 
 def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tuple[PairedDataConfig, list[InputSpec]]:
-    """The data, and what images are made from: class maps, then images, then instances."""
+    """The data, and what images are made from: class maps, images (maps of people first), then instances."""
     targets, names = _names(data, "input_image", types) or ["images"], _names(data, "input_labels", types)
     if len(targets) > 1:
         raise ConfigError(data.name("input_image"), f"got {targets}, expected one: the images to be made")
@@ -227,7 +229,7 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
     labels = [*maps, *sorted(images, key=lambda spec: _RANKS[spec.stored]), *instances]
     ordered = [spec.name for spec in labels]
     if ordered != names:
-        reason = f"got {', '.join(names)}, expected class maps first, then images, then instances: {', '.join(ordered)}"
+        reason = f"got {', '.join(names)}, expected class maps, DensePose, limbs, other images, instances: {', '.join(ordered)}"
         raise ConfigError(data.name("input_labels"), reason)
     config = PairedDataConfig(
         target=targets[0],
@@ -242,10 +244,10 @@ def _pairs(kind: ModelType, data: Settings, types: Mapping[str, Settings]) -> tu
 
 def _image(kind: ModelType, data: Settings, settings: Settings, name: str) -> InputSpec:
     """An image among the label maps: of clips of people also the maps of limbs and of DensePose."""
-    channels = _depth(settings, drawn=kind in VIDEO)
-    if kind in VIDEO and channels == NUM_LIMBS:
+    channels, posed = _depth(settings, drawn=kind in VIDEO), kind in _OF_PEOPLE
+    if posed and channels == NUM_LIMBS:
         return InputSpec(name=name, kind="image", channels=channels, stored="limbs")
-    if kind in VIDEO and channels == 3 and "densepose" in name and data.value(_POSES) is not None:
+    if posed and channels == 3 and "densepose" in name and data.value(_POSES) is not None:
         data.inside(_POSES).require(data.inside(_POSES).text("pose_type", "both") == "both", "pose_type", "both")
         return InputSpec(name=name, kind="image", channels=channels, stored="densepose")
     return InputSpec(name=name, kind="image", channels=channels)
@@ -283,18 +285,25 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
 
 
 def _people(data: Settings, inputs: Sequence[InputSpec], *, cut_out: bool) -> dict[str, object]:
-    """The settings of maps of people, where there are some. `cut_out`: the person is, where the file gives a size for that."""
+    """The settings of data of people, where it is that. `cut_out`: the person is, where the file gives a size for that."""
     posed = {spec.stored: spec.name for spec in inputs if spec.stored != "pixels"}
-    if not posed:
+    if not posed and data.value(_POSES) is None:
         return {}
     section = data.inside(_POSES)
     others = [spec.name for spec in inputs if spec.kind == "image" and spec.stored == "pixels"]
-    share = section.factor("random_drop_prob", 0.05, least=0, most=1)
-    values: dict[str, Any] = {**posed, "conditions": others, "drop_parts": share, "flip": False}
-    section.flag("basic_points_only", False)
+    share = section.rate("random_drop_prob", 0.05)
+    values: dict[str, Any] = {**posed, "conditions": others, "drop_parts": share if posed else 0.0, "flip": False}
+    draw = "triptych data draw DATA/train/JSON --frames DATA/train/images --kind people"
+    if section.flag("basic_points_only", False):
+        draw += " --body-only"
+    elif section.flag("remove_face_labels", False):
+        draw += " --face False"
     if "limbs" in posed:
-        draw = "triptych data draw DATA/train/JSON --frames DATA/train/images --out DATA/train/limbs --kind people --form limbs"
-        data.warn(f"input_types.{posed['limbs']}", f"limbs are read as maps here: {draw} writes them (--data.limbs limbs)")
+        command = f"{draw} --form limbs --out DATA/train/limbs"
+        data.warn(f"input_types.{posed['limbs']}", f"limbs are read as maps here: {command} writes them (--data.limbs limbs)")
+    for name in others:
+        if "openpose" in name:
+            data.warn(f"input_types.{name}", f"lines of people are read as images here: {draw} --out DATA/train/poses draws them")
     if data.inside("train").inside("augmentations").flag("horizontal_flip", False):
         data.warn("train.augmentations.horizontal_flip", "not done here with maps of people, whose left would become right")
     if cut_out and _size(data, "output_h_w") is not None:
@@ -384,13 +393,13 @@ def _cut(kind: ModelType, config: D, augmentations: Settings) -> D:
     )
 
 
-def _cut_out(config: D, data: Settings, *, posed: bool) -> D:
-    """`config` of the size that people are cut out to, whose maps are there if `posed`, and faces where data.cut_out is set."""
+def _cut_out(config: D, data: Settings, *, people: bool) -> D:
+    """`config` of the size that people are cut out to, and faces where data.cut_out is set."""
     data.texts("input_few_shot_labels", "a list of names of data.input_types")  # those of input_labels
     size = _size(data, "output_h_w")
     if size is None:
         return config
-    if not posed:
+    if not people:
         data.warn("output_h_w", "faces are not cut out by themselves: set data.cut_out and data.landmarks, or cut them out before")
     values = {"image_size": size[0], "width": None if size[0] == size[1] else size[1], "resize": None, "crop": "center", "scale": None}
     return config.updated(values)
