@@ -31,6 +31,7 @@ from triptych.gans.ada import ADAConfig, adapted
 from triptych.gans.adaptation import Adaptation, mean_signs
 from triptych.gans.augmentation import augmented
 from triptych.gans.clip_base import ClipGAN, ClipGANConfig
+from triptych.gans.crops import CropConfig
 from triptych.gans.from_noise import NoiseGANConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import GAN, GANConfig
@@ -231,8 +232,8 @@ def test_every_translator_can_use_it(name: str, alike: bool) -> None:
     config = shrunk(name)
     assert isinstance(config.model, GANConfig)
     changes = {"ada": replace(OFTEN, p=1.0), "augment": (), "augment_alike": alike}
-    if isinstance(config.model, ClipGANConfig):  # where it judges single frames
-        changes["discriminator"] = replace(config.model.discriminator, temporal_scales=0)
+    if isinstance(config.model, ClipGANConfig):  # where it judges single frames, whole
+        changes["discriminator"] = replace(config.model.discriminator, temporal_scales=0, face=CropConfig(), hand=CropConfig())
     model = moved_model(replace(config, model=replace(config.model, **changes)))
     batch = first_batch(config)
     batch = replace(

@@ -106,7 +106,7 @@ def test_a_file_of_dances() -> None:
     assert build_meta(experiment) == (6_299_107, 96)
     recipe = fs_vid2vid_dancing()
     assert isinstance(recipe.model, FewShotVid2VidConfig) and isinstance(recipe.data, ClipDataConfig)
-    told = {"perceptual": recipe.model.perceptual, "temporal_weight": recipe.model.temporal_weight}
+    told = {name: getattr(recipe.model, name) for name in ("perceptual", "temporal_weight", "translation")}
     assert replace(experiment.model, **told) == recipe.model and experiment.model.perceptual.num_scales == 3
     assert recipe.model.people and recipe.model.hide_head
     data, mine = experiment.data.config, recipe.data

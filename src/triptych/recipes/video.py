@@ -17,7 +17,7 @@ from triptych.data.pans import PanDataConfig
 from triptych.engine.config import LogConfig, OptimConfig, TrainConfig
 from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
-from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2VidConfig
+from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
 from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.perceptual import PerceptualConfig
@@ -202,7 +202,8 @@ def fs_vid2vid_dancing() -> RunConfig:
     """Few-shot vid2vid on people who dance, 512x256, 91.1M parameters, with the settings that imaginaire published.
 
     data.path has the folders images, densepose (DensePose's maps) and poses (OpenPose, drawn in colours by triptych data draw --kind people
-    --face False). The person is cut out of all; the generator sees no head, which is to be taken from the reference.
+    --face False). The person is cut out of all; the generator sees no head, which is to be taken from the reference. Published clips were
+    made after finetuning, triptych translate --finetune 100.
     """
     recipe = fs_vid2vid_faceforensics()
     assert isinstance(recipe.model, FewShotVid2VidConfig)
@@ -215,7 +216,6 @@ def fs_vid2vid_dancing() -> RunConfig:
             positive_conditions=False,
             people=True,
             hide_head=True,
-            translation=FewShotTranslationConfig(finetune=100),
         ),
         data=ClipDataConfig(
             densepose="densepose",
