@@ -62,7 +62,7 @@ def test_a_run_of_one_two_and_one_processes_is_that_of_one(changing, name):
 
 
 OF_ROUNDING = {"vid2vid-dancing": 5e-7}
-"""By how much biases may differ that norms take out again: its frames have four times the pixels. Measured: 9e-8 of 1.2e-7 that one moved."""
+"""By how much biases may differ that norms take out again: its frames have four times the pixels. Measured: 9e-8 of a move of 1.2e-7."""
 
 
 def check_weights(one: Run, two: Run) -> None:
