@@ -23,7 +23,6 @@ UniPC draws from all of them, a call a step, but from mean flows, which have ste
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 import sys
@@ -36,7 +35,7 @@ from typing import Any
 import numpy as np
 from digits_quality import Neighbours, reduced
 from families import speed
-from machine import machine
+from rows import Row, add_row, read_rows, write_report
 
 from triptych.core.images import grid, save_picture
 from triptych.data.config import DataConfig
@@ -58,7 +57,6 @@ from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, score, train
 from triptych.runs.model_images import ImageRequest
 
-Row = dict[str, Any]
 DIGIT_CALLS, PHOTO_CALLS, DECIDING = (1, 2, 5, 10, 50), (5, 10, 20, 50), 10
 SAMPLES, PICTURED, RECOGNISED_AT_LEAST, BASELINE = 500, 50, 0.90, "adm"
 LIKELIHOOD_IMAGES, LIKELIHOOD_STEPS = 32, 20
@@ -266,21 +264,13 @@ def main() -> int:
         for kept in sorted(folder.glob("samples-*.npz")):
             with np.load(kept) as drawn:
                 save_picture(grid(drawn["arr_0"][:PICTURED], columns=10), kept.with_suffix(".png"))
-        row = {"model": name, "seed": options.seed, "minutes": options.minutes, **described(run), **found}
-        row |= {"date": datetime.date.today().isoformat(), "machine": machine()}
-        print(json.dumps(row), flush=True)
-        with options.rows.open("a", encoding="utf-8") as rows:
-            rows.write(json.dumps(row) + "\n")
+        add_row(options.rows, {"model": name, "seed": options.seed, "minutes": options.minutes, **described(run), **found})
     if options.models:
         return 0
-    rows = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
+    rows = read_rows(options.rows)
     lines, verdict = (digits_table if options.kind == "digits" else photos_table)(rows)
     title = {"digits": "Digits by network calls", "cifar10": "Photos of 32x32 by network calls"}[options.kind]
-    machines = sorted({row["machine"] for row in rows})
-    report = "\n".join([f"# {title}, {datetime.date.today().isoformat()}", "", *machines, "", *lines, "", verdict]) + "\n"
-    print(report)
-    if options.out:
-        options.out.write_text(report, encoding="utf-8")
+    write_report(title, rows, [*lines, "", verdict], out=options.out)
     return int("Reached" not in verdict)
 
 

@@ -29,22 +29,19 @@ To see in half a minute of one core that all of it runs: --clips 12 --length 9 -
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from digit_colours import judged
 from families import speed
-from machine import machine
 from moving import save_moving
 from moving_digits import DIGIT, GROUND
+from rows import Row, add_row, read_rows, write_report
 from torch import Tensor
 
 from triptych.core.batch import Batch, ClipLength
@@ -67,8 +64,6 @@ LEVELS = 127.5
 """Of 0 to 255, in a unit of [-1, 1]."""
 
 FIGURES = {"warping": ".2f", "distance": ".1f", "sharpness": ".2f", "flow": ".2f", "again": ".1f", "read": ".0%"}
-
-Row = dict[str, Any]
 
 
 # Training ------------------------------------------------------------------------------------------------------------
@@ -295,22 +290,13 @@ def main() -> int:
         folder = options.runs / f"{name}-{options.seed}"
         run = trained(name, folder, options)
         found = measured(run, options, alone=name == "frames", picture=folder / "frames.png")
-        row = {"model": name, "seed": options.seed, "minutes": options.minutes, "clips": run.config.train.total_images, **found}
-        row |= {"date": datetime.date.today().isoformat(), "machine": machine()}
-        print(json.dumps(row), flush=True)
-        with options.rows.open("a", encoding="utf-8") as rows:
-            rows.write(json.dumps(row) + "\n")
+        described = {"model": name, "seed": options.seed, "minutes": options.minutes, "clips": run.config.train.total_images}
+        add_row(options.rows, described | found)
     if options.models:
         return 0
-    known = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
-    lines, verdicts = table(known)
-    machines = sorted({row["machine"] for row in known})
-    report = (
-        "\n".join([f"# vid2vid beside single frames, {datetime.date.today().isoformat()}", "", *machines, "", *lines, "", *verdicts]) + "\n"
-    )
-    print(report)
-    if options.out is not None:
-        options.out.write_text(report, encoding="utf-8")
+    rows = read_rows(options.rows)
+    lines, verdicts = table(rows)
+    write_report("vid2vid beside single frames", rows, [*lines, "", *verdicts], out=options.out)
     return int(any("MISSED" in verdict for verdict in verdicts))
 
 

@@ -31,7 +31,7 @@ class DrawOptions(FolderOptions):
     forehead: bool = True
     "faces: with a line over the forehead, which no point shows."
     fit: str | None = None
-    "faces: file of another face (.json), whose proportions all are given, to drive a picture of that one; those of a folder are a clip."
+    "faces: file of another face (.json), whose proportions all are given, to drive a picture of that one; the files lie as clips do."
     form: Literal["colours", "limbs"] = "colours"
     "people: a picture in colours, for data.conditions; or 27 channels of 0 or 1, one for each limb, hand and the face, for data.limbs."
     body_only: bool = False

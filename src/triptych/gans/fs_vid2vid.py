@@ -151,15 +151,16 @@ class FewShotVid2Vid(ClipGAN):
     def beside_crops(self, part: Part, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> Float[Tensor, "b c s s"]:
         """The face of that reference which was moved."""
         pose = self._poses[part]
-        poses = inputs[style_map(pose.name)][torch.arange(len(frame.picked), device=frame.picked.device), frame.picked]
-        return face_crops(poses, drawn=pose.drawn).of(self._picked(frame, inputs)[0])
+        return face_crops(_of_picked(inputs[style_map(pose.name)], frame), drawn=pose.drawn).of(self._picked(frame, inputs)[0])
 
     def frame_terms(self, frame: FewShotFrame, moment: Batch) -> dict[str, Float[Tensor, " b"]]:
         """Those of the flow from the reference and, of a frame with a past, of that from the frame before: the sums."""
         warp, source = frame.reference, self._picked(frame, moment.inputs)[0]
-        pose, its_pose = self._poses_of(frame, moment.inputs) if self.config.people else (None, source)
-        person = None if pose is None else Person.of(pose)
-        within = None if person is None else person.body
+        pose, person, within, its_pose = None, None, None, source
+        if self.config.people:
+            pose, its_pose = moment.inputs[self._pose], _of_picked(moment.inputs[style_map(self._pose)], frame)
+            person = Person.of(pose)
+            within = person.body
         terms = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=its_pose, target=pose, within=within)
         if person is not None:
             own = {"image": frame.image, "person": person, "other": Person.of(its_pose)}
@@ -171,15 +172,9 @@ class FewShotVid2Vid(ClipGAN):
         second = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=before, within=within)
         return {name: values + second[name] for name, values in terms.items()}
 
-    def _poses_of(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """DensePose's maps (b, 3, h, w) of a frame, and of the reference that was moved."""
-        its_poses = inputs[style_map(self._pose)]
-        return inputs[self._pose], its_poses[torch.arange(len(its_poses), device=its_poses.device), frame.picked]
-
     def _picked(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         references, labels = self._references(inputs)
-        of_each = torch.arange(len(references), device=references.device)
-        return references[of_each, frame.picked], labels[of_each, frame.picked]
+        return _of_picked(references, frame), _of_picked(labels, frame)
 
     def _references(self, inputs: Mapping[str, Tensor]) -> tuple[Float[Tensor, "b k c h w"], Float[Tensor, "b k n h w"]]:
         """The references and their label maps. Raises ConfigError for what is missing or does not fit."""
@@ -225,3 +220,8 @@ class FewShotVid2Vid(ClipGAN):
         shift = [round((2 * part - 1) * (side // _ROLLED)) for part, side in zip(rng.uniform("roll", 2)[0].tolist(), sides, strict=True)]
         maps = {source.name: look[style_map(source.name)][:, which : which + 1].roll(shift, (-2, -1)) for source in self.sources}
         return Batch(images[:, which : which + 1].roll(shift, (-2, -1)), None, rng.index, {**look, **maps})
+
+
+def _of_picked(values: Float[Tensor, "b k ..."], frame: FewShotFrame) -> Float[Tensor, "b ..."]:
+    """Of what the references have, that of the one which was moved."""
+    return values[torch.arange(len(values), device=values.device), frame.picked]
