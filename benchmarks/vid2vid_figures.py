@@ -60,6 +60,7 @@ from triptych.runs.translation_grid import palette
 MODELS = ("frames", "vid2vid", "wc-vid2vid")
 WARPING_AT_MOST, NO_WORSE, FLOW_AT_MOST, AGAIN_AT_MOST = 0.6, 0.9, 0.5, 0.5
 TRAINED_FRAMES, CLIPS_AT_ONCE, PICTURED = 6, 4, 3
+ONE_FRAME = ClipLength(first=1, most=1)
 LEVELS = 127.5
 """Of 0 to 255, in a unit of [-1, 1]."""
 
@@ -83,8 +84,10 @@ def configured(name: str, options: argparse.Namespace) -> RunConfig:
         if name == "frames":
             plain = replace(plain, discriminator=replace(plain.discriminator, temporal_scales=0))
         config = replace(config, model=plain)
-    count = 1 if name == "frames" else TRAINED_FRAMES
-    length, given = ClipLength(first=count, most=count), {"path": options.data, "num_classes": (options.classes,), "workers": 0}
+    length, given = (
+        ONE_FRAME if name == "frames" else ClipLength(first=TRAINED_FRAMES, most=TRAINED_FRAMES),
+        {"path": options.data, "num_classes": (options.classes,), "workers": 0},
+    )
     if in_clips(options.data):
         if name == "wc-vid2vid":
             sys.exit(f"{options.data}: no pans, whose points would be known; leave wc-vid2vid out")
@@ -103,8 +106,16 @@ def trained(name: str, folder: Path, options: argparse.Namespace) -> Run:
         config = open_run(folder).config
     else:
         config = configured(name, options)
-        clips = options.clips or int(60 * options.minutes * speed(config))
-        config = replace(config, train=replace(config.train, total_images=clips), optim=replace(config.optim, decay_start=clips // 2))
+        alone, clips = 0, options.clips or int(60 * options.minutes * speed(config))
+        data = config.data
+        if name != "frames":
+            assert isinstance(data, ClipDataConfig | PanDataConfig)
+            seconds = 60 * options.minutes * options.alone
+            alone = options.clips or int(seconds * speed(replace(config, data=replace(data, length=ONE_FRAME))))
+            clips = options.clips or int((1 - options.alone) * clips)
+            config = replace(config, data=replace(data, length=replace(data.length, alone=alone)))
+        config = replace(config, train=replace(config.train, total_images=alone + clips))
+        config = replace(config, optim=replace(config.optim, decay_start=alone + clips // 2))
     run = train(config, folder)
     seen, whole = run.find_checkpoint(), run.config.train.total_images
     if seen < whole:
@@ -272,6 +283,7 @@ def main() -> int:
     parser.add_argument("--classes", type=int, default=12, help="of the maps")
     parser.add_argument("--dont-care", action="store_true", help="the maps have pixels of no class")
     parser.add_argument("--minutes", type=float, default=40.0, help="of one core, for the training of each")
+    parser.add_argument("--alone", type=float, default=0.5, help="share of the minutes in which those of clips learn single frames first")
     parser.add_argument("--clips", type=int, help="train for so many clips instead, for a trial")
     parser.add_argument("--margin", type=int, default=24, help="how far the window moves")
     parser.add_argument("--judge", type=Path, help="of digits in motion: a LeNet's weights")
@@ -290,7 +302,9 @@ def main() -> int:
         folder = options.runs / f"{name}-{options.seed}"
         run = trained(name, folder, options)
         found = measured(run, options, alone=name == "frames", picture=folder / "frames.png")
-        described = {"model": name, "seed": options.seed, "minutes": options.minutes, "clips": run.config.train.total_images}
+        assert isinstance(run.config.data, ClipDataConfig | PanDataConfig)
+        alone, seen = run.config.data.length.alone, run.config.train.total_images
+        described = {"model": name, "seed": options.seed, "minutes": options.minutes, "alone": alone, "clips": seen - alone}
         add_row(options.rows, described | found)
     if options.models:
         return 0

@@ -64,6 +64,10 @@ def test_clips_by_folder_or_name_in_the_order_of_their_numbers() -> None:
 def test_the_length_of_a_clip() -> None:
     assert [LENGTH.at(seen) for seen in (0, 6, 7, 13, 14, 10**15)] == [2, 2, 4, 4, 5, 5]
     assert ClipLength(first=3, most=9).at(10**9) == 3
+    alone = replace(LENGTH, alone=3)
+    assert [alone.at(seen) for seen in (0, 2, 3, 9, 10, 17)] == [1, 1, 2, 2, 4, 5]
+    with pytest.raises(ConfigError, match="alone: got -1, expected 0 or more"):
+        ClipLength(alone=-1)
     with pytest.raises(ConfigError, match="most: got 3, expected at least `first`"):
         ClipLength(first=4, most=3)
 

@@ -13,7 +13,18 @@ import torch
 from torch import Tensor
 
 from triptych.core.errors import ConfigError
-from triptych.gans.flow import confidence, flow_l1, inside, leads_home, mask_loss, past_window, temporal_memory, temporal_window, warped
+from triptych.gans.flow import (
+    confidence,
+    cost_volume,
+    flow_l1,
+    inside,
+    leads_home,
+    mask_loss,
+    past_window,
+    temporal_memory,
+    temporal_window,
+    warped,
+)
 from triptych.gans.inverse_search import inverse_search
 from triptych.gans.lucas_kanade import lucas_kanade
 
@@ -67,6 +78,32 @@ def test_places_inside_and_flows_that_lead_home() -> None:
         there = looked_up(back[b], x, y)
         off, lengths = ((flow[b, :, i, j] + there) ** 2).sum(), (flow[b, :, i, j] ** 2).sum() + (there**2).sum()
         assert float(home[b, 0, i, j]) == float(off < 0.01 * lengths + 0.5)
+
+
+@pytest.mark.parametrize("radius", [1, 2])
+def test_a_cost_volume_is_that_of_loops(radius: int) -> None:
+    now, before = (torch.randn(2, 3, 5, 6, generator=torch.Generator().manual_seed(k), dtype=torch.float64) for k in (0, 1))
+    found, wanted = cost_volume(now, before, radius=radius), torch.zeros(2, (2 * radius + 1) ** 2, 5, 6, dtype=torch.float64)
+    for k, row, column in itertools.product(range(2), range(5), range(6)):
+        likeness = []
+        for y, x in itertools.product(range(-radius, radius + 1), repeat=2):
+            there = 0 <= row + y < 5 and 0 <= column + x < 6
+            likeness.append(float(now[k, :, row, column] @ before[k, :, row + y, column + x]) if there else 0.0)
+        mean = sum(likeness) / len(likeness)
+        variance = sum((value - mean) ** 2 for value in likeness) / len(likeness)
+        normalised = [(value - mean) / math.sqrt(variance + 0.01) for value in likeness]
+        wanted[k, :, row, column] = torch.tensor(normalised, dtype=torch.float64)
+    assert (found - wanted).abs().max() < 1e-12
+
+
+def test_a_cost_volume_is_largest_at_the_move_of_classes_and_0_inside_of_areas() -> None:
+    classes = torch.randint(0, 4, (1, 12, 12), generator=torch.Generator().manual_seed(0))
+    maps = torch.nn.functional.one_hot(classes, 4).movedim(-1, 1).double()
+    before = maps.roll((-1, 2), dims=(2, 3))  # what is at p now was at p + (2, -1)
+    costs = cost_volume(maps, before, radius=2)[0, :, 3:-3, 3:-3]
+    assert (costs >= costs[5 * 1 + 4] - 1e-12).sum(0).min() >= 1 and (costs <= costs[5 * 1 + 4] + 1e-12).all()
+    flat = torch.ones(1, 4, 8, 8)
+    assert (cost_volume(flat, flat, radius=2)[..., 2:-2, 2:-2] == 0).all()
 
 
 def test_confidence_of_the_worked_example() -> None:

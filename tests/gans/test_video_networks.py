@@ -11,11 +11,13 @@ from torch import Tensor
 
 from tests.gans.published import described, on_meta
 from tests.gans.video_by_hand import Parts, up
+from triptych.core.errors import ConfigError
 from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
-from triptych.gans.flow import warped
+from triptych.gans.flow import cost_volume, warped
 from triptych.gans.video_networks import (
     EmbeddingConfig,
+    FlowNetwork,
     FlowNetworkConfig,
     Vid2VidGenerator,
     Vid2VidGeneratorConfig,
@@ -176,3 +178,42 @@ def test_discriminators_see_the_label_map_half_the_size_and_frames_in_their_orde
     assert len(scores.outputs) == len(scores.features) == 2
     several = network.temporal(images.flatten(1, 2), scale=1)
     torch.testing.assert_close(several.outputs[0], network.net_DT1.discriminator_0(torch.cat(images.unbind(1), 1))[0])
+
+
+@pytest.mark.parametrize("halvings", [0, 1])
+def test_the_flow_network_is_shown_the_last_two_maps_compared(halvings: int) -> None:
+    config = replace(SMALL, flow=replace(SMALL.flow, num_downsamples=2, cost_radius=1, cost_halvings=halvings))
+    torch.manual_seed(0)
+    network = FlowNetwork(config, label_channels=6, image_channels=6).double().eval()
+    labels, images = torch.rand(2, 6, 16, 16, dtype=torch.float64), torch.rand(2, 6, 16, 16, dtype=torch.float64)
+    x = labels
+    for level, layer in enumerate(network.down_lbl):
+        x = layer(x)
+        if level == halvings:
+            pair = (F.avg_pool2d(maps, 2**halvings) for maps in (labels[:, 4:], labels[:, 2:4]))
+            assert network.cost is not None
+            x = x + network.cost(cost_volume(*pair, radius=1))
+    wanted = network._found(x + network.down_img(images))
+    for found, expected in zip(network(labels, images), wanted, strict=True):
+        assert torch.equal(found, expected)
+    network.cost = None
+    assert not torch.equal(network(labels, images)[0], wanted[0])
+
+
+def test_without_norms_a_flow_network_tells_the_moves_of_whole_frames() -> None:
+    """Instance norm takes the mean of each feature out: an input that is flat but for its border looks like any other one."""
+    flat = torch.ones(1, 6, 64, 64)
+    few = FlowNetworkConfig(num_filters=4, num_downsamples=1, num_res_blocks=0)
+    for flow, tells in ((few, False), (replace(few, norm="none"), True)):
+        torch.manual_seed(0)
+        network = FlowNetwork(replace(SMALL, flow=flow), label_channels=6, image_channels=6).eval()
+        (one, _), (other, _) = (network(scale * flat, 0 * flat) for scale in (1.0, 3.0))
+        moved = (one - other).abs()[..., 16:48, 16:48].mean()
+        assert (moved > 0.05 * one.abs().mean()) == tells
+
+
+def test_settings_of_the_flow_network() -> None:
+    with pytest.raises(ConfigError, match="cost_radius: got -1, expected 0 or more"):
+        FlowNetworkConfig(cost_radius=-1)
+    with pytest.raises(ConfigError, match="cost_halvings: got 6, expected 0 to num_downsamples"):
+        FlowNetworkConfig(cost_halvings=6)

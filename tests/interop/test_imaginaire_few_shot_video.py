@@ -88,7 +88,7 @@ def test_the_published_file_of_faces_is_the_recipe() -> None:
     data, mine = experiment.data.config, recipe.data
     assert isinstance(data, ClipDataConfig) and isinstance(mine, ClipDataConfig)
     assert data.length == replace(mine.length, double_every=None) and data.conditions == ("landmarks-dlib68",)
-    assert experiment.schedule.doubles_every(processes=8, num_images=704) == 50 * whole
+    assert experiment.schedule.lengths(data.length, processes=8, num_images=704) == replace(mine.length, double_every=50 * whole)
     for setting in ("image_size", "width", "crop", "scale", "flip", "references", "most_step", "maps"):
         assert getattr(data, setting) == getattr(mine, setting), setting
     assert experiment.data.label_channels == 1 and log.every == 100 * 24
@@ -121,7 +121,7 @@ def test_a_file_of_dances() -> None:
     assert (train.total_images, train.batch_size, train.ema_rates) == (20 * whole, recipe.train.batch_size, ())
     assert (train.sample_every, log.every) == (recipe.train.sample_every, recipe.log.every)
     assert (optim.learning_rate, optim.betas, optim.decay_every) == (recipe.optim.learning_rate, recipe.optim.betas, 10 * whole)
-    assert experiment.schedule.doubles_every(processes=8, num_images=15_000) == 5 * whole
+    assert experiment.schedule.lengths(mine.length, processes=8, num_images=15_000) == replace(mine.length, double_every=5 * whole)
     shown = [entry.stored for entry in experiment.data.spec.inputs]
     assert shown == ["densepose", "pixels", "pixels", "densepose", "pixels"]
     drawing = "data.input_types.poses-openpose: lines of people are read as images here: triptych data draw"

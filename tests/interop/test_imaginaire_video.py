@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tests.gans.published import on_meta
 from tests.interop.imaginaire_files import changed
 from tests.interop.imaginaire_videos import SINGLE, VIDEOS
+from triptych.core.batch import ClipLength
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.data.clips import ClipDataConfig
 from triptych.gans.crops import CropConfig
@@ -171,8 +172,8 @@ def test_published_files_are_the_recipes(name: str) -> None:
     mine: Any = recipe.data
     names = dict(zip(data.maps, mine.maps, strict=True))
     assert data.length == replace(mine.length, double_every=None)
-    doubling = experiment.schedule.doubles_every(processes=8, num_images=clips)
-    assert doubling == mine.length.double_every // clips * whole
+    lengths = experiment.schedule.lengths(data.length, processes=8, num_images=clips)
+    assert lengths == replace(mine.length, double_every=mine.length.double_every // clips * whole)
     for setting in ("num_classes", "image_size", "width", "crop", "scale", "flip", "points", "conditions", "most_step"):
         assert getattr(data, setting) == getattr(mine, setting), setting
     assert set(names) == {"seg_maps"} if name != "mannequin" else names == {"seg_maps-densepose": "seg_maps-densepose"}
@@ -208,7 +209,15 @@ def test_a_file_of_dances() -> None:
     assert (train.total_images, train.batch_size, train.ema_start) == (recipe.train.total_images, 16, recipe.train.ema_start)
     assert (train.checkpoint_every, train.sample_every) == (recipe.train.checkpoint_every, recipe.train.sample_every)
     assert (optim.learning_rate, optim.betas, log) == (recipe.optim.learning_rate, recipe.optim.betas, recipe.log)
-    assert experiment.schedule.doubles_every(processes=8, num_images=6_000) == mine.length.double_every
+    assert experiment.schedule.lengths(data.length, processes=8, num_images=6_000) == mine.length
+
+
+def test_the_first_epochs_of_single_frames() -> None:
+    experiment = read(changed(VIDEOS["street"], {"trainer": {"single_frame_epoch": 3}}))
+    assert experiment.schedule.uses_epochs
+    lengths = experiment.schedule.lengths(ClipLength(first=4, most=16), processes=8, num_images=2_975)
+    assert lengths == ClipLength(first=4, most=16, alone=3 * 2_960, double_every=20 * 2_960)
+    assert experiment.schedule.lengths(ClipLength(), processes=8, num_images=None) == ClipLength()
 
 
 def test_the_command_that_draws_limbs_leaves_out_what_the_file_does() -> None:
@@ -299,7 +308,7 @@ DIGEST = "b9359fa9bc7b21a6b50bf7303e7b9212b3cd53f7fa16262c14819caabd54118d"
         ),
         ("world", {"gen": {"activation_norm_params": {"num_filters": [0, 8, 8]}}}, "gen.activation_norm_params.num_filters: got [0, 8, 8]"),
         ("world", {"gen": {"guidance": {"partial_conv": True}}}, "gen.guidance.partial_conv: got True, expected False"),
-        ("street", {"trainer": {"single_frame_epoch": 3}}, "trainer.single_frame_epoch: got 3, expected 0: frames are learned in clips"),
+        ("street", {"trainer": {"single_frame_epoch": -1}}, "trainer.single_frame_epoch: got -1, expected a whole number"),
         ("street", {"dis": {"temporal": {"num_scales": 9}}}, "dis.temporal.num_scales: got 9, expected a whole number from 0 to 4"),
         (
             "dancing",

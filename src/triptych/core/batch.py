@@ -84,18 +84,24 @@ class ClipLength(Config):
 
     first: int = 4
     "Frames of a clip at the beginning, and of held-out clips."
+    alone: int = 0
+    "Before that so many clips have one frame each: a generator of frames learns these at the price of single images."
     most: int = 16
     "The most frames."
     double_every: int | None = None
-    "The number doubles each time that so many clips were seen, up to `most`; None: it stays."
+    "The number doubles each time that so many further clips were seen, up to `most`; None: it stays."
 
     def validate(self) -> None:
         self.require(_counts(self.first, _MOST_FRAMES), "first", f"1 to {_MOST_FRAMES:,}")
         self.require(self.first <= self.most and _counts(self.most, _MOST_FRAMES), "most", f"at least `first`, at most {_MOST_FRAMES:,}")
+        self.require(self.alone >= 0, "alone", "0 or more")
         self.require(self.double_every is None or self.double_every >= 1, "double_every", "at least 1, or nothing")
 
     def at(self, clips_seen: int) -> int:
         """The frames of the next clip."""
+        if clips_seen < self.alone:
+            return 1
+        clips_seen -= self.alone
         doublings = 0 if self.double_every is None else min(clips_seen // self.double_every, _MOST_FRAMES.bit_length())
         return min(self.most, self.first * 2**doublings)
 

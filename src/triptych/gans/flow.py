@@ -17,6 +17,9 @@ from triptych.nn.precision import widened
 CONFIDENT = 0.02
 """The squared difference of a pixel's colours (in [-1, 1], summed over channels) from which on a flow is not believed."""
 
+FLAT = 0.01
+"""Added to the variance of likenesses over moves: what varies far less than this says nothing."""
+
 
 def warped(image: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"]) -> Float[Tensor, "b c h w"]:
     """The image at p + f(p), between four pixels; beyond its border the border's pixel."""
@@ -28,6 +31,23 @@ def warped(image: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"]) -> F
             at = (start if axis == 0 else start[:, None]) + flow[:, axis]
             places.append(2 * at / max(side - 1, 1) - 1)
         return F.grid_sample(image, torch.stack(places, dim=-1), mode="bilinear", padding_mode="border", align_corners=True)
+
+
+def cost_volume(now: Float[Tensor, "b n h w"], before: Float[Tensor, "b n h w"], *, radius: int) -> Float[Tensor, "b m h w"]:
+    """How alike each place p of a map is to the places around it in the map before: <now(p), before(p + d)> for the m moves d.
+
+    d = (x, y) are all whole numbers from -radius to radius, row by row; beyond the border all is 0. Of the m numbers of a place the mean is
+    taken out, and they are divided by their standard deviation: where all moves are as likely, as inside of an area of one class, all are
+    0. The cost volume of "PWC-Net", Sun et al. 2018, https://arxiv.org/abs/1709.02371, Eq. 2, so normalised.
+    """
+    with torch.autocast(now.device.type, enabled=False):
+        now, (height, width) = widened(now), now.shape[2:]
+        around = F.pad(widened(before), (radius,) * 4)
+        moves = range(2 * radius + 1)
+        costs = [(now * around[:, :, y : y + height, x : x + width]).sum(1) for y in moves for x in moves]
+        volume = torch.stack(costs, dim=1)
+        volume = volume - volume.mean(1, keepdim=True)
+        return volume * (volume.square().mean(1, keepdim=True) + FLAT).rsqrt()
 
 
 def confidence(

@@ -91,7 +91,7 @@ class FewShotGeneratorConfig(FrameGeneratorConfig):
             generated=1,
             linear_layers=min(self.linear_layers, 1),
             embedding=replace(self.embedding, num_filters=4, num_downsamples=2),
-            flow=replace(self.flow, num_filters=4, num_downsamples=1, num_res_blocks=1, multiplier=4.0),
+            flow=self.flow.shrunk(),
         )
 
 
@@ -237,7 +237,7 @@ class WarpNetwork(FlowNetworkBase):
         self, label: Float[Tensor, "b n h w"], other_label: Float[Tensor, "b n h w"], other: Float[Tensor, "b c h w"]
     ) -> tuple[Float[Tensor, "b 2 h w"], Float[Tensor, "b 1 h w"]]:
         """The flow in pixels, and the mask."""
-        return self._found(self.down_flow(torch.cat((label, other_label, other), dim=1)))
+        return self._found(self._down(self.down_flow, torch.cat((label, other_label, other), dim=1), label, other_label))
 
 
 class Warp(NamedTuple):

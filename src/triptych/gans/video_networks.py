@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from triptych.core.config import Config, config
 from triptych.gans.crops import CropConfig, Part
 from triptych.gans.discriminators import NLayerPatch, PatchDiscriminatorConfig, Scores, shrunk
-from triptych.gans.flow import warped
+from triptych.gans.flow import cost_volume, warped
 from triptych.gans.layers import SLOPE, BlockOptions, BlockOrder, ConvBlock, LinearBlock, ResBlock, doubling
 from triptych.gans.norms import Norm, SpatialNorm, own_convolution
 from triptych.gans.translation_base import GeneratorConfig
@@ -54,12 +54,26 @@ class FlowNetworkConfig(Config):
     "Residual blocks at the smallest size."
     multiplier: float = 40.0
     "Pixels of flow for an output of 1."
+    norm: Literal["instance", "none"] = "instance"
+    "Norm of its features. Instance norm takes the mean of a feature out, and so what a move of the whole frame would show."
+    cost_radius: int = 0
+    "Moves of label maps that the network sees compared, in each direction, in pixels of the halved maps (a cost volume); 0: none."
+    cost_halvings: int = 1
+    "Halvings of the maps that are compared."
 
     def validate(self) -> None:
         for name in ("num_filters", "num_downsamples"):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
-        self.require(self.num_res_blocks >= 0, "num_res_blocks", "0 or more")
+        for name in ("num_res_blocks", "cost_radius"):
+            self.require(getattr(self, name) >= 0, name, "0 or more")
+        self.require(0 <= self.cost_halvings <= self.num_downsamples, "cost_halvings", "0 to num_downsamples")
         self.require(0 < self.multiplier < math.inf, "multiplier", "a positive number")
+
+    def shrunk(self) -> Self:
+        """A narrow network, for tests."""
+        halvings, radius = min(self.cost_halvings, 1), min(self.cost_radius, 1)
+        sizes = {"num_filters": 4, "num_downsamples": 1, "num_res_blocks": 1, "cost_halvings": halvings, "cost_radius": radius}
+        return replace(self, multiplier=4.0, **sizes)
 
 
 @config
@@ -144,7 +158,7 @@ class Vid2VidGeneratorConfig(FrameGeneratorConfig):
             combined=min(self.combined, 1),
             style_dims=4,
             embedding=replace(self.embedding, num_filters=4, num_downsamples=2),
-            flow=replace(self.flow, num_filters=4, num_downsamples=1, num_res_blocks=1, multiplier=4.0),
+            flow=self.flow.shrunk(),
             **self.narrow,
         )
 
@@ -181,7 +195,7 @@ class LabelEmbedder(nn.Module):
 
 
 class FlowNetworkBase(nn.Module):
-    """Flow and mask from what subclasses see: keys of theirs, res_flow, up_flow, conv_flow, conv_mask."""
+    """Flow and mask from what subclasses see: keys of theirs, res_flow, up_flow, conv_flow, conv_mask, and cost where maps are compared."""
 
     def __init__(self, config: FrameGeneratorConfig, inputs: Mapping[str, int], *, order: BlockOrder) -> None:
         """`inputs`: names and channels of the ways down. `order`: of the residual blocks."""
@@ -189,7 +203,7 @@ class FlowNetworkBase(nn.Module):
         flow = config.flow
         self.multiplier = flow.multiplier
         widths = [min(config.max_num_filters, flow.num_filters * 2**level) for level in range(flow.num_downsamples + 1)]
-        options = BlockOptions(norm=Norm("instance"), nonlinearity="leakyrelu", weight_norm=config.weight_norm)
+        options = BlockOptions(norm=Norm(flow.norm), nonlinearity="leakyrelu", weight_norm=config.weight_norm)
 
         def down(channels: int) -> nn.Sequential:
             sizes = zip([channels, *widths], widths, strict=False)
@@ -205,6 +219,17 @@ class FlowNetworkBase(nn.Module):
         self.up_flow = nn.Sequential(*up)
         self.conv_flow = nn.Sequential(ConvBlock(widths[0], 2, 3))
         self.conv_mask = nn.Sequential(ConvBlock(widths[0], 1, 3))
+        self.radius, self.halvings = flow.cost_radius, flow.cost_halvings
+        self.cost = ConvBlock((2 * self.radius + 1) ** 2, widths[self.halvings], 1) if self.radius else None
+
+    def _down(self, layers: nn.Sequential, x: Tensor, now: Tensor, before: Tensor) -> Tensor:
+        """The way down of what a network sees, x; on it the cost volume of the label maps `now` and `before` joins."""
+        for halvings, layer in enumerate(layers):
+            x = layer(x)
+            if self.cost is not None and halvings == self.halvings:
+                pair = (F.avg_pool2d(maps, 2**halvings) for maps in (now, before))
+                x = x + self.cost(cost_volume(*pair, radius=self.radius))
+        return x
 
     def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The flow in pixels (b, 2, h, w), and a mask in 0..1 (b, 1, h, w) that is 1 where the warped image cannot be used; float32."""
@@ -218,15 +243,17 @@ class FlowNetwork(FlowNetworkBase):
     down_lbl: nn.Sequential
     down_img: nn.Sequential
 
-    def __init__(self, config: FrameGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
+    def __init__(self, config: Vid2VidGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
         """`label_channels`, `image_channels`: of all frames together."""
         super().__init__(config, {"down_lbl": label_channels, "down_img": image_channels}, order="CNACN")
+        self.frames = config.frames
 
     def forward(
         self, labels: Float[Tensor, "b n h w"], images: Float[Tensor, "b m h w"]
     ) -> tuple[Float[Tensor, "b 2 h w"], Float[Tensor, "b 1 h w"]]:
-        """The flow and the mask."""
-        return self._found(self.down_lbl(labels) + self.down_img(images))
+        """The flow and the mask; of both the oldest frame is first."""
+        before, now = labels.chunk(self.frames, dim=1)[-2:]
+        return self._found(self._down(self.down_lbl, labels, now, before) + self.down_img(images))
 
 
 class Frame(NamedTuple):

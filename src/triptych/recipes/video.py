@@ -43,6 +43,8 @@ _ONE_DANCER = 6_000
 _DANCES = 15_000
 """Training clips of dances from YouTube, about as many as the paper of few-shot vid2vid had."""
 _PROCESSES = 8
+_SMALL_FLOW = FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0, norm="none", cost_radius=3)
+_GROWING = ClipLength(first=4, alone=2_000, most=8, double_every=1_000)
 _SMALL = PatchDiscriminatorConfig(kernel_size=4, num_filters=16, num_layers=3, norm="instance", weight_norm="spectral")
 
 
@@ -95,16 +97,15 @@ def vid2vid_maps64() -> RunConfig:
                 num_downsamples=2,
                 combined=2,
                 embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
-                flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+                flow=_SMALL_FLOW,
+                frames=2,
             ),
             discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
             perceptual_weight=0.0,
             l1_weight=10.0,
             initial=InitConfig(gain=1.0),
         ),
-        data=ClipDataConfig(
-            maps=("labels",), num_classes=(12,), image_size=64, length=ClipLength(first=4, most=8, double_every=2_000), enlarge=True
-        ),
+        data=ClipDataConfig(maps=("labels",), num_classes=(12,), image_size=64, length=_GROWING, enlarge=True),
         train=TrainConfig(
             total_images=4_000,
             batch_size=4,
@@ -267,7 +268,7 @@ def fs_vid2vid_maps64() -> RunConfig:
             l1_weight=10.0,
             initial=InitConfig(gain=1.0),
         ),
-        data=replace(small.data, references=1),
+        data=replace(small.data, references=1, length=ClipLength(first=4, most=8, double_every=2_000)),
     )
 
 
@@ -346,14 +347,13 @@ def wc_vid2vid_pans64() -> RunConfig:
                 combined=2,
                 guidance_filters=16,
                 embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
-                flow=FlowNetworkConfig(num_filters=8, num_downsamples=3, num_res_blocks=2, multiplier=10.0),
+                flow=_SMALL_FLOW,
+                frames=2,
             ),
             discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
             perceptual_weight=0.0,
             l1_weight=10.0,
             initial=InitConfig(gain=1.0),
         ),
-        data=PanDataConfig(
-            maps=("labels",), num_classes=(12,), image_size=64, length=ClipLength(first=4, most=8, double_every=2_000), enlarge=True
-        ),
+        data=PanDataConfig(maps=("labels",), num_classes=(12,), image_size=64, length=_GROWING, enlarge=True),
     )

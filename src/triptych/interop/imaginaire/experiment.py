@@ -170,7 +170,6 @@ def _model(kind: ModelType, networks: Mapping[str, Config], data: Dataset, setti
         values["translation"] = _finetuning(inference) if few_shot else _first_frames(settings.inside("gen"))
         if few_shot:
             values |= {"people": data.people and values["flow_weight"] > 0, "hide_head": data.hide_head}
-        trainer.require(trainer.number("single_frame_epoch", 0, least=0) == 0, "single_frame_epoch", "0: frames are learned in clips")
     try:
         return replace(published, **values)
     except ConfigError as error:

@@ -107,8 +107,7 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
         )
     train, optim, log = schedule.configs(processes=request.processes, num_images=num_images)
     if isinstance(data, ClipDataConfig):
-        doubling = schedule.doubles_every(processes=request.processes, num_images=num_images)
-        data = replace(data, length=replace(data.length, double_every=doubling))
+        data = replace(data, length=schedule.lengths(data.length, processes=request.processes, num_images=num_images))
     return RunConfig(model=experiment.model, data=data, train=train, optim=optim, log=log)
 
 

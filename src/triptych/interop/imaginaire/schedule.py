@@ -82,11 +82,13 @@ class Schedule:
     "Of a clip, at first and at most: each has a step of the generator."
     doubling: Span = Span()
     "After which clips are twice as long."
+    single: Span = Span()
+    "In which clips have one frame, at the beginning."
 
     @property
     def uses_epochs(self) -> bool:
         """Whether anything is counted in epochs, so that the number of training images is needed."""
-        return any(span.epochs is not None for span in (*self.spans.values(), self.decay.start, self.decay.end, self.doubling))
+        return any(span.epochs is not None for span in (*self.spans.values(), self.decay.start, self.decay.end, self.doubling, self.single))
 
     def configs(self, *, processes: int, num_images: int | None) -> tuple[TrainConfig, OptimConfig, LogConfig]:
         """The settings of a run in so many processes, on so many training images (None: unknown).
@@ -110,10 +112,14 @@ class Schedule:
         )
         return train, self.decay.applied(self.optim, iteration, epoch), LogConfig(every=self.log_iterations * iteration)
 
-    def doubles_every(self, *, processes: int, num_images: int | None) -> int | None:
-        """Clips after which a clip is twice as long; None: it stays as it is, or nobody knows."""
+    def lengths(self, clips: ClipLength, *, processes: int, num_images: int | None) -> ClipLength:
+        """`clips` with the counts of the file: how many have one frame, and after how many more they are twice as long.
+
+        What is counted in epochs of unknown length is left out.
+        """
         _, iteration, epoch = self._counted(processes, num_images)
-        return self.doubling.images(iteration, epoch)
+        alone, doubling = (span.images(iteration, epoch) for span in (self.single, self.doubling))
+        return replace(clips, alone=alone or 0, double_every=doubling)
 
     def _counted(self, processes: int, num_images: int | None) -> tuple[int, int, int | None]:
         """Images of a batch, of an iteration and of an epoch (None: unknown)."""
@@ -134,17 +140,20 @@ def read_schedule(settings: Settings, model: GANConfig, *, clips: ClipLength | N
     _compare(settings.inside("dis_opt"), generator, discriminator)
     if model.generator_steps > 1 and average.flag("enabled"):
         trainer.warn("gen_step", "the average moves once in an iteration here, by as much as in all its steps there (--train.ema-rates)")
-    frames, doubling = (1, 1), Span()
+    frames, doubling, single = (1, 1), Span(), Span()
     if clips is not None:
         frames = clips.first, clips.most
         epochs = trainer.number("num_epochs_temporal_step", ENDLESS, most=10 * ENDLESS)
         doubling = Span() if epochs >= ENDLESS else Span(epochs=epochs)
+        alone = trainer.number("single_frame_epoch", 0, least=0)
+        single = Span(epochs=alone) if alone else Span()
         if average.flag("enabled"):
             trainer.warn("model_average_config", "an average moves once in an iteration here, by as much as in the frames of a clip there")
     return Schedule(
         train=_train(trainer, batch=batch_size(settings), clips=clips is not None),
         frames=frames,
         doubling=doubling,
+        single=single,
         optim=generator[0],
         decay=generator[1],
         spans={
