@@ -13,7 +13,6 @@ import dataclasses
 import math
 from typing import ClassVar, Literal, Self
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -120,17 +119,20 @@ class FlowMatching(ContinuousModel):
         """The x_0 that the model predicts, told the labels (b,), or none of an unconditional model; also where there is noise alone."""
 
         def predict(x: Tensor, c: Coefficients) -> Tensor:
-            sigma = c.sigma if isinstance(c.sigma, Tensor) else torch.tensor(c.sigma, dtype=torch.float64)
-            t = self.path.time_of(sigma)
-            point = self.path.at(t)
+            if isinstance(c.sigma, Tensor):
+                t = self.path.time_of(c.sigma)
+                point = self.path.at(t)
+            else:
+                number = self.path.time_at(c.sigma)
+                t, point = x.new_full((len(x),), number), self.path.at_number(number)
             return self._image(point.norm * x, point, t, labels, None)
 
         return predict
 
     def _image(self, x_t: Tensor, point: Point, t: Tensor, labels: Tensor | None, rng: Rng | None) -> Tensor:
-        """x_0 by what the network says at x_t and t, (b, 1, 1, 1) or one for all."""
+        """x_0 by what the network says at x_t and t, (b, 1, 1, 1) or (b,)."""
         said = self.said(x_t, t.to(x_t).flatten().expand(len(x_t)), labels, rng)
-        return point.ends(said, x_t, self.config.prediction)[0]
+        return point.image_of(said, x_t, self.config.prediction)
 
     def ends_of(self, path: Path) -> tuple[float, float]:
         """From noise alone to the image itself, where the network can be asked there."""

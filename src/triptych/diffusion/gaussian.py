@@ -17,7 +17,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -139,6 +139,8 @@ def times_at(points: Sequence[Coefficients], rng: Rng) -> dict[Coefficients, Ten
     return dict(zip(points, times[:, None].repeat(1, len(rng)).unbind(), strict=True))
 
 
+KEPT_POINTS = 4096
+"""Places of a way from noise to images whose numbers are kept: those of a way of some thousand steps."""
 Row = Sequence[Any]
 """Factors of images that all samples share: the first a tensor of no axes, the others numbers."""
 
@@ -267,11 +269,11 @@ class NoiseProcess:
         """`time_of` of each of the noise levels."""
         return np.interp([math.log(sigma) for sigma in sigmas], self._log_sigmas, np.arange(self.steps)).tolist()
 
-    @property
+    @cached_property
     def levels(self) -> Levels:
-        """From the first timestep to the last, also between two of them."""
+        """From the first timestep to the last, also between two of them; found levels are kept for the batches after the first."""
         low, high = (self.at_time(t).sigma for t in (0, self.steps - 1))
-        return Levels(low, high, lambda sigma: self.at_time(self.time_of(sigma)))
+        return Levels(low, high, lru_cache(maxsize=KEPT_POINTS)(lambda sigma: self.at_time(self.time_of(sigma))))
 
     def noised(self, x0: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"], c: Coefficients) -> Float[Tensor, " b *d"]:
         """x_t, a sample of q(x_t | x_0)."""

@@ -64,10 +64,11 @@ def ode_steps(velocity: Velocity, x: Tensor, *, path: Path, times: Sequence[floa
     """A step between each two of the times from x at the first; the last one's `sample` is x at the last. No noise is drawn."""
     for t, following in pairwise(times):
         h, slopes = following - t, [velocity(x, t)]
-        x0, _ = path.at_number(t).ends(slopes[0], x, "velocity")
+        x0 = path.at_number(t).image_of(slopes[0], x, "velocity")
         for place in method.places:
-            slopes.append(velocity(x + place * h * slopes[-1], t + place * h))
-        x = x + h * torch.stack([weight * slope for weight, slope in zip(method.weights, slopes, strict=True)]).sum(0)
+            slopes.append(velocity(torch.add(x, slopes[-1], alpha=place * h), t + place * h))
+        for weight, slope in zip(method.weights, slopes, strict=True):
+            x = torch.add(x, slope, alpha=weight * h)
         yield Step(x, x0)
 
 
@@ -80,10 +81,10 @@ def sde_steps(velocity: Velocity, x: Tensor, *, path: Path, times: Sequence[floa
     for i, (t, following) in enumerate(pairwise(times)):
         point, h = path.at_number(t), following - t
         v = velocity(x, t)
-        x0, n = point.ends(v, x, "velocity")
-        x = x + h * (v - n)
+        x0, n = point.image_of(v, x, "velocity"), point.noise_of(v, x)
+        x = torch.add(x, v - n, alpha=h)
         if i < last:
-            x = x + (2 * point.s * h).sqrt() * noise(i)
+            x = torch.add(x, noise(i), alpha=float(2 * point.s * h) ** 0.5)
         yield Step(x, x0)
 
 
@@ -126,7 +127,7 @@ def velocity_of(predict: Predictor, path: Path, *, at: Callable[[float], Coeffic
         t = min(t, LATEST)
         point = path.at_number(t)
         x0 = predict(x / point.norm, at(t))
-        return point.velocity(x0, (x - point.alpha * x0) / point.s)
+        return point.velocity_to(x0, x)
 
     return velocity
 

@@ -9,6 +9,7 @@ v and the score gives the others. A path visits every noise level sigma = s / al
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from triptych.diffusion.gaussian import Coefficients
+from triptych.diffusion.gaussian import KEPT_POINTS, Coefficients
 
 PathName = Literal["linear", "gvp", "vp"]
 Form = Literal["velocity", "score", "noise"]
@@ -29,24 +30,24 @@ _BETA_MIN, _BETA_MAX = 0.1, 20.0  # Song et al. 2021, appendix C
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A path at a time: tensors that broadcast over images, (b, 1, 1, 1) or of no axes."""
+    """A path at a time: tensors that broadcast over images (b, 1, 1, 1), or numbers, which are the same for all images."""
 
-    alpha: Tensor
-    s: Tensor
-    d_alpha: Tensor
+    alpha: Tensor | float
+    s: Tensor | float
+    d_alpha: Tensor | float
     "alpha'(t)."
-    d_s: Tensor
+    d_s: Tensor | float
     "s'(t)."
 
     @property
-    def sigma(self) -> Tensor:
+    def sigma(self) -> Tensor | float:
         """The noise level s / alpha, infinite where there is noise alone."""
-        return self.s / self.alpha
+        return self.s / self.alpha if isinstance(self.alpha, Tensor) or self.alpha else math.inf
 
     @property
-    def norm(self) -> Tensor:
+    def norm(self) -> Tensor | float:
         """sqrt(alpha^2 + s^2): x_t is that times the variance-preserving x of the same noise level."""
-        return torch.hypot(self.alpha, self.s)
+        return (self.alpha**2 + self.s**2) ** 0.5
 
     def noised(self, x0: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"]) -> Float[Tensor, " b *d"]:
         """x_t."""
@@ -56,12 +57,28 @@ class Point:
         """d x_t / d t along the path."""
         return self.d_alpha * x0 + self.d_s * noise
 
+    def velocity_to(self, x0: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"]) -> Float[Tensor, " b *d"]:
+        """The velocity at x_t where the image is x_0; s must not be 0."""
+        rate = self.d_s / self.s
+        return _sum(self.d_alpha - rate * self.alpha, x0, rate, x)
+
+    def image_of(self, output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], form: Form) -> Float[Tensor, " b *d"]:
+        """The x_0 of `ends`, without the noise."""
+        if form != "velocity":
+            return self.ends(output, x, form)[0]
+        determinant = self.alpha * self.d_s - self.s * self.d_alpha
+        return _sum(self.d_s / determinant, x, -self.s / determinant, output)
+
+    def noise_of(self, velocity: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"]) -> Float[Tensor, " b *d"]:
+        """The n of `ends`, without the image."""
+        determinant = self.alpha * self.d_s - self.s * self.d_alpha
+        return _sum(-self.d_alpha / determinant, x, self.alpha / determinant, velocity)
+
     def ends(self, output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], form: Form) -> tuple[Tensor, Tensor]:
         """(x_0, n) from what is said of x_t in that form; alpha must not be 0 but for a velocity, s not but for a noise or velocity."""
         match form:
             case "velocity":
-                determinant = self.alpha * self.d_s - self.s * self.d_alpha
-                return (self.d_s * x - self.s * output) / determinant, (self.alpha * output - self.d_alpha * x) / determinant
+                return self.image_of(output, x, form), self.noise_of(output, x)
             case "score":
                 noise = -self.s * output
             case "noise":
@@ -79,6 +96,11 @@ class Point:
                 return noise
 
 
+def _sum(a: Tensor | float, first: Tensor, b: Tensor | float, second: Tensor) -> Tensor:
+    """a first + b second."""
+    return a * first + b * second if isinstance(b, Tensor) else torch.add(a * first, second, alpha=b)
+
+
 class Path(ABC):
     """alpha and s of a path, and where it has which noise level."""
 
@@ -94,15 +116,23 @@ class Path(ABC):
         """The first and the last time at which a network of that form is asked (Ma et al. 2024, appendix C)."""
         return (0.0, 1.0) if form == "velocity" else (1e-3, 1 - 1e-3)
 
+    @functools.lru_cache(maxsize=KEPT_POINTS)  # noqa: B019 (a path is never given up)
     def at_number(self, t: float) -> Point:
-        """The path at one time for all images: float64 tensors of no axes, which leave an image's type as it is."""
-        return self.at(torch.tensor(t, dtype=torch.float64))
+        """The path at one time for all images: numbers, kept for the batches after the first."""
+        point = self.at(torch.tensor(t, dtype=torch.float64))
+        return Point(*map(float, (point.alpha, point.s, point.d_alpha, point.d_s)))
+
+    @functools.lru_cache(maxsize=KEPT_POINTS)  # noqa: B019
+    def time_at(self, sigma: float) -> float:
+        """The time of one noise level for all images."""
+        return float(self.time_of(torch.tensor(sigma, dtype=torch.float64)))
 
     def between(self, high: float, low: float) -> tuple[float, float]:
         """The times of two noise levels."""
         first, last = self.time_of(torch.tensor([high, low], dtype=torch.float64)).tolist()
         return first, last
 
+    @functools.lru_cache(maxsize=KEPT_POINTS)  # noqa: B019
     def coefficients(self, t: float) -> Coefficients:
         """What predictors know the time by: numbers, `time` being t. The noise level is infinite where there is noise alone."""
         point = self.at_number(t)
