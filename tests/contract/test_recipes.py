@@ -29,6 +29,7 @@ from triptych.core.model import VERBS
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, load_checkpoint
 from triptych.engine.distributed import open_world
+from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import refuse_impossible
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
@@ -240,3 +241,16 @@ def test_samples_come_from_the_run_alone(name, whole_run):
         first, second = (opened.sample(3, seed=1, batch_size=size, device="cpu") for size in (3, 2))
     assert first.images.dtype == np.uint8 and first.images.shape == (3, 8, 8, run.config.data.channels)
     assert np.array_equal(first.images, second.images)
+
+
+def test_clips_grow_from_single_frames_and_a_run_is_as_long_as_that(tmp_path):
+    """A batch of single frames, then clips of three; a run that would end before these is refused, and nothing is written."""
+    config = shrunk("vid2vid-maps64")
+    length = replace(config.data.length, alone=BATCH, double_every=None)
+    config = config.updated({"log": {"every": BATCH}, "train": {"total_images": BATCH}, "data": {"length": length.to_dict()}})
+    with pytest.raises(ConfigError, match="data.length.alone: got 6, expected fewer than train.total_images, 6"):
+        train(config, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+    run = train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path / "run", device="cpu")
+    losses = [line for line in read_metrics(run.directory / "metrics.jsonl") if "generator/loss" in line]
+    assert ["generator/flow_l1" in line for line in losses] == [False, True]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from triptych.core.batch import ClipLength
 from triptych.core.errors import ConfigError, nearest
 from triptych.core.model import Model, Phase, TrainingProgress
 from triptych.core.ramp import value_at
@@ -67,6 +68,13 @@ def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase], *, absent
     for name in [change.phase for change in optim.phases]:
         if name is not None and name not in (*names, *absent):
             raise ConfigError("optim.phases", f"got the phase {name!r}, expected one of {', '.join(names)}{nearest(name, names)}")
+
+
+def refuse_single_frames(clips: ClipLength | None, train: TrainConfig) -> None:
+    """Raises ConfigError for a run of clips that would end before their first one of several frames."""
+    if clips is not None and clips.most > 1 and 0 < train.total_images <= clips.alone:
+        reason = f"got {clips.alone:,}, expected fewer than train.total_images, {train.total_images:,}: clips of several frames come after"
+        raise ConfigError("data.length.alone", reason)
 
 
 def refuse_impossible(model: Model, train: TrainConfig, world: World) -> None:

@@ -21,7 +21,7 @@ from triptych.data.images import Data
 from triptych.engine.checkpoint import OPTIMIZER
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
-from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
+from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
@@ -64,6 +64,7 @@ def plan(
     data = config.data.open()
     model = outline(config, data.spec)
     refuse_impossible(model, config.train, dataclasses.replace(world, size=count))
+    refuse_single_frames(data.spec.clip_length, config.train)
     refuse_unknown_phases(config.optim, model.phases, absent=model.absent_phases)
     free = available_memory() if world.device.type == "cpu" else None
     free = None if free is None else free // machines.sharing

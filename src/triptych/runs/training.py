@@ -26,7 +26,7 @@ from triptych.engine.metric_log import MetricLog
 from triptych.engine.progress import Progress, unwatched
 from triptych.engine.reporting import Reporting
 from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
-from triptych.engine.schedule import refuse_impossible, refuse_unknown_phases
+from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.engine.sharding import is_divided
 from triptych.engine.signals import StopRequest, stop_on_signals, to_standard_error
 from triptych.recipes.config import RunConfig
@@ -79,6 +79,7 @@ def train(
         elif init_from is not None:
             start.notes += initialize_from(model, init_from)
         refuse_impossible(model, start.config.train, world)
+        refuse_single_frames(data.spec.clip_length, start.config.train)
         refuse_unknown_phases(start.config.optim, model.phases, absent=model.absent_phases)
         load_frozen_networks(model)
         evaluated = start.config.train.evaluate_every is not None
