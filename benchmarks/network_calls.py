@@ -166,7 +166,7 @@ def bits(run: Run, held_out: str) -> float:
     settings = BitsPerDimConfig(likelihood="ode", steps=LIKELIHOOD_STEPS)
     data = replace(run.config.data, path=held_out) if isinstance(run.config.data, DataConfig) else None
     found = run.evaluate(settings=settings, data=data, split="train", count=LIKELIHOOD_IMAGES)
-    value = found.figures["bits-per-dim"]["mean"]
+    value = found.figures["bits-per-dim"]["bits_per_dim"]
     assert value is not None
     return value
 
