@@ -358,6 +358,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/flow.py", "FLAT = 0.01", "FLAT = 0.1"),
     ("gans/flow.py", "for y in moves for x in moves", "for x in moves for y in moves"),
     ("gans/video_networks.py", "labels.chunk(self.frames, dim=1)[-2:]", "labels.chunk(self.frames, dim=1)[:2]"),
+    ("gans/video_networks.py", "mask * image + (1 - mask) * moved", "(1 - mask) * image + mask * moved"),
     ("gans/video_networks.py", "halvings == self.halvings", "halvings == 0"),
     ("gans/video_networks.py", "norm=Norm(flow.norm)", 'norm=Norm("instance")'),
     ("core/batch.py", "clips_seen -= self.alone", "pass", *_tests("data", "clips")),

@@ -132,11 +132,13 @@ class ByHand(Parts):
         return torch.tanh(self.conv("conv_img", F.leaky_relu(x, 0.2))), flow, mask
 
 
-@pytest.mark.parametrize("frames", [1, 2, 3])
-def test_a_frame_is_the_same_by_hand(frames: int) -> None:
-    network, (labels, images) = tiny(), clip(frames)
+@pytest.mark.parametrize(("frames", "blend"), [(1, False), (1, True), (2, True), (2, False), (3, False), (3, True)])
+def test_a_frame_is_the_same_by_hand(frames: int, blend: bool) -> None:
+    network, (labels, images) = tiny(replace(TINY, blend=blend)), clip(frames)
     found = network(labels[:, -1], labels[:, :-1], images[:, :-1])
     image, flow, mask = ByHand(network.state_dict()).frame(labels[:, -1], labels[:, :-1], images[:, :-1])
+    if blend and frames == 3:
+        image = mask * image + (1 - mask) * warped(images[:, -2], flow)
     torch.testing.assert_close(found.image, image, rtol=0, atol=1e-10)
     assert (found.flow is None) == (frames < 3)
     if found.flow is not None:

@@ -121,6 +121,8 @@ class Vid2VidGeneratorConfig(FrameGeneratorConfig):
     "So many of the largest sizes are modulated by the warped image too."
     frames: int = 3
     "Frames that the generator sees, the one that it makes included: the flow network needs all of them."
+    blend: bool = False
+    "A frame is the warped one before it where the mask is 0, as in the paper; else the warped one only modulates the norms."
     label_input: bool = True
     "The first map is made of the label map; else it is a constant."
     style_dims: int = 256
@@ -369,7 +371,11 @@ class Vid2VidGenerator(nn.Module):
             x = enlarged(x) if level else x
         image = self.conv_img(x)
         with torch.autocast(x.device.type, enabled=False):
-            return Frame(torch.tanh(widened(image)), *found)
+            image = torch.tanh(widened(image))
+            flow, mask, moved = found
+            if config.blend and mask is not None and moved is not None:
+                image = mask * image + (1 - mask) * moved
+            return Frame(image, flow, mask, moved)
 
     def _first(self, label: Tensor) -> Tensor:
         """The first map of a frame without a past."""

@@ -99,6 +99,7 @@ def vid2vid_maps64() -> RunConfig:
                 embedding=EmbeddingConfig(num_filters=8, num_downsamples=3),
                 flow=_SMALL_FLOW,
                 frames=2,
+                blend=True,
             ),
             discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
             perceptual_weight=0.0,
