@@ -1,6 +1,6 @@
 """How fast the flow network of vid2vid learns where cameras move: with and without norms, and with label maps compared.
 
-    python benchmarks/flow_networks.py --data DATA [--steps 300] [--out FILE.md]
+    python benchmarks/flow_networks.py --data DATA [--steps 600] [--out FILE.md]
 
 DATA is a folder of pictures and class maps, over which a window moves (data.kind pans). The network of the recipe vid2vid-maps64 learns
 the true flow alone, by the mean of |f - f*|, from label maps and the true frames before them. Printed is its mean end-point error on

@@ -10,7 +10,8 @@ class maps, over which a window moves (data.kind pans; streets.py draws such), o
 moving_digits.py writes such).
 
 `vid2vid` and `wc-vid2vid` are the recipes vid2vid-maps64 and, on pans, wc-vid2vid-pans64. `frames` is the generator of vid2vid, trained
-on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps. A
+on single frames: a SPADE. Each sees as many clips (`frames`: frames) as --minutes core-minutes give, by the processor time of its steps;
+those of clips see single frames for the share --alone of them. A
 run that is there already is taken as it is, or goes on. Then each makes held-out clips; of pans the window goes away and comes back.
 
 - warping error: the mean of |x_t - warp(x_(t-1), f*)|, f* the true flow, where that is known; in levels of 0 to 255.
@@ -84,10 +85,8 @@ def configured(name: str, options: argparse.Namespace) -> RunConfig:
         if name == "frames":
             plain = replace(plain, discriminator=replace(plain.discriminator, temporal_scales=0))
         config = replace(config, model=plain)
-    length, given = (
-        ONE_FRAME if name == "frames" else ClipLength(first=TRAINED_FRAMES, most=TRAINED_FRAMES),
-        {"path": options.data, "num_classes": (options.classes,), "workers": 0},
-    )
+    length = ONE_FRAME if name == "frames" else ClipLength(first=TRAINED_FRAMES, most=TRAINED_FRAMES)
+    given = {"path": options.data, "num_classes": (options.classes,), "workers": 0}
     if in_clips(options.data):
         if name == "wc-vid2vid":
             sys.exit(f"{options.data}: no pans, whose points would be known; leave wc-vid2vid out")

@@ -101,7 +101,7 @@ def test_a_cost_volume_is_largest_at_the_move_of_classes_and_0_inside_of_areas()
     maps = torch.nn.functional.one_hot(classes, 4).movedim(-1, 1).double()
     before = maps.roll((-1, 2), dims=(2, 3))  # what is at p now was at p + (2, -1)
     costs = cost_volume(maps, before, radius=2)[0, :, 3:-3, 3:-3]
-    assert (costs >= costs[5 * 1 + 4] - 1e-12).sum(0).min() >= 1 and (costs <= costs[5 * 1 + 4] + 1e-12).all()
+    assert (costs <= costs[5 * 1 + 4] + 1e-12).all()
     flat = torch.ones(1, 4, 8, 8)
     assert (cost_volume(flat, flat, radius=2)[..., 2:-2, 2:-2] == 0).all()
 

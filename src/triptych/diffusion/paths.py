@@ -49,6 +49,11 @@ class Point:
         """sqrt(alpha^2 + s^2): x_t is that times the variance-preserving x of the same noise level."""
         return (self.alpha**2 + self.s**2) ** 0.5
 
+    @property
+    def _determinant(self) -> Tensor | float:
+        """Of the equations x_t = alpha x_0 + s n, v = alpha' x_0 + s' n."""
+        return self.alpha * self.d_s - self.s * self.d_alpha
+
     def noised(self, x0: Float[Tensor, " b *d"], noise: Float[Tensor, " b *d"]) -> Float[Tensor, " b *d"]:
         """x_t."""
         return self.alpha * x0 + self.s * noise
@@ -66,13 +71,11 @@ class Point:
         """The x_0 of `ends`, without the noise."""
         if form != "velocity":
             return self.ends(output, x, form)[0]
-        determinant = self.alpha * self.d_s - self.s * self.d_alpha
-        return _sum(self.d_s / determinant, x, -self.s / determinant, output)
+        return _sum(self.d_s / self._determinant, x, -self.s / self._determinant, output)
 
     def noise_of(self, velocity: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"]) -> Float[Tensor, " b *d"]:
         """The n of `ends`, without the image."""
-        determinant = self.alpha * self.d_s - self.s * self.d_alpha
-        return _sum(-self.d_alpha / determinant, x, self.alpha / determinant, velocity)
+        return _sum(-self.d_alpha / self._determinant, x, self.alpha / self._determinant, velocity)
 
     def ends(self, output: Float[Tensor, " b *d"], x: Float[Tensor, " b *d"], form: Form) -> tuple[Tensor, Tensor]:
         """(x_0, n) from what is said of x_t in that form; alpha must not be 0 but for a velocity, s not but for a noise or velocity."""

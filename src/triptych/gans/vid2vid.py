@@ -2,7 +2,8 @@
 
 A frame x_t is made of its label map s_t and of the two frames before it, as they were made, with their label maps. A flow network says
 where each pixel was in the frame before, f_t, and where that is of no use, m_t (from the third frame of a clip on). The frame before,
-warped by f_t, and m_t modulate the norms of the generator beside the label map. `clip_base` has the terms and the order of updates.
+warped by f_t, and m_t modulate the norms of the generator beside the label map, and with `blend` it is what is seen where m_t is 0.
+`clip_base` has the terms and the order of updates.
 """
 
 from __future__ import annotations
