@@ -213,6 +213,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "data/face_fitting.py": _tests("data", "face_fitting"),
     "runs/drawing.py": _tests("data", "face_fitting keypoints"),
     "gans/video_networks.py": _tests("gans", "video_networks"),
+    "gans/video_discriminators.py": _tests("gans", "video_networks crops_in_clips vid2vid"),
     "gans/fs_vid2vid_networks.py": _tests("gans", "fs_vid2vid_networks"),
     "gans/wc_vid2vid.py": _tests("gans", "wc_vid2vid"),
     "gans/point_colours.py": _tests("gans", "point_colours"),

@@ -50,7 +50,8 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.label_maps import LabelMaps
 from triptych.gans.spade import SPADEDiscriminatorConfig, SPADEGeneratorConfig
 from triptych.gans.unit import UNITGeneratorConfig
-from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, Vid2VidGeneratorConfig, VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
+from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, Vid2VidGeneratorConfig
 from triptych.nn.feature_networks import NETWORKS, required_tensors
 from triptych.recipes.config import RunConfig
 from triptych.recipes.paired import spade_coco256

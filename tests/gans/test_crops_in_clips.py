@@ -20,7 +20,7 @@ from triptych.gans.crops import CropConfig
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, feature_matching, generator_loss
 from triptych.gans.penalties import PenaltyConfig
 from triptych.gans.vid2vid import Vid2VidConfig
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -23,7 +23,7 @@ from triptych.gans.fs_vid2vid import FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, l1
 from triptych.gans.lucas_kanade import lucas_kanade
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 
 pytestmark = pytest.mark.usefixtures("float64")
 

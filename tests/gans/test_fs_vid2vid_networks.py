@@ -18,7 +18,7 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.flow import warped
 from triptych.gans.fs_vid2vid_networks import Appearance, FewShotGenerator, FewShotGeneratorConfig, ReferenceAttention
 from triptych.gans.norms import GeneratedMap, Norm, SpatialNorm, build_norm, own_convolution
-from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
 
 PATCH = PatchDiscriminatorConfig(kernel_size=4, num_filters=32, num_layers=4, norm="instance")
 TINY = replace(FewShotGeneratorConfig().shrunk(), weight_norm="none")

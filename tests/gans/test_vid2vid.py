@@ -22,7 +22,7 @@ from triptych.gans.init import InitConfig
 from triptych.gans.losses import AdversarialConfig, discriminator_losses, l1
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 from triptych.nn.raft import RaftConfig
 
 pytestmark = pytest.mark.usefixtures("float64")

@@ -15,15 +15,8 @@ from triptych.core.errors import ConfigError
 from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.flow import cost_volume, warped
-from triptych.gans.video_networks import (
-    EmbeddingConfig,
-    FlowNetwork,
-    FlowNetworkConfig,
-    Vid2VidGenerator,
-    Vid2VidGeneratorConfig,
-    VideoDiscriminator,
-    VideoDiscriminatorConfig,
-)
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_networks import EmbeddingConfig, FlowNetwork, FlowNetworkConfig, Vid2VidGenerator, Vid2VidGeneratorConfig
 
 STREET = Vid2VidGeneratorConfig()
 DANCING = replace(STREET, label_input=False, flow=FlowNetworkConfig(num_downsamples=3, multiplier=20.0))

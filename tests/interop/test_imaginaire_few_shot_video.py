@@ -16,7 +16,7 @@ from triptych.data.clips import ClipDataConfig
 from triptych.gans.crops import CropConfig
 from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
 from triptych.gans.fs_vid2vid_networks import FewShotGenerator, FewShotGeneratorConfig
-from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import YamlFile

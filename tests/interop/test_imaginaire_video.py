@@ -21,14 +21,8 @@ from triptych.gans.crops import CropConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.spade import SPADEConfig, SPADEGenerator, SPADEGeneratorConfig
 from triptych.gans.vid2vid import Vid2VidConfig
-from triptych.gans.video_networks import (
-    Vid2VidGenerator,
-    Vid2VidGeneratorConfig,
-    VideoDiscriminator,
-    VideoDiscriminatorConfig,
-    WCVid2VidGenerator,
-    WCVid2VidGeneratorConfig,
-)
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_networks import Vid2VidGenerator, Vid2VidGeneratorConfig, WCVid2VidGenerator, WCVid2VidGeneratorConfig
 from triptych.gans.weight_norms import fold_spectral_norm
 from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import Experiment, read_experiment

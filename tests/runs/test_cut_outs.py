@@ -26,7 +26,7 @@ from triptych.engine.config import OptimConfig, TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid import FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, open_run, train
 

@@ -25,7 +25,7 @@ from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.fs_vid2vid import FewShotTranslationConfig, FewShotVid2Vid, FewShotVid2VidConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.penalties import PenaltyConfig
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, train
 from triptych.runs.finetuning import finetune

@@ -28,7 +28,7 @@ from triptych.evaluation.pairs import psnr
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, clip_videos, open_run, train
 from triptych.runs.clip_scoring import score_clips

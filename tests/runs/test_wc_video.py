@@ -19,7 +19,7 @@ from triptych.engine.config import TrainConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.point_colours import no_colours, seen_colours, with_colours
-from triptych.gans.video_networks import VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
 from triptych.gans.wc_vid2vid import WCVid2Vid, WCVid2VidConfig
 from triptych.recipes.config import RunConfig
 from triptych.runs import train

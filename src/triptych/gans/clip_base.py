@@ -39,7 +39,7 @@ from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.gans.model import GENERATOR, Contest, weighted_terms
 from triptych.gans.paired_base import PairedGAN, PairedGANConfig
 from triptych.gans.translation_base import PERCEPTUAL, GeneratorConfig
-from triptych.gans.video_networks import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
 from triptych.nn.raft import Raft, RaftConfig
 
 FLOW_TERMS = ("flow_l1", "flow_warp", "mask")

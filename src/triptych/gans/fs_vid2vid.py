@@ -31,7 +31,7 @@ from triptych.gans.label_maps import LabelMaps
 from triptych.gans.model import DISCRIMINATOR, GENERATOR
 from triptych.gans.people import Person, terms_of_people, without_head
 from triptych.gans.translation_base import Styles
-from triptych.gans.video_networks import VideoDiscriminator
+from triptych.gans.video_discriminators import VideoDiscriminator
 
 _FINETUNED = ("weight_generator.fc", "conv_img", "up")
 """How the names of those weights of the generator begin that finetuning changes."""

@@ -20,7 +20,8 @@ from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.gans.clip_base import ClipGAN, ClipGANConfig
 from triptych.gans.label_maps import LabelMaps
-from triptych.gans.video_networks import Frame, Vid2VidGenerator, Vid2VidGeneratorConfig, VideoDiscriminator
+from triptych.gans.video_discriminators import VideoDiscriminator
+from triptych.gans.video_networks import Frame, Vid2VidGenerator, Vid2VidGeneratorConfig
 
 
 @config

@@ -22,13 +22,8 @@ from triptych.gans.fs_vid2vid_networks import FewShotGeneratorConfig
 from triptych.gans.init import InitConfig
 from triptych.gans.perceptual import PerceptualConfig
 from triptych.gans.vid2vid import Vid2VidConfig
-from triptych.gans.video_networks import (
-    EmbeddingConfig,
-    FlowNetworkConfig,
-    Vid2VidGeneratorConfig,
-    VideoDiscriminatorConfig,
-    WCVid2VidGeneratorConfig,
-)
+from triptych.gans.video_discriminators import VideoDiscriminatorConfig
+from triptych.gans.video_networks import EmbeddingConfig, FlowNetworkConfig, Vid2VidGeneratorConfig, WCVid2VidGeneratorConfig
 from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.recipes.config import RunConfig
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from triptych.gans.fs_vid2vid_networks import FewShotGenerator, FewShotGeneratorConfig
-from triptych.gans.video_networks import EmbeddingConfig, VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
+from triptych.gans.video_networks import EmbeddingConfig
 from triptych.interop.imaginaire.networks import MOST_STEPS, overlaid
 from triptych.interop.imaginaire.reading import Settings
 from triptych.interop.imaginaire.tensors import Network, Weights

@@ -23,7 +23,8 @@ from triptych.gans.funit import FUNITDiscriminator, FUNITGenerator
 from triptych.gans.munit import MUNITGenerator
 from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, with_edges
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
-from triptych.gans.video_networks import Frame, VideoDiscriminator
+from triptych.gans.video_discriminators import VideoDiscriminator
+from triptych.gans.video_networks import Frame
 from triptych.interop.imaginaire.few_shot_video import without_second_flow
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import discriminator_of, generator_of

@@ -10,14 +10,13 @@ from dataclasses import replace
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.gans.crops import CropConfig, Part
 from triptych.gans.discriminators import PatchDiscriminatorConfig
+from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscriminatorConfig
 from triptych.gans.video_networks import (
     EmbeddingConfig,
     FlowNetworkConfig,
     FrameGeneratorConfig,
     Vid2VidGenerator,
     Vid2VidGeneratorConfig,
-    VideoDiscriminator,
-    VideoDiscriminatorConfig,
     WCVid2VidGenerator,
     WCVid2VidGeneratorConfig,
 )
