@@ -198,6 +198,7 @@ def measure_plain(config: RunConfig, *, steps: int, batch_size: int) -> list[flo
     with (
         patch.object(LabelMaps, "__call__", lambda *given: labels(*given).contiguous()),
         patch("triptych.nn.convolution.by_products", lambda *given, **named: False),
+        patch("triptych.nn.convolution.by_tiles", lambda *given, **named: False),
         patch("triptych.nn.enlarging.folds", lambda *given: False),
     ):
         for k in range(steps):

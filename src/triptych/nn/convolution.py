@@ -5,7 +5,8 @@ x the input's gradient, by w the weight's. Each of the three is linear in two of
 PyTorch takes the second derivative another way, by a convolution of feature maps with feature maps in which the batch stands for the
 channels and an image is the kernel; on a CPU that takes up to twice as long (benchmarks/gan_steps.py).
 
-Networks without a penalty have their use of it where the weight's gradient is faster as matrix products (weight_gradient.py): `FastConv2d`.
+Each of the three is computed by the way that is fastest on the machine: PyTorch's, tiles (winograd.py), or for the weight's gradient
+products of matrices (weight_gradient.py). Networks without a penalty have these ways by `FastConv2d`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from triptych.nn import winograd
 from triptych.nn.weight_gradient import by_products, weight_gradient
+from triptych.nn.winograd import by_tiles
 
 
 class _Geometry(NamedTuple):
@@ -26,6 +29,11 @@ class _Geometry(NamedTuple):
     padding: int
     groups: int
     transposed: bool
+
+    @property
+    def plain(self) -> bool:
+        """Whether each channel of y sees all those of x."""
+        return self.groups == 1 and not self.transposed
 
 
 def convolution(
@@ -62,6 +70,9 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geomet
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
+    if geometry.plain and by_tiles(x, weight, stride=geometry.stride, padding=geometry.padding):
+        y = winograd.convolved(x, weight, padding=geometry.padding)
+        return y if bias is None else y.add_(bias[:, None, None])
     kind = F.conv_transpose2d if geometry.transposed else F.conv2d
     return kind(x, weight, bias, stride=geometry.stride, padding=geometry.padding, groups=geometry.groups)
 
@@ -87,10 +98,11 @@ def fast_convolution(
     stride: int = 1,
     padding: int = 0,
 ) -> Float[Tensor, "b d _ _"]:
-    """What `F.conv2d` gives; where the weight's gradient is faster as matrix products, it is taken so."""
+    """What `F.conv2d` gives, by tiles or with the weight's gradient as matrix products where that is faster."""
     learns = torch.is_grad_enabled() and weight.requires_grad and not torch.compiler.is_compiling()
     half = torch.is_autocast_enabled(x.device.type)
-    if learns and not half and by_products(x, weight, padding=padding):
+    tiles = by_tiles(x, weight, stride=stride, padding=padding, learning=learns)
+    if not half and (tiles or (learns and by_products(x, weight, padding=padding))):
         return convolution(x, weight, bias, stride=stride, padding=padding)
     return F.conv2d(x, weight, bias, stride=stride, padding=padding)
 
@@ -185,9 +197,14 @@ class _Weight(Function):
 
 def _derivatives(gradient: Tensor, x: Tensor, weight: Tensor, geometry: _Geometry, wanted: tuple[bool, bool, bool]) -> Any:
     """Those by x, weight and bias. Of the one that the derivative is taken by, only the shape and the memory layout matter."""
-    plain = geometry.groups == 1 and not geometry.transposed
-    if wanted == (False, True, False) and plain and by_products(x, weight, padding=geometry.padding):
+    stride, padding = geometry.stride, geometry.padding
+    if geometry.plain and wanted == (True, False, False) and by_tiles(x, weight, stride=stride, padding=padding):
+        return winograd.input_gradient(gradient, weight, padding=padding), None, None
+    if geometry.plain and wanted == (False, True, False):
         kernel = (weight.shape[2], weight.shape[3])
-        return None, weight_gradient(x, gradient, kernel, stride=geometry.stride, padding=geometry.padding), None
+        if by_tiles(x, weight, stride=stride, padding=padding, learning=True):
+            return None, winograd.weight_gradient(x, gradient, kernel=kernel[0], padding=padding), None
+        if by_products(x, weight, padding=padding):
+            return None, weight_gradient(x, gradient, kernel, stride=stride, padding=padding), None
     shape = [geometry.stride] * 2, [geometry.padding] * 2, [1, 1], geometry.transposed, [0, 0], geometry.groups
     return torch.ops.aten.convolution_backward(gradient, x, weight, None, *shape, wanted)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.core.errors import CheckpointError
+from triptych.nn.convolution import fast_convolution
 
 Layers: TypeAlias = Iterator[tuple[str, Tensor]]
 Take: TypeAlias = Callable[[str, tuple[int, ...]], Tensor]
@@ -40,7 +41,10 @@ class Operations:
         """A convolution to so many channels."""
         sides = (kernel, kernel) if isinstance(kernel, int) else kernel
         weight = self.take(f"{name}.weight", (channels, x.shape[1] // groups, *sides))
-        return F.conv2d(x, weight, self.take(f"{name}.bias", (channels,)) if bias else None, stride, padding, groups=groups)
+        offset = self.take(f"{name}.bias", (channels,)) if bias else None
+        if groups == 1 and isinstance(padding, int):
+            return fast_convolution(x, weight, offset, stride=stride, padding=padding)
+        return F.conv2d(x, weight, offset, stride, padding, groups=groups)
 
     def norm(self, x: Tensor, name: str, *, eps: float = 1e-5) -> Tensor:
         """Batch norm with the running statistics."""

@@ -1,0 +1,126 @@
+"""A convolution and its two gradients as PyTorch and as triptych compute them plainly, and by tiles, on a CPU: time and errors.
+
+    python benchmarks/winograd.py [--repetitions N] --out FILE.md
+
+Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, float32, channels last, one thread. The ways take turns, and of each
+the fastest of some repetitions counts, by processor time, so that other programs change little. "Plainly" is for the weight's gradient
+the faster of PyTorch's kernel and the products of nn/weight_gradient.py. The error is that of the convolution, the root of its mean
+square by that of PyTorch's. A star marks what nn/winograd.py chooses on this machine; exit code 1 where it makes something slower by more
+than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from machine import machine
+from torch import Tensor
+
+from triptych.engine.allocator import keep_freed_memory
+from triptych.nn import weight_gradient, winograd
+
+SHAPES = (
+    (1, 64, 64, 256),
+    (1, 64, 128, 128),
+    (1, 128, 128, 128),
+    (1, 256, 256, 64),
+    (1, 512, 512, 32),
+    (1, 512, 512, 16),
+    (16, 64, 64, 32),
+    (16, 96, 96, 32),
+    (16, 128, 128, 32),
+    (16, 256, 128, 32),
+    (16, 128, 128, 16),
+    (16, 256, 256, 16),
+    (16, 512, 256, 16),
+    (16, 256, 256, 8),
+    (32, 256, 256, 8),
+    (16, 512, 512, 8),
+    (16, 512, 512, 4),
+    (8, 192, 192, 14),
+)
+"""Images, channels in, channels out, side."""
+SLOWER = 1.1
+WAYS = ("convolution", "by the input", "by the weight")
+
+
+def measured(shape: tuple[int, ...], *, repetitions: int) -> tuple[list[tuple[float, float, bool]], float]:
+    """Of the convolution and both gradients the seconds plainly and by tiles, and whether tiles are chosen; and the error."""
+    images, ins, outs, side = shape
+
+    def drawn(*sizes: int) -> Tensor:
+        return torch.randn(*sizes).to(memory_format=torch.channels_last)
+
+    x, weight, gradient = drawn(images, ins, side, side), drawn(outs, ins, 3, 3) / (3 * ins**0.5), drawn(images, outs, side, side)
+
+    def derivative(*wanted: bool) -> Callable[[], object]:
+        return lambda: torch.ops.aten.convolution_backward(gradient, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, wanted)
+
+    ways: Sequence[Callable[[], object]] = (
+        lambda: F.conv2d(x, weight, padding=1),
+        lambda: winograd.convolved(x, weight, padding=1),
+        derivative(True, False, False),
+        lambda: winograd.input_gradient(gradient, weight, padding=1),
+        derivative(False, True, False),
+        lambda: winograd.weight_gradient(x, gradient, kernel=3, padding=1),
+        lambda: weight_gradient.weight_gradient(x, gradient, (3, 3), padding=1),
+    )
+    fastest = [float("inf")] * len(ways)
+    for turn in range(repetitions + 1):
+        for k, way in enumerate(ways):
+            began = time.process_time()
+            way()
+            if turn:  # the first one finds out how
+                fastest[k] = min(fastest[k], time.process_time() - began)
+    fastest[4] = min(fastest[4], fastest.pop())
+    chosen = [winograd.by_tiles(x, weight, stride=1, padding=1, learning=learning) for learning in (False, False, True)]
+    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    errors = [float((y - exact).square().mean().sqrt()) for y in (F.conv2d(x, weight, padding=1), winograd.convolved(x, weight, padding=1))]
+    return list(zip(fastest[::2], fastest[1::2], chosen, strict=True)), errors[1] / errors[0]
+
+
+def main() -> int:
+    """0, or 1 where the slower way is chosen."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=8)
+    parser.add_argument("--out", type=Path, help="also write the report to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    keep_freed_memory()
+    lines = [
+        f"# Convolutions by tiles, {datetime.date.today().isoformat()}",
+        "",
+        machine(),
+        "",
+        "Milliseconds plainly / by tiles = how many times as fast; a star where tiles are chosen:",
+        "",
+        f"| images, channels in, out, side | {' | '.join(WAYS)} | error |",
+        "|---|---|---|---|---|",
+    ]
+    wrong = 0
+    for shape in SHAPES:
+        found, error = measured(shape, repetitions=options.repetitions)
+        cells = []
+        for plain, tiles, chosen in found:
+            wrong += chosen and tiles > SLOWER * plain
+            cells.append(f"{1000 * plain:.1f} / {1000 * tiles:.1f} = {plain / tiles:.2f}{'*' if chosen else ''}")
+        lines.append(f"| {', '.join(map(str, shape))} | {' | '.join(cells)} | {error:.1f} |")
+        print(lines[-1], flush=True)
+    lines += ["", f"{wrong} of {len(SHAPES) * len(WAYS)} are made slower by more than a tenth."]
+    report = "\n".join(lines)
+    print(report)
+    if options.out:
+        options.out.write_text(report + "\n", encoding="utf-8")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Convolutions with a stride of 1 as products of tiles, with a quarter of the multiplications of a 3x3 kernel.
+
+"Fast Algorithms for Convolutional Neural Networks", Lavin and Gray 2016, arXiv 1509.09308. Each tile x of 6x6 pixels gives m x m pixels
+of the convolution with a k x k kernel w, m = 7 - k:
+
+    y = A^T [(G w G^T) * (B^T x B)] A,    * by elements
+
+so that the sum over the channels becomes 36 products of matrices, tiles x channels by channels x channels. The matrices are those of Toom
+and Cook: B^T and A^T go from polynomials to values at six points and back. The gradient by x is a convolution too, of the gradient g of y
+with the kernel turned round; the one by w is
+
+    G^T [sum over the tiles of (B^T x B) * (A g A^T)] G
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from triptych.nn.forward_mode import has_tangent
+from triptych.nn.weight_gradient import avx2
+
+_SIDE = 6
+_POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
+"""And infinity. With these, errors of rounding are about those of the plain convolution: with 0, 1, -1, 2 and -2 three times as large."""
+_CACHED_VALUES = 2**19  # of the transformed tiles at a time, which is 2 MiB in float32
+_FEWEST_TOGETHER = 128  # tiles: products with fewer rows are slow
+_FEWEST_TILES, _FEWEST_TO_LEARN = 64, 48
+_NARROWEST, _NARROWEST_TO_LEARN = 80, 64  # channels: the harmonic mean of those of both maps
+_LEAST_USED = 0.7  # of the pixels of tiles, which reach beyond maps whose sides are no multiples of 4
+
+
+def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False) -> bool:
+    """Whether a convolution is faster so, or the gradient of its weight with `learning`: float32 on a CPU with AVX2 and without AVX-512.
+
+    It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles
+    (benchmarks/winograd.py).
+    """
+    (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
+    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or x.device.type != "cpu" or {x.dtype, weight.dtype} != {torch.float32}:
+        return False
+    if not avx2() or torch.compiler.is_compiling() or has_tangent(x):
+        return False
+    rows, columns = (side + 2 * padding - 2 for side in sides)
+    tiles = b * -(-rows // 4) * -(-columns // 4)
+    if b * rows * columns < _LEAST_USED * 16 * tiles:
+        return False
+    fewest, narrowest = (_FEWEST_TO_LEARN, _NARROWEST_TO_LEARN) if learning else (_FEWEST_TILES, _NARROWEST)
+    return tiles >= fewest and i * o >= narrowest * (i + o) / 2
+
+
+class Transforms(NamedTuple):
+    """The matrices of the equation for both axes at once: the Kronecker product of each with itself."""
+
+    image: Float[Tensor, "36 36"]
+    "B^T"
+    kernel: Float[Tensor, "36 taps"]
+    "G"
+    output: Float[Tensor, "pixels 36"]
+    "A^T"
+
+
+@functools.cache
+def transforms(kernel: int, dtype: torch.dtype = torch.float64) -> Transforms:
+    """Those of kernels of so many pixels a side."""
+    points, pixels, infinity = np.array(_POINTS), _SIDE + 1 - kernel, np.eye(_SIDE)[-1]
+    others = [np.delete(points, number) for number in range(len(points))]
+    polynomials = [np.poly(zeros)[::-1] for zeros in (*others, points)]
+    image = np.stack([np.pad(coefficients, (0, _SIDE - len(coefficients))) for coefficients in polynomials])
+    scales = [np.prod(point - zeros) for point, zeros in zip(points, others, strict=True)]
+    kernels = np.vstack((np.vander(points, kernel, increasing=True) / np.array(scales)[:, None], infinity[-kernel:]))
+    output = np.vstack((np.vander(points, pixels, increasing=True), infinity[-pixels:])).T
+    return Transforms(*(torch.from_numpy(np.kron(matrix, matrix)).to(dtype) for matrix in (image, kernels, output)))
+
+
+def convolved(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i k k"], *, padding: int) -> Float[Tensor, "b o _ _"]:
+    """What `F.conv2d` gives for a k of 3 or 5, and fewer zeros than k beyond the border; channels last."""
+    kernels = _kernels(weight, transforms(weight.shape[2], x.dtype).kernel)
+    return _products(x, kernels.transpose(1, 2), kernel=weight.shape[2], padding=padding)
+
+
+def input_gradient(gradient: Float[Tensor, "b o _ _"], weight: Float[Tensor, "o i k k"], *, padding: int) -> Float[Tensor, "b i h w"]:
+    """The gradient of <convolved(x, weight), gradient> by x; channels last."""
+    k = weight.shape[2]
+    turned = transforms(k, gradient.dtype).kernel.flip(1)
+    return _products(gradient, _kernels(weight, turned), kernel=k, padding=k - 1 - padding)
+
+
+def weight_gradient(
+    x: Float[Tensor, "b i h w"], gradient: Float[Tensor, "b o _ _"], *, kernel: int, padding: int
+) -> Float[Tensor, "o i k k"]:
+    """The gradient of <convolved(x, weight), gradient> by a weight with such a kernel; channels last."""
+    i, o = x.shape[1], gradient.shape[1]
+    by, tiles = transforms(kernel, x.dtype), _Tiles(x, kernel=kernel, padding=padding)
+    m, found = tiles.pixels, x.new_zeros(_SIDE**2, o, i)
+    whole = F.pad(gradient.permute(0, 2, 3, 1), (0, 0, 0, tiles.across * m - tiles.width, 0, tiles.down * m - tiles.height))
+    whole = whole.reshape(tiles.images, tiles.down, m, tiles.across, m, o)
+    for part in tiles.parts(channels=max(i, o)):
+        values = by.output.t() @ whole[part].permute(2, 4, 0, 1, 3, 5).reshape(m * m, -1)
+        torch.baddbmm(found, values.view(_SIDE**2, -1, o).transpose(1, 2), tiles.transformed(part, by), out=found)
+    taps = (by.kernel.t() @ found.flatten(1)).view(kernel, kernel, o, i)
+    return taps.permute(2, 0, 1, 3).contiguous().permute(0, 3, 1, 2)
+
+
+def _kernels(weight: Tensor, transform: Float[Tensor, "36 taps"]) -> Float[Tensor, "36 o i"]:
+    """G w G^T of the kernel from each channel to each."""
+    o, i, k, _ = weight.shape
+    return (transform @ weight.permute(2, 3, 0, 1).reshape(k * k, o * i)).view(-1, o, i)
+
+
+def _products(x: Float[Tensor, "b i h w"], kernels: Float[Tensor, "36 i o"], *, kernel: int, padding: int) -> Float[Tensor, "b o _ _"]:
+    i, o = kernels.shape[1:]
+    by, tiles = transforms(kernel, x.dtype), _Tiles(x, kernel=kernel, padding=padding)
+    m, rows, columns = tiles.pixels, tiles.down * tiles.pixels, tiles.across * tiles.pixels
+    y = torch.empty((len(x), o, rows, columns), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    spread = y.permute(0, 2, 3, 1).view(len(x), tiles.down, m, tiles.across, m, o)
+    for part in tiles.parts(channels=max(i, o)):
+        made = by.output @ torch.bmm(tiles.transformed(part, by), kernels).flatten(1)
+        spread[part] = made.view(m, m, *spread[part].shape[:2], tiles.across, o).permute(2, 3, 0, 4, 1, 5)
+    if (rows, columns) == (tiles.height, tiles.width):
+        return y
+    return y[:, :, : tiles.height, : tiles.width].clone(memory_format=torch.channels_last)
+
+
+class _Tiles:
+    """The tiles of maps: `images` times `down` times `across`, for `pixels` x `pixels` of the convolution each."""
+
+    def __init__(self, x: Float[Tensor, "b i h w"], *, kernel: int, padding: int) -> None:
+        self.images, self._channels, height, width = x.shape
+        self.pixels = _SIDE + 1 - kernel
+        self.height, self.width = (side + 2 * padding - kernel + 1 for side in (height, width))
+        self.down, self.across = (-(-side // self.pixels) for side in (self.height, self.width))
+        below, right = self.down * self.pixels - self.height, self.across * self.pixels - self.width
+        padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding, padding + right, padding, padding + below))
+        self._all = padded.unfold(1, _SIDE, self.pixels).unfold(2, _SIDE, self.pixels)
+
+    def parts(self, *, channels: int) -> Iterator[tuple[slice, slice]]:
+        """Images and rows of tiles, so many at a time as the cache has room for."""
+        tiles = max(_FEWEST_TOGETHER, _CACHED_VALUES // (_SIDE**2 * channels))
+        rows = max(1, tiles // self.across)
+        images = max(1, rows // self.down)
+        for first in range(0, self.images, images):
+            for top in range(0, self.down, rows):
+                yield slice(first, first + images), slice(top, top + rows)
+
+    def transformed(self, part: tuple[slice, slice], by: Transforms) -> Float[Tensor, "36 n i"]:
+        """B^T x B of a part's tiles."""
+        return (by.image @ self._all[part].permute(4, 5, 0, 1, 2, 3).reshape(_SIDE**2, -1)).view(_SIDE**2, -1, self._channels)
