@@ -219,7 +219,7 @@ def test_configurations_without_crops_read_as_before_and_others_come_back() -> N
         (lambda: CropConfig(weight=-1.0), "weight: got -1.0, expected 0 or a positive number"),
         (lambda: CropConfig(patch=replace(FACE.patch, shared=True)), "patch: got .*, expected one with shared false"),
         (lambda: replace(CONFIG, augment=("color",)), "augment: got .*, expected nothing with discriminator.face.weight"),
-        (lambda: replace(CONFIG, top_k=replace(CONFIG.top_k, least=0.5)), "top_k: got .*, expected least 1 with discriminators of crops"),
+        (lambda: replace(CONFIG, top_k=replace(CONFIG.top_k, least=0.5)), "top_k: got .*, expected least 1 with clips"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: Any, message: str) -> None:

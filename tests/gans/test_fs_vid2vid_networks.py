@@ -136,7 +136,8 @@ class ByHand(Parts):
             hidden = F.leaky_relu(self.state[f"{stack}.0.layers.conv.weight"] @ row + self.state[f"{stack}.0.layers.conv.bias"], 0.2)
             made.append(self.state[f"{stack}.1.layers.conv.weight"] @ hidden + self.state[f"{stack}.1.layers.conv.bias"])
         values = torch.cat(made)
-        return values[: math.prod(shape)].view(shape), values[len(values) - shape[0] :]
+        count = math.prod(shape)
+        return values[:count].view(shape), values[count : count + shape[0]]
 
     def flow(self, label: Tensor, other_label: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
         name, x = "flow_network_ref", torch.cat((label, other_label, other), 1)

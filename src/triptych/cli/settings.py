@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
     words = list(_plain_booleans(arguments, flags))
     if "-h" in words or "--help" in words:
         page = _form("Flags", options, settings, names=flags, shown=True)
-        tyro.cli(page, prog=printable(prog), description=printable(description), args=["--help"])
+        tyro.cli(page, prog=printable(prog), description="\n".join(map(printable, description.splitlines())), args=["--help"])
     loose, groups = _grouped(words, flags)
     given = [(flags.get(_canonical(name, flags)), values) for name, values in groups]
     lacking = any(flag is None or _lacks_values(values, flag.annotation) for flag, values in given)

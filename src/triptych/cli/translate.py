@@ -75,7 +75,7 @@ class TranslateOptions(Loading):
             "out",
             "a name that ends with .png, .jpg, .webp, .npz or, for a clip, .mp4 or .webm, or a folder",
         )
-        self.require(self.fps is None or 0 < self.fps <= 1000, "fps", "a number above 0, at most 1000")
+        self.require(self.fps is None or 0.001 <= self.fps <= 1000, "fps", "0.001 to 1000")
         self.require(self.grid >= 0, "grid", "0 or more")
 
 

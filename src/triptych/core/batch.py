@@ -83,7 +83,7 @@ class ClipLength(Config):
     """How many frames of a clip a training sees, as a function of the clips that it has seen."""
 
     first: int = 4
-    "Frames of a clip at the beginning, and of held-out clips."
+    "Frames of a clip at the beginning, and of held-out clips; those of pans have the most."
     alone: int = 0
     "Before that so many clips have one frame each: a generator of frames learns these at the price of single images."
     most: int = 16

@@ -21,6 +21,9 @@ _OF_OPENPOSE = "_keypoints"
 """What OpenPose writes behind the name of a frame."""
 
 
+_FARTHEST = 10_000  # pixels
+
+
 class FlowFiles:
     """The true flow of frames, in files of NumPy."""
 
@@ -45,6 +48,8 @@ class FlowFiles:
         if flow.shape != (size[1], size[0], 2) or flow.dtype.kind != "f":
             wanted = f"floats of shape ({size[1]}, {size[0]}, 2), height and width of its frame"
             raise DataError(f"{path}: {flow.dtype} of shape {flow.shape}, expected {wanted}")
+        if (abs(flow[np.isfinite(flow)]) > _FARTHEST).any():
+            raise DataError(f"{path}: has moves of more than {_FARTHEST:,} pixels; give nan where the flow is not known")
         factors = steps.resized[0] / size[0], steps.resized[1] / size[1]
         return np.stack([cut.numbers(flow[..., axis].astype(np.float32) * np.float32(factors[axis]), crop) for axis in (0, 1)])
 

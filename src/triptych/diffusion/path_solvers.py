@@ -31,7 +31,7 @@ Velocity = Callable[[Tensor, float], Tensor]
 PathSolverName = Literal["ode-euler", "ode-heun", "ode-rk4", "sde-euler"]
 Grid = Literal["uniform", "edm"]
 LAST_STEP = 0.04
-"""Of the SDE, which is taken without noise (Ma et al. 2024, appendix C)."""
+"""Of the SDE on its way to t = 1, which is taken without noise (Ma et al. 2024, appendix C)."""
 LATEST = 0.999
 """The last time at which a predicted x_0 is asked for what noise goes with it."""
 
@@ -100,9 +100,9 @@ def times_of(
 ) -> list[float]:
     """The times that `steps` steps go by, from the first to the last of `ends`.
 
-    "uniform": evenly, but for the last step of the SDE, which is 0.04 long. "edm": at noise levels from the larger to the smaller of the
-    sigmas, evenly in sigma^(1/rho) (Karras et al. 2022, Eq. 5), and the last of the ends after them. A way that ends before the image,
-    at t = 1, has one step less, for `flow_steps` takes one more there.
+    "uniform": evenly, but for the last step of the SDE to t = 1, which is 0.04 long. "edm": at noise levels from the larger to the smaller
+    of the sigmas, evenly in sigma^(1/rho) (Karras et al. 2022, Eq. 5), and the last of the ends after them. A way that ends before the
+    image, at t = 1, has one step less, for `flow_steps` takes one more there.
     """
     (first, last), whole = map(float, ends), ends[1] == 1
     if grid == "edm":

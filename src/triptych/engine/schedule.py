@@ -72,8 +72,9 @@ def refuse_unknown_phases(optim: OptimConfig, phases: Sequence[Phase], *, absent
 
 def refuse_single_frames(clips: ClipLength | None, train: TrainConfig) -> None:
     """Raises ConfigError for a run of clips that would end before their first one of several frames."""
-    if clips is not None and clips.most > 1 and 0 < train.total_images <= clips.alone:
-        reason = f"got {clips.alone:,}, expected fewer than train.total_images, {train.total_images:,}: clips of several frames come after"
+    last = (train.total_images - 1) // train.batch_size * train.batch_size
+    if clips is not None and clips.most > 1 and train.total_images and last < clips.alone:
+        reason = f"got {clips.alone:,}, expected at most {last:,}, where the last step begins: clips of several frames come after"
         raise ConfigError("data.length.alone", reason)
 
 

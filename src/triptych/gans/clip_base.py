@@ -89,7 +89,7 @@ class ClipGANConfig(PairedGANConfig):
         for name in further:
             self.require(not self.augment, "augment", f"nothing with {name}")
             self.require(not self.ada.used, "ada", f"none with {name}")
-        self.require(not self.discriminator.crops or self.top_k.least == 1, "top_k", "least 1 with discriminators of crops")
+        self.require(self.top_k.least == 1, "top_k", "least 1 with clips, whose frames are steps of their own")
 
     @property
     @abstractmethod

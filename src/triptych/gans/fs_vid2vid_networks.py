@@ -178,7 +178,7 @@ class WeightGenerator(nn.Module):
 
         def cut(values: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
             count = shape[0] * shape[1] * shape[2] ** 2
-            return values[:, :count].reshape(-1, *shape), values[:, -shape[0] :]
+            return values[:, :count].reshape(-1, *shape), values[:, count : count + shape[0]]
 
         return LevelWeights(
             first=cut(vector("0"), 2 * outs, ins, 1, 1),

@@ -48,9 +48,9 @@ def autoencoder_small() -> RunConfig:
 def autoencoder_photos() -> RunConfig:
     """KL autoencoder f8 of your own folder of images, 256x256, latents 32x32x4, 83.7M parameters: days on one GPU.
 
-    The networks of Stable Diffusion's autoencoder, and the loss, rate and start of the discriminator of latent-diffusion's KL-f8; the
-    length is ours. The perceptual loss needs the file of VGG19's weights, --model.perceptual.weights; --model.perceptual-weight 0 goes
-    without it.
+    The networks of Stable Diffusion's autoencoder; the weights of the loss, the rate and the start of the discriminator are those of
+    latent-diffusion's KL-f8, whose perceptual loss is another, LPIPS. The length is ours. The perceptual loss needs the file of VGG19's
+    weights, --model.perceptual.weights; --model.perceptual-weight 0 goes without it.
     """
     return RunConfig(
         model=KLAutoencoderConfig(adversarial_start=600_000),

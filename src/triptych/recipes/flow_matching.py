@@ -141,7 +141,7 @@ def mean_flow_digits() -> RunConfig:
             class_conditional=True,
             label_dropout=0.1,
             guidance_scale=1.5,
-            # One call begins at t = 1, where the published deviation of 1 puts hardly any training image: 0.5 % lie above 0.9.
+            # One call begins at t = 1, where the published deviation of 1 puts hardly any training image: 1 % lie above 0.9.
             time_deviation=2.0,
             equal_share=0.5,
         ),

@@ -327,8 +327,8 @@ def wc_vid2vid_mannequin() -> RunConfig:
 def wc_vid2vid_pans64() -> RunConfig:
     """World-consistent vid2vid on pans over still pictures with maps of 12 classes, 64x64, without a perceptual network: for two CPU cores.
 
-    data.path holds train/ and val/, or neither, with images/ (pictures) and labels/ (maps of the classes 0 to 11), of at least 96 pixels a
-    side. A window moves over each; which points it sees, and the flow, are known.
+    data.path holds train/ and val/, or neither, with images/ (pictures; those of fewer than 96 pixels a side are enlarged) and labels/
+    (maps of the classes 0 to 11). A window moves over each; which points it sees, and the flow, are known.
     """
     small = vid2vid_maps64()
     return replace(

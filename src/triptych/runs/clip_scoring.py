@@ -27,6 +27,7 @@ from triptych.data.clips import ClipDataConfig
 from triptych.data.cut import Cut
 from triptych.data.frame_files import FlowFiles
 from triptych.data.loader import batches_of
+from triptych.data.pans import PanDataConfig
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.clip_metric import CLIP_METRICS, FVD, SHARPNESS, WARPING_ERROR, ClipMetricConfig, Features, open_i3d, sharpness
@@ -134,6 +135,10 @@ class RunClips(ClipSet):
     def __init__(self, run: StoredRun, opened: Opened, *, frames: int | None, count: int | None) -> None:
         """Raises ConfigError or DataError where the run makes no clips, or has no held-out ones of so many frames."""
         config, model = run.config.data, opened.model
+        if isinstance(config, PanDataConfig):
+            raise ConfigError(
+                "metrics", "clips of pans are not measured here; translate some, and measure their folder against the true frames"
+            )
         if not isinstance(config, ClipDataConfig) or not isinstance(model, VideoTranslator):
             raise ConfigError("metrics", f"{WARPING_ERROR}, {SHARPNESS} and {FVD} are of clips, but this run makes single images")
         length = frames or config.length.most
