@@ -248,8 +248,12 @@ def test_clips_grow_from_single_frames_and_a_run_is_as_long_as_that(tmp_path):
     config = shrunk("vid2vid-maps64")
     length = replace(config.data.length, alone=BATCH, double_every=None)
     config = config.updated({"log": {"every": BATCH}, "train": {"total_images": BATCH}, "data": {"length": length.to_dict()}})
-    with pytest.raises(ConfigError, match="data.length.alone: got 6, expected fewer than train.total_images, 6"):
-        train(config, tmp_path / "run", device="cpu")
+    for more, total, last in ((0, BATCH, 0), (1, 2 * BATCH, BATCH)):
+        late = config.updated({"train": {"total_images": total}, "data": {"length": replace(length, alone=BATCH + more).to_dict()}})
+        with pytest.raises(
+            ConfigError, match=f"data.length.alone: got {BATCH + more}, expected at most {last}, where the last step of {total}"
+        ):
+            train(late, tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
     run = train(replace(config, train=replace(config.train, total_images=2 * BATCH)), tmp_path / "run", device="cpu")
     losses = [line for line in read_metrics(run.directory / "metrics.jsonl") if "generator/loss" in line]

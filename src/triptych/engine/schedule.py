@@ -74,7 +74,7 @@ def refuse_single_frames(clips: ClipLength | None, train: TrainConfig) -> None:
     """Raises ConfigError for a run of clips that would end before their first one of several frames."""
     last = (train.total_images - 1) // train.batch_size * train.batch_size
     if clips is not None and clips.most > 1 and train.total_images and last < clips.alone:
-        reason = f"got {clips.alone:,}, expected at most {last:,}, where the last step begins: clips of several frames come after"
+        reason = f"got {clips.alone:,}, expected at most {last:,}, where the last step of {train.total_images:,} images begins"
         raise ConfigError("data.length.alone", reason)
 
 
