@@ -15,7 +15,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import Example, Translator, VideoTranslator
 from triptych.core.reading import user_path
-from triptych.data.clip_files import clips_of, open_clip_files
+from triptych.data.clip_files import open_clip_files
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut_out import CutOut
@@ -152,8 +152,6 @@ def open_inputs(
         sources = _by_name(inputs, translator.sources, sizing)
         origin = [*(source.origin for source in sources), size]
     names = sources[0].names
-    if isinstance(translator, VideoTranslator):
-        names = [names[number] for numbers in clips_of(names).values() for number in numbers]
     return GivenInputs(names[: _counted(count, len(names))], sources, truth, origin=origin)
 
 
