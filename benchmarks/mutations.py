@@ -987,7 +987,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/winograd.py", "transforms(k, gradient.dtype).kernel.flip(1)", "transforms(k, gradient.dtype).kernel"),
     ("nn/winograd.py", "padding=k - 1 - padding)", "padding=padding)"),
     ("nn/winograd.py", "(0, 0, padding, padding + right, padding, padding + below)", "(0, 0, padding, padding + below, padding, padding + right)"),
-    ("nn/winograd.py", "images = max(1, rows // self.down)", "images = max(1, rows)"),
     ("nn/winograd.py", "b * rows * columns < _LEAST_USED * 16 * tiles", "False"),
     ("nn/winograd.py", "tiles >= fewest and", "tiles > fewest and"),
     ("nn/winograd.py", "or has_tangent(x)", ""),
