@@ -1,9 +1,11 @@
-"""The machine that a benchmark ran on, in a line of its report."""
+"""The machine that a benchmark ran on, in a line of its report; and the report."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -20,3 +22,11 @@ def machine() -> str:
         f"{torch.backends.cpu.get_cpu_capability()}){gpu}; {len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} threads; "
         f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     )
+
+
+def show_report(lines: Sequence[str], *, out: Path | None) -> None:
+    """Prints a report; it also goes to the file `out`."""
+    report = "\n".join(lines)
+    print(report)
+    if out is not None:
+        out.write_text(report + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from machine import machine
+from machine import machine, show_report
 from torch import Tensor
 
 from triptych.engine.allocator import keep_freed_memory
@@ -115,10 +115,7 @@ def main() -> int:
         )
         print(lines[-1], flush=True)
     lines += ["", f"{wrong} of {len(SHAPES)} shapes are taken the way that is slower by more than a tenth."]
-    report = "\n".join(lines)
-    print(report)
-    if options.out:
-        options.out.write_text(report + "\n", encoding="utf-8")
+    show_report(lines, out=options.out)
     return int(wrong > 0)
 
 

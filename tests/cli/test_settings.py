@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tyro
 
+from triptych.cli.main import main
 from triptych.cli.sample import SampleOptions
 from triptych.cli.score import ScoreOptions
 from triptych.cli.settings import field_docs, flags_of, parse, read_config_file
@@ -207,6 +208,12 @@ def test_help_shows_every_flag_with_the_docstring_of_its_field(capsys: pytest.Ca
     assert "Heads of attention; None: one for every 64 channels." in shown
     assert field_docs(TrainConfig)["batch_size"] in shown
     assert "pip install triptych[logs]" in shown
+
+
+def test_the_lines_of_a_recipes_description_are_lines_of_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "vid2vid-maps64", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "data.path holds train/" in shown and "\\n" not in shown
 
 
 def test_every_field_of_the_engine_has_a_docstring() -> None:

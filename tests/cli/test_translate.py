@@ -57,6 +57,7 @@ def test_options_and_settings_of_the_model() -> None:
         (["--checkpoint", "newest"], "--checkpoint: got 'newest'"),
         (["--batch-size", "0"], "--batch-size: got 0"),
         (["--count", "0"], "--count: got 0"),
+        (["--fps", "0.0001"], "--fps: got 0.0001, expected 0.001 to 1000"),
         (["--out", ""], "--out: got ''"),
         (["--style", ""], "--style: got ''"),
         (["--direction", "c"], "--direction: got 'c', expected one of a-to-b, b-to-a"),

@@ -232,6 +232,10 @@ def test_true_flow_of_a_file(root: Path) -> None:
             lambda root: np.save(root / "flow/c0/4.npy", np.zeros((2, 8, 12))),
             r"flow/c0/4.npy: float64 of shape \(2, 8, 12\), expected floats",
         ),
+        (
+            lambda root: np.save(root / "flow/c0/4.npy", np.full((HEIGHT, WIDTH, 2), 1e30, np.float32)),
+            r"flow/c0/4.npy: has moves of more than 10,000 pixels; give nan where the flow is not known",
+        ),
         (lambda root: write(root / "flow/c0/4.npy", b"no array"), r"flow/c0/4.npy: cannot be read as an array of NumPy"),
     ],
 )

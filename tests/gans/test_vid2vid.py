@@ -275,6 +275,16 @@ def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement(
 # Configurations -----------------------------------------------------------------------------------------------------------
 
 
+def comparing(radius: int) -> Vid2Vid:
+    """A model whose flow network compares maps of half the size under moves of so many pixels."""
+    flow = replace(CONFIG.generator.flow, cost_radius=radius, cost_halvings=1)
+    return replace(CONFIG, generator=replace(CONFIG.generator, flow=flow)).build(replace(SPEC, image_size=32))
+
+
+def test_maps_are_compared_under_moves_that_stay_on_them() -> None:
+    assert isinstance(comparing(15), Vid2Vid)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -287,6 +297,7 @@ def test_the_warping_error_of_a_pan_is_none_and_of_still_frames_is_its_movement(
         (lambda: CONFIG.build(replace(SPEC, image_size=30)), "expected sides of multiples of 4"),
         (lambda: CONFIG.build(replace(SPEC, inputs=(FLOW,))), "nothing, pixel by pixel, that the images could be made from"),
         (lambda: replace(CONFIG, discriminator_steps=2), "discriminator_steps: got 2, expected 1: both take a step in each frame"),
+        (lambda: comparing(16), "generator.flow.cost_radius: got 16 .* at least 34"),
         (lambda: replace(CONFIG, augment=("color",)), "augment: got .*, expected nothing with discriminator.temporal_scales"),
     ],
 )

@@ -13,6 +13,7 @@ from triptych.nn import weight_gradient as weight_gradients
 from triptych.nn import winograd
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.forward_mode import directional_derivative
+from triptych.nn.frozen import Operations
 
 SIDES = {"whole tiles": (8, 12), "cut tiles": (7, 10), "one tile": (4, 4), "less than a tile": (3, 5)}
 
@@ -128,6 +129,15 @@ def test_a_frozen_network_and_one_without_gradients_take_tiles(tiles: list[str])
     wanted = torch.autograd.grad(F.conv2d(x, weight, padding=1).pow(2).sum(), x)
     torch.testing.assert_close(torch.autograd.grad(fast_convolution(x, weight, padding=1).pow(2).sum(), x), wanted)
     assert tiles == ["convolved", "convolved", "input_gradient"]
+
+
+def test_a_layer_of_a_frozen_network_takes_tiles_where_both_sides_have_one_padding(tiles: list[str]) -> None:
+    x, weight, bias = numbers(2, 4, 5, 5), numbers(4, 4, 3, 3, seed=1), numbers(4, seed=2)
+    net = Operations(lambda name, _: {"layer.weight": weight, "layer.bias": bias}[name])
+    torch.testing.assert_close(net.conv(x, "layer", 4, 3, padding=1), F.conv2d(x, weight, bias, padding=1))
+    assert tiles == ["convolved"]
+    torch.testing.assert_close(net.conv(x, "layer", 4, 3, padding=(1, 0)), F.conv2d(x, weight, bias, padding=(1, 0)))
+    assert tiles == ["convolved"]
 
 
 def test_autocast_takes_no_tiles(tiles: list[str]) -> None:

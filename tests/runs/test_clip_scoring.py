@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ from triptych.evaluation.clip_metric import CLIP_METRICS, ClipMetricConfig, mean
 from triptych.evaluation.pairs import psnr
 from triptych.gans.flow import confidence, inside, leads_home
 from triptych.gans.lucas_kanade import lucas_kanade
-from triptych.runs.clip_scoring import score_clips
+from triptych.recipes.catalogue import load_recipe
+from triptych.runs.clip_scoring import RunClips, score_clips
 
 SIDE, FRAMES = 32, 3
 MOVES = {"a": (2, 1), "b": (-1, 2), "c": (0, 0)}
@@ -194,6 +197,9 @@ def test_what_does_not_fit_is_said(folders: tuple[Path, Path, Path], tmp_path: P
     write(tmp_path / "other" / "z" / "2.png", encoded(made("a")[1]))
     with pytest.raises(DataError, match="has no frame z/1, as .* does; a clip and its truth have the same names"):
         score_clips(tmp_path / "other", folders[1], **names)
+    pans: Any = SimpleNamespace(config=load_recipe("wc-vid2vid-pans64"))
+    with pytest.raises(ConfigError, match="metrics: clips of pans are not measured here; translate some"):
+        RunClips(pans, SimpleNamespace(model=None), frames=None, count=None)  # type: ignore[arg-type]
     flat = np.zeros((SIDE, SIDE, 3), np.uint8)
     for t in range(2):
         write(tmp_path / "flat" / "a" / f"{t}.png", encoded(flat))

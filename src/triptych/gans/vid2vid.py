@@ -40,10 +40,9 @@ class Vid2VidConfig(ClipGANConfig):
     def sides(self) -> dict[str, tuple[object, int, int]]:
         generator, flow = self.generator, self.generator.flow
         sides: dict[str, tuple[object, int, int]] = {"generator.num_layers": (generator.num_layers, generator.stride, generator.least_size)}
-        compared: dict[str, tuple[object, int, int]] = {
-            "generator.flow.cost_radius": (flow.cost_radius, 1, (flow.cost_radius + 1) << flow.cost_halvings)
-        }
-        return sides | (compared if flow.cost_radius else {})
+        if flow.cost_radius:
+            sides["generator.flow.cost_radius"] = flow.cost_radius, 1, (flow.cost_radius + 1) << flow.cost_halvings
+        return sides
 
     def build(self, spec: DataSpec) -> ClipGAN:
         """As any GAN of clips; raises ConfigError also for data with references, which it does not look at."""

@@ -44,9 +44,9 @@ def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *,
     (benchmarks/winograd.py).
     """
     (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
-    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or x.device.type != "cpu" or {x.dtype, weight.dtype} != {torch.float32}:
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32) or not avx2():
         return False
-    if not avx2() or torch.compiler.is_compiling() or has_tangent(x):
+    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or has_tangent(x):
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
