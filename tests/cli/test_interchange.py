@@ -126,10 +126,10 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
         ("net --to guided-diffusion --out a.bin", "--out: got 'a.bin', expected the name of a file that ends with .pt"),
         ("net --to guided-diffusion --out a.pt --drop-variance", "--drop-variance: guided-diffusion makes no use of it"),
         ("net --to diffusers --out .", "--out: got '.', expected the name of a folder"),
-        ("net --to diffusers --out net", "--out: net is there and is no earlier export; choose another, or remove it"),
+        ("net --to diffusers --out net", "--out: net is there and is no earlier export of this model; choose another, or remove it"),
         (
             "net --to guided-diffusion --out model.pt",
-            "--out: model.pt is there and is no earlier export (model.flags.txt is not beside it)",
+            "--out: model.pt is there and is no earlier export of this model (model.flags.txt is not beside it)",
         ),
         ("net --to diffusers --out a --checkpoint new", "--checkpoint: got 'new', expected latest, best or a number of images"),
         ("net --to diffusers --out a --weights ema-0.5", '--weights: got "ema-0.5", expected one of raw'),
@@ -160,6 +160,17 @@ def test_an_earlier_export_is_replaced(file: str, capsys: pytest.CaptureFixture[
     for _ in range(2):
         assert main(["export", "net", "--to", "guided-diffusion", "--out", "b.pt"]) == 0
         assert main(["export", "net", "--to", "diffusers", "--out", "folder"]) == 0
+    for name in ("b.flags.txt", "folder/unet/config.json"):  # as of another model
+        text = Path(name).read_text()
+        Path(name).write_text(text + " ")
+        target, out = ("guided-diffusion", "b.pt") if name.startswith("b") else ("diffusers", "folder")
+        assert "is no earlier export" in failed(["export", "net", "--to", target, "--out", out], capsys)
+        assert Path(name).read_text() == text + " "
+        Path(name).write_text(text)
+    Path("c.flags.txt").write_text("mine")
+    line = "--out: c.flags.txt is there and is no earlier export of this model (c.flags.txt does not say just the same); choose another"
+    assert failed(["export", "net", "--to", "guided-diffusion", "--out", "c.pt"], capsys).startswith(line)
+    assert not Path("c.pt").exists() and Path("c.flags.txt").read_text() == "mine"
     Path("folder/unet/notes.txt").write_text("mine")
     assert "is no earlier export" in failed(["export", "net", "--to", "diffusers", "--out", "folder"], capsys)
     assert Path("folder/unet/notes.txt").read_text() == "mine"

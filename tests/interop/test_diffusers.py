@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.diffusion import recorded
-from triptych.core.batch import DataSpec
+from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import ConfigError
 from triptych.diffusion.adm import ADM, ADMConfig
 from triptych.diffusion.classifier import ClassifierConfig
@@ -20,9 +21,20 @@ from triptych.diffusion.gaussian import GaussianConfig
 from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import ancestral_step, clipping
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
-from triptych.interop.diffusers.exporter import to_diffusers, write_diffusers
+from triptych.interop.diffusers.exporter import exported, to_diffusers, write_diffusers
+from triptych.interop.programs import ExportRequest
 
 SPEC = DataSpec(image_size=16, channels=3, num_classes=10)
+LATENTS = LatentSpec(
+    autoencoder="runs/kl",
+    checkpoint=1,
+    weights="raw",
+    sha256="",
+    image_size=64,
+    channels=3,
+    mean=(0.5, -0.25, 0.0),
+    std=(1.0, 2.0, 0.125),
+)
 X, T, Y = recorded.array("x", (2, 3, 16, 16), 1.0), torch.tensor([5, 700]), torch.tensor([1, 9])
 
 
@@ -139,9 +151,24 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     (tmp_path / "other").mkdir()
     (tmp_path / "other/thesis.txt").write_text("")
     for name in ("other", "other/thesis.txt"):
-        with pytest.raises(ConfigError, match=f"out: .*{name} is there and is no earlier export; choose another, or remove it"):
+        with pytest.raises(ConfigError, match=f"out: .*{name} is there and is no earlier export of this model; choose another"):
             write_diffusers(layout, tmp_path / name)
+    with pytest.raises(ConfigError, match="out is there and is no earlier export of this model"):
+        write_diffusers(to_diffusers(made(), drop_variance=True), tmp_path / "out")
+    write_diffusers(layout, tmp_path / "out")
     assert (tmp_path / "other/thesis.txt").exists()
+
+
+def test_a_model_of_latents_says_what_they_are_and_has_no_pipeline(tmp_path: Path) -> None:
+    model = made()
+    request = ExportRequest(tmp_path / "out", model.config, replace(SPEC, latents=LATENTS), lambda: model, drop_variance=False)
+    *_, note = exported(request).notes
+    assert note == "it makes latents z, of the autoencoder in runs/kl, which decodes z * scale + mean, channel by channel: " + (
+        "scale 2, 4, 0.25; mean 0.5, -0.25, 0"
+    )
+    assert not (tmp_path / "out/model_index.json").exists() and (tmp_path / "out/unet/config.json").exists()
+    exported(replace(request, spec=SPEC, out=tmp_path / "images"))
+    assert (tmp_path / "images/model_index.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -435,12 +435,17 @@ def test_an_export(case: str, suffix: str, tmp_path: Path, capsys: pytest.Captur
 def test_exports_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "x.pkl", "r3gan", {"G_ema": (trained("r3gan", seed=1), "generator")})
     run = str(runs.import_run(path, tmp_path / "run", program="nvidia").directory)
-    (tmp_path / "mine.pt").write_bytes(b"x")
+    theirs = [tmp_path / name for name in ("mine.pt", "z-discriminator.pt", "w.json")]
+    for file in theirs:
+        file.write_bytes(b"x")
     for flags, said in (
         (["--out", str(tmp_path / "x.pth")], "expected the name of a file that ends with .pt or .safetensors"),
         (["--out", str(tmp_path / "mine.pt")], "mine.pt is there and is no earlier export"),
+        (["--out", str(tmp_path / "z.pt")], "z-discriminator.pt is there and is no earlier export of this model (z.json is not beside it)"),
+        (["--out", str(tmp_path / "w.pt")], "w.json is there and is no earlier export of this model (w.json does not say just the same)"),
         (["--out", str(tmp_path / "y.pt"), "--drop-variance"], "--drop-variance: goes with diffusers"),
     ):
         assert main(["export", run, "--to", "nvidia", *flags]) == 2
         assert said in capsys.readouterr().err
-    assert (tmp_path / "mine.pt").read_bytes() == b"x"
+    assert all(file.read_bytes() == b"x" for file in theirs)
+    assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == sorted(["x.pkl", *(file.name for file in theirs)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.diffusion import recorded
-from triptych.core.batch import DataSpec
+from triptych.core.batch import DataSpec, LatentSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.weight_files import read_content
 from triptych.diffusion.dit import DiTConfig
@@ -161,10 +162,43 @@ def test_export(tmp_path: Path) -> None:
     config, spec, model = own(path="gvp")
     done = exported(request(tmp_path / "own.pt", config, spec, model))
     assert done.flags == "--path-type GVP --prediction velocity"
-    assert "hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=False" in done.notes[0]
+    assert "hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=False" in done.notes[0] and len(done.notes) == 1
+    assert done.paths == (tmp_path / "own.pt", tmp_path / "own.flags.txt")
+    assert done.paths[1].read_text() == "--path-type GVP --prediction velocity\n"
     state = torch.load(tmp_path / "own.pt", weights_only=True)
     names = names_of(width=48, depth=2, patch=2, rows=4, classes=5, channels=3, outputs=3)
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == names
+
+
+def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -> None:
+    ours = request(tmp_path / "own.pt", *own())
+    for _ in range(2):
+        exported(ours)
+    with pytest.raises(ConfigError, match=r"own.pt is there and is no earlier export of this model \(own.flags.txt does not say just the"):
+        exported(request(tmp_path / "own.pt", *own(path="gvp")))
+    (tmp_path / "theirs.pt").write_bytes(b"x")
+    with pytest.raises(ConfigError, match=r"theirs.pt is there and is no earlier export .* \(theirs.flags.txt is not beside it\)"):
+        exported(request(tmp_path / "theirs.pt", *own()))
+    assert (tmp_path / "theirs.pt").read_bytes() == b"x" and not (tmp_path / "theirs.flags.txt").exists()
+
+
+def test_latents_are_named(tmp_path: Path) -> None:
+    config, spec, model = own()
+    latents = LatentSpec(
+        autoencoder="runs/kl",
+        checkpoint=1,
+        weights="raw",
+        sha256="",
+        image_size=64,
+        channels=3,
+        mean=(0.0,) * 3,
+        std=(5.49,) * 3,
+        scaled_to=1.0,
+    )
+    *_, note = exported(request(tmp_path / "own.pt", config, replace(spec, latents=latents), model)).notes
+    assert note.endswith(
+        "of the autoencoder in runs/kl, which decodes z * scale + mean, channel by channel: scale 5.49, 5.49, 5.49; mean 0, 0, 0"
+    )
 
 
 @pytest.mark.parametrize(

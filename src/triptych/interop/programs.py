@@ -6,7 +6,7 @@ Its importer makes an `ImportedRun` of an `ImportRequest`, its exporter writes t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,6 +147,36 @@ class Exported:
     "The original's flags that go with a file of its weights; None: there are none."
     notes: tuple[str, ...]
     "What the user has to know about using it."
+
+
+def latent_notes(spec: DataSpec) -> tuple[str, ...]:
+    """What the user of an exported model of latents has to know; nothing of one of images."""
+    if spec.latents is None:
+        return ()
+    factors = (std / spec.latents.scaled_to for std in spec.latents.std)
+    scale, mean = (", ".join(f"{value:.6g}" for value in values) for values in (factors, spec.latents.mean))
+    where = f"it makes latents z, of the autoencoder in {spec.latents.autoencoder}"
+    return (f"{where}, which decodes z * scale + mean, channel by channel: scale {scale}; mean {mean}",)
+
+
+def holds_text(path: Path, text: str) -> bool:
+    """Whether that is a file of just this text. Raises OSError where it cannot be read."""
+    content = text.encode()
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
+
+
+def check_replaced(paths: Sequence[Path], beside: Path, text: str) -> None:
+    """ConfigError where writing `paths`, and `text` in the file beside them, would cost files that no earlier export wrote.
+
+    An earlier export, which may be replaced, is known by the same text in the file beside it.
+    """
+    if holds_text(beside, text):
+        return
+    for path in (*paths, beside):
+        if path.exists():
+            said = "does not say just the same" if beside.exists() else "is not beside it"
+            reason = f"{path} is there and is no earlier export of this model ({beside.name} {said})"
+            raise ConfigError("out", f"{reason}; choose another, or remove it")
 
 
 def exported(to: Target, request: ExportRequest) -> Exported:

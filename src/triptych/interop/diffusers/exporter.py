@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from triptych.diffusion.unet import UNet
 from triptych.gans.kl_autoencoder import KLAutoencoderConfig
 from triptych.interop.diffusers import autoencoder
 from triptych.interop.diffusers.folder import VERSION, write_folder
-from triptych.interop.programs import Exported, ExportRequest
+from triptych.interop.programs import Exported, ExportRequest, latent_notes
 
 _UNET, _WEIGHTS = "unet/config.json", "unet/diffusion_pytorch_model.safetensors"
 _SCHEDULER, _INDEX = "scheduler/scheduler_config.json", "model_index.json"
@@ -70,8 +70,10 @@ def exported(request: ExportRequest) -> Exported:
     if isinstance(request.config, KLAutoencoderConfig):
         return autoencoder.exported(request)
     layout = to_diffusers(request.load(), drop_variance=request.drop_variance)
+    if request.spec.latents is not None:
+        layout = replace(layout, index=None)  # its pipeline would show the latents
     write_diffusers(layout, request.out)
-    return Exported((request.out,), None, tuple(layout.notes))
+    return Exported((request.out,), None, (*layout.notes, *latent_notes(request.spec)))
 
 
 def to_diffusers(model: Model, *, drop_variance: bool = False) -> DiffusersModel:

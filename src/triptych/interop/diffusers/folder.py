@@ -13,6 +13,7 @@ from torch import Tensor
 
 from triptych.core.errors import ConfigError
 from triptych.core.files import replace_folder, sweep, temporary_path, whole, write_text
+from triptych.interop.programs import holds_text
 
 VERSION = "0.34.0"
 """Of diffusers, whose configurations these are; later versions read them too."""
@@ -23,19 +24,21 @@ def write_folder(
 ) -> None:
     """Writes JSON documents and tensors by the names of their files, whole or not at all; an earlier export is replaced.
 
-    `known`: the files that an export may have; `head`: the one that it always has. Raises ConfigError where other files are in the way.
+    `known`: the files that an export may have; `head`: the document by which it is known. Raises ConfigError where other files are in the
+    way, or the export of another model.
     """
     if folder.name in ("", ".."):
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
-    if folder.exists() and not _is_export(folder, known, head):
-        raise ConfigError("out", f"{folder} is there and is no earlier export; choose another, or remove it")
+    texts = {name: json.dumps(document, indent=2) + "\n" for name, document in documents.items()}
+    if folder.exists() and not _is_export(folder, known, head, texts[head]):
+        raise ConfigError("out", f"{folder} is there and is no earlier export of this model; choose another, or remove it")
     temporary = temporary_path(folder)
     sweep(folder.parent)
     try:
         for name in (*documents, *weights):
             (temporary / name).parent.mkdir(parents=True, exist_ok=True)
-        for name, document in documents.items():
-            write_text(temporary / name, json.dumps(document, indent=2) + "\n")
+        for name, text in texts.items():
+            write_text(temporary / name, text)
         for name, tensors in weights.items():
             with whole(temporary / name) as file:
                 save_file(dict(tensors), file, metadata={"format": "pt"})
@@ -44,9 +47,11 @@ def write_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_export(folder: Path, known: Collection[str], head: str) -> bool:
-    """Whether the folder holds an export and nothing else, or nothing."""
+def _is_export(folder: Path, known: Collection[str], head: str, text: str) -> bool:
+    """Whether the folder holds nothing, or an export of this model, known by the text of its head, and nothing else."""
     if not folder.is_dir():
         return False
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    return files <= set(known) and (head in files or not any(folder.iterdir()))
+    if head not in files:
+        return not any(folder.iterdir())
+    return files <= set(known) and holds_text(folder / head, text)

@@ -8,7 +8,7 @@ from triptych.core.weight_files import write_weights
 from triptych.interop.flags import command_line
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
-from triptych.interop.programs import Exported, ExportRequest
+from triptych.interop.programs import Exported, ExportRequest, check_replaced
 
 
 def exported(request: ExportRequest) -> Exported:
@@ -18,11 +18,9 @@ def exported(request: ExportRequest) -> Exported:
         raise ConfigError("drop_variance", "guided-diffusion makes no use of it: leave it out, or export to diffusers")
     if out.suffix != ".pt":
         raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt")
-    beside = out.with_suffix(".flags.txt")
-    if out.exists() and not beside.exists():
-        raise ConfigError("out", f"{out} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it")
     original = original_flags(request.config, request.spec)
+    flags, beside = command_line(original.flags), out.with_suffix(".flags.txt")
+    check_replaced([out], beside, flags + "\n")
     write_weights(to_state_dict(request.load()), out)
-    flags = command_line(original.flags)
     write_text(beside, flags + "\n")
     return Exported((out, beside), flags, tuple(original.notes))

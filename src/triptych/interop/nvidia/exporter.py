@@ -12,7 +12,7 @@ from triptych.core.files import whole, write_text
 from triptych.core.weight_files import write_weights
 from triptych.interop.nvidia.families import FAMILIES, KNOWN
 from triptych.interop.nvidia.family import State, part_of
-from triptych.interop.programs import Exported, ExportRequest
+from triptych.interop.programs import Exported, ExportRequest, check_replaced
 
 
 def exported(request: ExportRequest) -> Exported:
@@ -27,16 +27,12 @@ def exported(request: ExportRequest) -> Exported:
     if out.suffix not in (".pt", ".safetensors"):
         raise ConfigError("out", f"got {str(out)!r}, expected the name of a file that ends with .pt or .safetensors")
     paths, beside = (out, *(out.with_stem(f"{out.stem}-{part}") for part in family.parts[1:])), out.with_suffix(".json")
-    for path in paths:
-        if path.exists() and not beside.exists():
-            raise ConfigError(
-                "out", f"{path} is there and is no earlier export ({beside.name} is not beside it); choose another, or remove it"
-            )
-    settings = family.built_with(request.config, request.spec)
+    settings = json.dumps(family.built_with(request.config, request.spec), indent=2) + "\n"
+    check_replaced(paths, beside, settings)
     state = request.load().state_dict()
     for part, path in zip(family.parts, paths, strict=True):
         _write(family.given(part_of(state, part), part=part, config=request.config, spec=request.spec), path)
-    write_text(beside, json.dumps(settings, indent=2) + "\n")
+    write_text(beside, settings)
     return Exported((*paths, beside), None, family.notes)
 
 
