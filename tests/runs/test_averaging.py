@@ -166,13 +166,51 @@ def test_what_an_average_was_before_it_began_is_not_taken_for_its_past(run: Run)
     [
         (0.3, None, "length: got 0.3, expected from 0.001 to 0.288"),
         (0.1, 9999, f"at: got 9999, expected 1 to {STEPS * BATCH}, the images seen at the newest checkpoint or snapshot"),
-        (0.1, 20, f"no averages by length until 20 images seen, .* its first snapshot is at {4 * BATCH}"),
+        (
+            0.1,
+            28 * BATCH + 1,
+            f"at: got {28 * BATCH + 1}, where the run has no checkpoint and no snapshot, so no command could draw with the average; "
+            f"give {28 * BATCH} or {32 * BATCH}, or --out FILE.safetensors",
+        ),
     ],
 )
 def test_what_the_run_does_not_have_is_refused(run: Run, length: float, at: int | None, message: str) -> None:
     with pytest.raises((ConfigError, CheckpointError), match=message):
         run.average(length, at=at)
     assert not (run.directory / "averages").exists()
+
+
+def test_too_few_snapshots_say_where_the_first_is(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=rf"no averages by length until 20 images seen, .* its first snapshot is at {4 * BATCH}"):
+        run.average(0.1, at=20, out=tmp_path / "x.safetensors")
+    shutil.rmtree(run.directory / "checkpoints")
+    with pytest.raises(CheckpointError, match=rf"no checkpoint yet, only snapshots of averages until {32 * BATCH} images, which need one;"):
+        run.average(0.1)
+
+
+def test_one_that_is_kept_is_not_made_worse(run: Run, tmp_path: Path) -> None:
+    """Where snapshots are gone, what is left of them is no better; where some came in, the average is made anew."""
+    late = [run.directory / f"snapshots/{number * BATCH:09d}" for number in range(4, 24, 4)]
+    for folder in late:
+        shutil.move(folder, tmp_path / folder.name)
+    rough = run.average(0.15)
+    before = rough.path.read_bytes()
+    for folder in late:
+        shutil.move(tmp_path / folder.name, folder)
+    fine = run.average(0.15)
+    kept = fine.path.read_bytes()
+    assert fine.path == rough.path and kept != before and fine.described.startswith("16 averages")
+    for folder in late:
+        shutil.rmtree(folder)
+    for left in ("some", "none"):
+        again = run.average(0.15, out=tmp_path / "deeper" / f"{left}.safetensors")
+        assert run.average(0.15).path.read_bytes() == kept and again.described == "kept before, residual 3.33%"
+        written, expected = load_file(again.path), load_file(fine.path)
+        assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
+        shutil.rmtree(run.directory / "snapshots", ignore_errors=True)
+    fine.path.write_bytes(kept[:-1] + b"\1")
+    run.average(0.15)  # of the checkpoints alone
+    assert fine.path.read_bytes() != kept
 
 
 def test_a_run_without_averages_by_length_says_how_to_have_them(tiny: Callable[[str], Run], capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,6 +240,14 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "--out: got 'mine.pt', expected a name that ends with .safetensors" in capsys.readouterr().err
     assert main(["average", place, "--length", "0.15"]) == 0
     assert f"draw with it: triptych sample {place} --ema-length 0.15" in capsys.readouterr().out
+    snapshot = f"{place}/snapshots/{8 * BATCH:09d}"
+    assert main(["average", snapshot, "--length", "0.15"]) == 0
+    *_, command = capsys.readouterr().out.strip().split("draw with it: triptych ")
+    assert command == f"sample {place} --checkpoint {8 * BATCH} --ema-length 0.15"
+    flags = ["--count", "1", "--steps", "2", "--device", "cpu", "--out", str(tmp_path / "drawn.png")]
+    assert main([*command.split(), *flags]) == 0
+    assert main(["average", snapshot, "--length", "0.15", "--at", "3"]) == 2
+    assert f"--at: got one beside '{snapshot}', which says the images already" in capsys.readouterr().err
     assert main(["runs", place]) == 0 and "8 snapshots of averages" in capsys.readouterr().out
 
 

@@ -10,6 +10,7 @@ from triptych.cli.arguments import finished, named_as_flags, run_argument
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
+from triptych.engine.run_directory import run_and_checkpoint
 
 _USAGE_LINE = "triptych average RUN --length LENGTH [--at IMAGES] [--out FILE.safetensors]"
 
@@ -45,18 +46,24 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
-    directory = run_argument(arguments, usage=_USAGE_LINE)
-    options = configure(directory, arguments[1:])
+    place = run_argument(arguments, usage=_USAGE_LINE)
+    directory, images = run_and_checkpoint(place)
+    options = configure(str(directory), arguments[1:])
     if options.length is None:
         raise ConfigError("--length", f"missing; usage: {_USAGE_LINE}")
+
+    if images is not None and options.at is not None:
+        raise ConfigError("--at", f"got one beside {place!r}, which says the images already; leave one of them out")
+    at = options.at if images is None else int(images)
 
     from triptych import runs
 
     with named_as_flags(options):
-        made = runs.open_run(directory).average(options.length, at=options.at, out=options.out)
-    place = shlex.quote(directory)
-    use = [] if options.out is not None else [f"draw with it: triptych sample {place} --ema-length {options.length}"]
-    return finished(f"{made.path}: length {options.length} at {made.mixture.images} images seen, {made.mixture.described}", *use)
+        made = runs.open_run(directory).average(options.length, at=at, out=options.out)
+    chosen = "" if at is None else f"--checkpoint {at} "
+    draws = f"draw with it: triptych sample {shlex.quote(str(directory))} {chosen}--ema-length {options.length}"
+    use = [] if options.out is not None else [draws]
+    return finished(f"{made.path}: length {options.length} at {made.images} images seen, {made.described}", *use)
 
 
 def configure(run: str, arguments: Sequence[str]) -> AverageOptions:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -38,6 +38,8 @@ _LATE = 1e-4
 """The largest share of an average that may be left of the weights at which it began, where it began late."""
 _MADE_OF = "made_of"
 """The field of a kept one's state.json that has the hash of what it is made of."""
+_RESIDUAL = "residual"
+"""The field that has how well it is reached: see `Combination`."""
 
 
 @dataclass(frozen=True)
@@ -179,38 +181,75 @@ def read_average(directory: RunDirectory, length: float, images: int, model: Mod
 
 @dataclass(frozen=True)
 class Made:
-    """An average that was put together and written."""
+    """An average that was put together and written, or one that was kept before and is no worse."""
 
     path: Path
     "The file of safetensors."
-    mixture: Mixture
+    images: int
+    "Images seen when it is taken."
+    described: str
+    "What it is made of, in a few words."
 
 
 def average(run: StoredRun, length: float, *, at: int | None = None, out: str | Path | None = None) -> Made:
     """The average of that length after `at` images (None: those of the newest checkpoint), as if it had been tracked, in a file.
 
-    It is kept in the run, where the verbs find it by `ema_length`; `out`: a .safetensors in its place. Raises ConfigError for a length that
-    no average has and images that the run has not seen, CheckpointError where the run has too little or nothing can be written.
+    It is kept in the run, where the verbs find it by `ema_length`; `out`: a .safetensors in its place. One that is kept is made anew where
+    the run has now what reaches it better, as it no longer has when snapshots were removed. Raises ConfigError for a length that no average
+    has and for images that no checkpoint or snapshot has seen, CheckpointError where the run has too little or nothing can be written.
     """
     AverageConfig(length=length)
     directory = run.paths
     place = None if out is None else Path(out)
     if place is not None:
         check_place(place)
-    newest = max((*run.checkpoints(), *snapshots(directory)), default=0)
-    if at is not None and not 1 <= at <= newest:
-        raise ConfigError("at", f"got {at}, expected 1 to {newest}, the images seen at the newest checkpoint or snapshot")
-    made = mixture(directory, length, run.find_checkpoint() if at is None else at)
-    tensors = mixed(made, run.outline)
-    kept = kept_folder(directory, length, made.images)
-    path = place or kept / (made.name + SUFFIX)
+    taken = sorted({*run.checkpoints(), *snapshots(directory)})
+    if at is not None and not 1 <= at <= max(taken, default=0):
+        raise ConfigError("at", f"got {at}, expected 1 to {max(taken, default=0)}, the images seen at the newest checkpoint or snapshot")
+    if at is not None and at not in taken and place is None:
+        near = " or ".join(str(one) for one in _around(taken, at))
+        reason = f"got {at}, where the run has no checkpoint and no snapshot, so no command could draw with the average"
+        raise ConfigError("at", f"{reason}; give {near}, or --out FILE.safetensors")
+    images = run.find_checkpoint() if at is None else at
+    kept = kept_folder(directory, length, images)
+    path = place or kept / (length_name(length) + SUFFIX)
+    before = _kept_state(kept)
+    made = _better(directory, length, images, before)
     try:
         if place is not None:
-            write_tensors(place, tensors)
-        else:
-            info = {"log2_loss_scale": {}, "best": None, _MADE_OF: made.digest, "residual": made.combination.residual}
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_tensors(place, read_average(directory, length, images, run.outline) if made is None else mixed(made, run.outline))
+        elif made is not None:
+            info = {"log2_loss_scale": {}, "best": None, _MADE_OF: made.digest, _RESIDUAL: made.combination.residual}
             kept.parent.mkdir(parents=True, exist_ok=True)
-            write_folder(kept, images_seen=made.images, files={made.name: tensors}, info=info)
+            write_folder(kept, images_seen=images, files={made.name: mixed(made, run.outline)}, info=info)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
-    return Made(path, made)
+    return Made(path, images, f"kept before, residual {before[_RESIDUAL]:.2%}" if made is None else made.described)
+
+
+def _better(directory: RunDirectory, length: float, images: int, before: Mapping[str, Any]) -> Mixture | None:
+    """What the run has now for an average; None where the one that was kept, `before`, is the same or reaches it better.
+
+    Raises CheckpointError where the run has too little and none was kept.
+    """
+    try:
+        made = mixture(directory, length, images)
+    except CheckpointError:
+        if not before:
+            raise
+        return None
+    return None if before and (made.digest == before[_MADE_OF] or made.combination.residual > before[_RESIDUAL]) else made
+
+
+def _kept_state(kept: Path) -> Mapping[str, Any]:
+    """What is known of the average that is kept there; nothing where there is none, or one that is damaged."""
+    try:
+        return load_checkpoint(kept).info if kept.exists() else {}
+    except CheckpointError:
+        return {}
+
+
+def _around(taken: Sequence[int], at: int) -> list[int]:
+    """The nearest below and above, where there are some."""
+    return [*[one for one in taken if one < at][-1:], *[one for one in taken if one > at][:1]]

@@ -86,7 +86,9 @@ class StoredRun:
         """
         there = self.checkpoints()
         if not there:
-            raise CheckpointError(f"{self.directory} has no checkpoint yet; train it first")
+            taken = snapshots(self.paths)
+            only = f", only snapshots of averages until {taken[-1]} images, which need one" if taken else ""
+            raise CheckpointError(f"{self.directory} has no checkpoint yet{only}; train it {'on' if taken else 'first'}")
         if which == "latest":
             return there[-1]
         if which == "best":
