@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.gans.terms import check_gradients, judged_by_hand
+from tests.gans.terms import check_gradients, gradients, judged_by_hand
 from triptych.core.batch import Batch, ClipLength, DataSpec, InputSpec
 from triptych.core.errors import ConfigError
 from triptych.core.model import Phase, TrainingProgress, Translator, VideoTranslator
@@ -165,6 +165,35 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int) -> None:
     whole = torch.stack([(0.5 if "temporal" in name else 1) * loss for name, loss in losses.items()]).sum(0)
     torch.testing.assert_close(judged.loss, whole, rtol=0, atol=1e-9)
     check_gradients(model.discriminator, {"loss": judged.loss}, {"loss": whole})
+
+
+@pytest.mark.parametrize("teacher", ["data", "classical"])
+def test_what_a_frame_flickers_is_its_distance_from_the_one_before_moved_by_the_teacher(teacher: str) -> None:
+    """Weighed beside the other terms, from the second frame on; the frame before has no gradient."""
+    plain, model, clip = (*(built(replace(CONFIG, teacher=teacher, warping_weight=weight)) for weight in (0.0, 7.0)), pan())
+    assert "warping" not in at(model, "generator", 0, clip).logged
+    for frame in (1, 2):
+        given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :frame].flip(4)})
+        assert "warping" not in at(plain, "generator", frame, given).logged
+        found, without = at(model, "generator", frame, given), at(plain, "generator", frame, given)
+        labels = torch.stack([one_hot(clip, t) for t in range(frame)], 1)
+        image = model.generator(one_hot(clip, frame), labels, given.inputs["made"]).image
+        real, before = clip.images[:, frame], clip.images[:, frame - 1]
+        if teacher == "data":
+            flow = clip.inputs["flow"][:, frame]
+            known = flow.isfinite().all(1, keepdim=True)
+            flow = torch.where(known, flow, 0)
+            believed = confidence(real, before, flow) * known
+        else:
+            flow = lucas_kanade(real, before)
+            believed = confidence(real, before, flow)
+        apart = (image - warped(given.inputs["made"][:, -1], flow)).abs() * believed
+        term = torch.stack([one.sum() / (image.shape[1] * c.sum()) for one, c in zip(apart, believed, strict=True)])
+        assert 0.1 < believed.mean() < 1 and term.min() > 0.01
+        torch.testing.assert_close(found.logged["warping"], term.detach(), rtol=0, atol=1e-9)
+        ours, theirs = gradients(model.generator, found.loss), gradients(plain.generator, without.loss)
+        for name, gradient in gradients(model.generator, 7 * term).items():
+            torch.testing.assert_close(ours[name] - theirs[name], gradient, rtol=0, atol=1e-9)
 
 
 # Teachers -----------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,10 @@ of `paired_base`,
 
     w_flow (mean |c f - c f*| + mean |warp(x', f) - y| + mean m q + mean (1 - m) (1 - q)),   q = max(0, 1 - sum_c |warp - y|)
 
+With `warping_weight` it also minimises how much a frame flickers (Lai et al. 2018, arXiv 1808.00449), x_(t-1) the frame made before,
+
+    w_warping (sum c |x_t - warp(x_(t-1), f*)|) / (sum c)
+
 Discriminators of crops of faces and hands, where there are some, have the scores and features of theirs added, by their weights.
 """
 
@@ -62,14 +66,16 @@ class ClipTranslationConfig(Config):
 class ClipGANConfig(PairedGANConfig):
     """A GAN that makes clips."""
 
-    terms: ClassVar = PairedGANConfig.terms | dict.fromkeys(FLOW_TERMS, "flow_weight")
-    unwritten: ClassVar = PairedGANConfig.unwritten | {"raft"}
+    terms: ClassVar = PairedGANConfig.terms | dict.fromkeys(FLOW_TERMS, "flow_weight") | {"warping": "warping_weight"}
+    unwritten: ClassVar = PairedGANConfig.unwritten | {"raft", "warping_weight"}
     changeable: ClassVar = frozenset(("translation",))
 
     discriminator: VideoDiscriminatorConfig = VideoDiscriminatorConfig()
     "The discriminators."
     flow_weight: float = 10.0
     "Weight of each of the three terms of a flow."
+    warping_weight: float = 0.0
+    "Weight of how far each frame is from the one made before it, warped by the teacher's flow; 0: left out, as published."
     teacher: Literal["auto", "data", "raft", "classical", "dis", "none"] = "auto"
     "Flow to learn from: the data's, RAFT's, Lucas and Kanade's (classical), OpenCV's DIS, none; auto: the first that is there of three."
     raft: RaftConfig = RaftConfig()
@@ -83,6 +89,7 @@ class ClipGANConfig(PairedGANConfig):
         for name in ("discriminator_steps", "generator_steps"):
             self.require(getattr(self, name) == 1, name, "1: both take a step in each frame")
         self.require(0 <= self.temporal_weight < float("inf"), "temporal_weight", "0 or a positive number")
+        self.require(self.teacher != "none" or not self.warping_weight, "warping_weight", "0 without a teacher of flow")
         self.require(self.teacher != "raft" or self.raft.weights is not None, "teacher", "another one, or raft with a file as raft.weights")
         further = ["discriminator.temporal_scales"] * (self.discriminator.temporal_scales > 0)
         further += [f"discriminator.{part}.weight" for part in self.discriminator.crops]
@@ -222,7 +229,7 @@ class ClipGAN(PairedGAN):
         label = self.labels(moment.inputs)
         frame = self._generated(moment, label)
         beside = self.judged_with(label, frame, moment.inputs)
-        terms = self.judged(moment, beside, frame.image, rng) | self.frame_terms(frame, moment)
+        terms = self.judged(moment, beside, frame.image, rng) | self.frame_terms(frame, moment) | self._warping_term(moment, frame.image)
         for contest in self._crop_contests(moment, frame, rng):
             terms |= self._further_terms(contest, fooled=True, matched=True)
         for contest in self._temporal_contests(moment, frame.image, rng):
@@ -340,6 +347,14 @@ class ClipGAN(PairedGAN):
             return terms
         teacher, believed = taught
         return {"flow_l1": flow_l1(flow, teacher, believed if within is None else believed * within), **terms}
+
+    def _warping_term(self, moment: Batch, image: Tensor) -> dict[str, Float[Tensor, " b"]]:
+        """How far a frame is from the one made before it; nothing of a first frame, or without a weight."""
+        if not self.config.warping_weight or not self.has_past(moment):
+            return {}
+        taught = self._taught(moment.images, self.before(moment), moment.inputs)
+        assert taught is not None, "there is a teacher"
+        return {"warping": warping_error(image, moment.inputs[_MADE][:, -1], *taught)}
 
     @staticmethod
     def before(moment: Batch) -> Float[Tensor, "b c h w"]:
