@@ -1,9 +1,9 @@
 """A convolution and its two gradients as PyTorch and as triptych compute them plainly, and by tiles, on a CPU: time and errors.
 
-    python benchmarks/winograd.py [--repetitions N] --out FILE.md
+    python benchmarks/winograd.py [--threads N] [--repetitions N] --out FILE.md
 
-Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, float32, channels last, one thread. The ways take turns, and of each
-the fastest of some repetitions counts, by processor time, so that other programs change little. "Plainly" is for the weight's gradient
+Shapes of the U-Nets, GANs and VGG-19 of the recipes: 3x3 kernels, float32, channels last. The ways take turns, and of each the fastest of
+some repetitions counts; of one thread by processor time, so that other programs change little. "Plainly" is for the weight's gradient
 the faster of PyTorch's kernel and the products of nn/weight_gradient.py. The error is that of the convolution, the root of its mean
 square by that of PyTorch's. A star marks what nn/winograd.py chooses on this machine; exit code 1 where it makes something slower by more
 than a tenth.
@@ -51,7 +51,7 @@ SLOWER = 1.1
 WAYS = ("convolution", "by the input", "by the weight")
 
 
-def measured(shape: tuple[int, ...], *, repetitions: int) -> tuple[list[tuple[float, float, bool]], float]:
+def measured(shape: tuple[int, ...], *, repetitions: int, clock: Callable[[], float]) -> tuple[list[tuple[float, float, bool]], float]:
     """Of the convolution and both gradients the seconds plainly and by tiles, and whether tiles are chosen; and the error."""
     images, ins, outs, side = shape
 
@@ -75,10 +75,10 @@ def measured(shape: tuple[int, ...], *, repetitions: int) -> tuple[list[tuple[fl
     fastest = [float("inf")] * len(ways)
     for turn in range(repetitions + 1):
         for k, way in enumerate(ways):
-            began = time.process_time()
+            began = clock()
             way()
             if turn:  # the first one finds out how
-                fastest[k] = min(fastest[k], time.process_time() - began)
+                fastest[k] = min(fastest[k], clock() - began)
     fastest[4] = min(fastest[4], fastest.pop())
     chosen = [winograd.by_tiles(x, weight, stride=1, padding=1, learning=learning) for learning in (False, False, True)]
     exact = F.conv2d(x.double(), weight.double(), padding=1)
@@ -89,11 +89,13 @@ def measured(shape: tuple[int, ...], *, repetitions: int) -> tuple[list[tuple[fl
 def main() -> int:
     """0, or 1 where the slower way is chosen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repetitions", type=int, default=8)
     parser.add_argument("--out", type=Path, help="also write the report to this file")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     keep_freed_memory()
     lines = [
         f"# Convolutions by tiles, {datetime.date.today().isoformat()}",
@@ -107,7 +109,7 @@ def main() -> int:
     ]
     wrong = 0
     for shape in SHAPES:
-        found, error = measured(shape, repetitions=options.repetitions)
+        found, error = measured(shape, repetitions=options.repetitions, clock=clock)
         cells = []
         for plain, tiles, chosen in found:
             wrong += chosen and tiles > SLOWER * plain

@@ -58,10 +58,11 @@ def test_errors_of_rounding_are_about_those_of_pytorch(channels: int) -> None:
 
 
 def test_tiles_are_for_many_channels_and_pixels_in_float32_where_there_is_no_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(capability: str = "AVX2", *, learning: bool = False, side: int = 16, images: int = 8, **other) -> bool:
+    def chosen(capability: str = "AVX2", *, learning: bool = False, side: int = 16, images: int = 8, threads: int = 1, **other) -> bool:
         given = {"channels": 128, "outs": 128, "kernel": 3, "stride": 1, "padding": 1, "dtype": torch.float32, **other}
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
         weight_gradients.avx2.cache_clear()
+        monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         x = torch.empty(images, given["channels"], side, side, dtype=given["dtype"])
         weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], dtype=given["dtype"])
         return winograd.by_tiles(x, weight, stride=given["stride"], padding=given["padding"], learning=learning)
@@ -85,6 +86,11 @@ def test_tiles_are_for_many_channels_and_pixels_in_float32_where_there_is_no_avx
     assert chosen(channels=64)  # to 128
     assert not chosen(channels=48, outs=64, learning=True)
     assert not chosen(side=5, images=64)  # 2x2 tiles of 4x4 pixels for 5x5
+    for threads, learning in ((2, False), (4, False), (2, True), (4, True)):
+        narrow, wide = chosen(threads=threads, learning=learning), chosen(threads=threads, learning=learning, channels=256, outs=200)
+        assert (narrow, wide) == (learning, True)
+    assert not chosen(threads=2, channels=256, outs=128)
+    assert not chosen(threads=5) and not chosen(threads=5, learning=True)
     weight_gradients.avx2.cache_clear()
 
 
@@ -149,6 +155,7 @@ def test_autocast_takes_no_tiles(tiles: list[str]) -> None:
 
 def test_a_derivative_forwards_takes_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     weight_gradients.avx2.cache_clear()
     x, weight, along = (numbers(*shape).float() for shape in ((8, 128, 16, 16), (128, 128, 3, 3), (8, 128, 16, 16)))
     assert winograd.by_tiles(x, weight, stride=1, padding=1)

@@ -34,25 +34,31 @@ _CACHED_VALUES = 2**19  # of the transformed tiles at a time, which is 2 MiB in 
 _FEWEST_TOGETHER = 128  # tiles: products with fewer rows are slow
 _FEWEST_TILES, _FEWEST_TO_LEARN = 64, 48
 _NARROWEST, _NARROWEST_TO_LEARN = 80, 64  # channels: the harmonic mean of those of both maps
+_NARROWEST_IN_THREADS = 200  # several threads wait for memory in the transforms; the products of wide maps make up for that
+_MOST_THREADS = 4  # measured with 1 and 2
 _LEAST_USED = 0.7  # of the pixels of tiles, which reach beyond maps whose sides are no multiples of 4
 
 
 def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False) -> bool:
     """Whether a convolution is faster so, or the gradient of its weight with `learning`: float32 on a CPU with AVX2 and without AVX-512.
 
-    It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles
-    (benchmarks/winograd.py).
+    It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles, with several threads
+    more; with many nothing is known (benchmarks/winograd.py).
     """
     (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
     if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32) or not avx2():
         return False
-    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or has_tangent(x):
+    threads = torch.get_num_threads()
+    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or threads > _MOST_THREADS or has_tangent(x):
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
     if b * rows * columns < _LEAST_USED * 16 * tiles:
         return False
-    fewest, narrowest = (_FEWEST_TO_LEARN, _NARROWEST_TO_LEARN) if learning else (_FEWEST_TILES, _NARROWEST)
+    if learning:
+        fewest, narrowest = _FEWEST_TO_LEARN, _NARROWEST_TO_LEARN
+    else:
+        fewest, narrowest = _FEWEST_TILES, _NARROWEST if threads == 1 else _NARROWEST_IN_THREADS
     return tiles >= fewest and i * o >= narrowest * (i + o) / 2
 
 
