@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tyro
 
+from triptych.cli.data import configure_encode
 from triptych.cli.main import main
 from triptych.cli.sample import SampleOptions
 from triptych.cli.score import ScoreOptions
@@ -98,6 +99,15 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, setting: str, valu
     assert set(changes) <= {setting, "train.seed"}
 
 
+@pytest.mark.parametrize(
+    ("words", "flip"),
+    [((), None), (("--flip",), True), (("--flip", "True"), True), (("--flip=False",), False), (("--flip", "None"), None)],
+)
+def test_a_flag_that_may_be_none_can_stand_alone(words: tuple[str, ...], flip: bool | None) -> None:
+    _, options = configure_encode(["photos", *words, "--with", "runs/kl", "--out", "x.npz"])
+    assert (options.flip, options.autoencoder, options.out) == (flip, "runs/kl", "x.npz")
+
+
 def test_options_are_told_from_settings() -> None:
     options, settings = parsed("--run", "runs/a", "--train.seed", "1", "--init-from", "runs/b", "--device", "cpu")
     assert options == TrainOptions(run="runs/a", init_from="runs/b", device="cpu")
@@ -128,6 +138,8 @@ def test_options_are_told_from_settings() -> None:
         ("--train.total-images", "--train.total-images: the value is missing, expected a whole number"),
         ("--train.batch-size 3 4", "--train.batch-size: got '3 4', expected a whole number"),
         ("--train.ema-warmup maybe", "--train.ema-warmup: got 'maybe', expected nothing, True or False"),
+        ("--train.ema-warmup --train.batch-size x", "--train.batch-size: got 'x', expected a whole number"),
+        ("--train.no-ema-warmup --train.batch-size x", "--train.batch-size: got 'x', expected a whole number"),
         ("folder", "unexpected 'folder'; settings are given as --name value"),
         ("--train.batch-size 0", "--train.batch-size: got 0, expected at least 1"),
         ("--model.network.num-channels -3", "--model.network.num-channels: got -3, expected at least 1"),

@@ -17,7 +17,7 @@ from triptych.core.batch import ClipLength, InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.clip_files import clips_of
 from triptych.data.clips import ClipDataConfig, ClipImages
-from triptych.data.loader import load
+from triptych.data.loader import Loader, load
 
 HEIGHT, WIDTH = 8, 12
 LENGTH = ClipLength(first=2, most=5, double_every=7)
@@ -269,6 +269,17 @@ def test_settings_that_do_not_fit(root: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             settings(root, **changes)
+
+
+def test_a_frame_that_cannot_be_read_is_not_to_be_skipped(tmp_path: Path) -> None:
+    """Other images have data.on_error skip for that, which clips refuse."""
+    root = write_clips(tmp_path)
+    opened = settings(root).open().train
+    for path in (root / "images").rglob("*.png"):
+        path.write_bytes(b"")
+    for look in (lambda: settings(root).open(), lambda: next(Loader(opened, batch_size=1, seed=0, workers=0).batches(0))):
+        with pytest.raises(DataError, match=r"images/.*an empty file; repair or remove the file$"):
+            look()
 
 
 def test_a_list_beside_databases_says_which_frames_follow_one_another(tmp_path: Path) -> None:

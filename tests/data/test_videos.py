@@ -165,6 +165,13 @@ def test_files_cut_short_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 3])
     with pytest.raises(DataError, match=r"cut.mkv: cut short( or damaged after|: its frames end after)"):
         Video(tmp_path / "cut.mkv")
+    (tmp_path / "last.mkv").write_bytes(whole[:-1])
+    with pytest.raises(DataError, match=rf"last.mkv: cut short: {len(whole) - 1:,} of {len(whole):,} bytes; copy or make the file again"):
+        Video(tmp_path / "last.mkv")
+    at = whole.index(b"\x18\x53\x80\x67") + 4  # the size of what was recorded live is not known: all its bits are set
+    (tmp_path / "live.mkv").write_bytes(whole[:at] + b"\x01" + b"\xff" * 7 + whole[at + 8 :])
+    (tmp_path / "longer.mkv").write_bytes(whole + b"\0")
+    assert len(Video(tmp_path / "live.mkv")) == len(Video(tmp_path / "longer.mkv")) == COUNT
     fast = write_video(tmp_path / "fast.mov", moving(), codec="mjpeg", pixels="yuvj420p").read_bytes()
     at = fast.index(b"mdat")
     (tmp_path / "damaged.mov").write_bytes(fast[: at + 4000] + bytes(3000) + fast[at + 7000 :])

@@ -153,6 +153,8 @@ def test_finetuning_brings_frames_nearer_to_the_style_and_leaves_the_run_alone(r
     assert np.array_equal(again, tuned)
     assert {path: path.read_bytes() for path in before} == before
     assert np.array_equal(run.translate(maps, style=style, **CPU).images[0][0], plain)
+    with pytest.raises(ConfigError, match="finetune_rate: got 0.01, but nothing is learned: give finetune too"):
+        run.translate(maps, style=style, settings=FewShotTranslationConfig(finetune_rate=0.01), **CPU)
     slower = run.translate(maps, style=style, settings=replace(settings, finetune_rate=1e-9), **CPU).images[0][0]
     # Spectral norm has moved on: by at most 4 levels, measured (3 with other random biases); a usual rate changes tens of them.
     assert np.abs(slower.astype(int) - plain.astype(int)).max() <= 6

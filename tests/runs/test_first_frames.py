@@ -182,5 +182,11 @@ def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
         clips.translate(None, first=picture(SIDE, SIDE, seed=1)[None], **CPU)
     with pytest.raises(ConfigError, match="first: got a run, but SPADE makes each image by itself"):
         other.translate(given / "labels/0", first=clips.directory, **CPU)
+    with pytest.raises(ConfigError, match=r"frames: got 9, more than the 4 that the run learned, and .*\.length\.(first|most)"):
+        RunClips(clips, clips.open(Loading(device="cpu")), frames=9, count=None)
+    more = {"settings": TWO, **CPU}
+    for first in (None, picture(SIDE, SIDE, seed=1)[None]):
+        with pytest.raises(ConfigError, match="first_frames: got 2, but no run makes the first frames; name one by first"):
+            clips.translate(given, first=first, **more)
     with pytest.raises(ConfigError, match="first_frames: got -1, expected 0 or more"):
         ClipTranslationConfig(first_frames=-1)

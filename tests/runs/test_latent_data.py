@@ -152,10 +152,15 @@ def test_an_interrupted_call_goes_on(folder: Path, monkeypatch: pytest.MonkeyPat
 
 def test_images_of_another_size_and_other_runs(folder: Path):
     assert encoded(folder, "small.npz", image_size=8).shape == (2, 4, 4)
-    with pytest.raises(ConfigError, match="sides of multiples of 2"):
+    with pytest.raises(ConfigError, match="image_size: got 3 channels and 9x9 pixels, expected 3 channels and sides of multiples of 2"):
         encoded(folder, "odd.npz", image_size=9)
     with pytest.raises(ConfigError, match="out: .*ends with .npz"):
         encoded(folder, "latents.npy")
+    np.savez(folder / "mine.npz", images=np.zeros(3))
+    before = (folder / "mine.npz").read_bytes()
+    with pytest.raises(DataError, match="cannot write .*mine.npz: it is there, and holds no latents; choose another --out, or remove it"):
+        encoded(folder, "mine.npz")
+    assert (folder / "mine.npz").read_bytes() == before
 
 
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -243,6 +248,11 @@ def test_settings_that_latents_do_not_have_are_refused(folder: Path, settings: d
         settings = settings | {"path": str(folder / "plain.npz")}
     with pytest.raises(ConfigError, match=said):
         latents_of(folder, **settings).open()
+
+
+def test_what_says_how_files_are_read_may_be_as_of_images(folder: Path):
+    """As in recipes for photographs, which decode at a reduced size."""
+    assert len(latents_of(folder, decode="reduced").open().train) > 0
 
 
 def test_damaged_files_and_latents_where_images_are_wanted_are_refused(folder: Path, tmp_path: Path):

@@ -95,6 +95,14 @@ def by_hand(run: Run, clip: str, length: int) -> list[np.ndarray]:
     return made
 
 
+def test_the_first_so_many_frames_are_the_beginning_of_a_clip(run: Run, tmp_path: Path) -> None:
+    maps = write_maps(tmp_path / "in", {"a": 5, "b": 3}) / "labels"
+    made = run.translate(maps, count=3, **CPU)
+    assert made.names == ["a/10", "a/8", "a/9"], "in the order of their names"
+    for name, image in zip(["a/8", "a/9", "a/10"], by_hand(run, "a", 3), strict=True):
+        assert np.abs(made.images[made.names.index(name)][0].astype(int) - image.astype(int)).max() <= 1
+
+
 def test_clips_are_made_frame_by_frame_and_go_on_from_where_they_were(run: Run, tmp_path: Path) -> None:
     maps, out = write_maps(tmp_path / "in", {"a": 5, "b": 3}) / "labels", tmp_path / "out"
     names = [f"{clip}/{t + 8}" for clip, length in (("a", 5), ("b", 3)) for t in range(length)]  # 9, then 10

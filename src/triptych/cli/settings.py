@@ -156,7 +156,8 @@ def diagnose(arguments: Sequence[str], flags: dict[str, Flag], tables: dict[str,
         flag = flags.get(_canonical(name, flags))
         if flag is None:
             return ConfigError(name, _in_a_file(name, tables) or f"unknown setting{hint(name, flags)}")
-        one = dataclasses.make_dataclass("One", [("value", flag.annotation)], kw_only=True)
+        default = True if flag.annotation is bool else dataclasses.MISSING  # without one, tyro wants a value after the flag
+        one = dataclasses.make_dataclass("One", [("value", flag.annotation, dataclasses.field(default=default))], kw_only=True)
         negated = flag.name != name and _canonical(name, flags) != name.replace("_", "-")
         words = [word for value in values for word in _plain_words(value, flag.annotation)]
         if _lacks_values(values, flag.annotation) or _quietly(one, ["--no-value" if negated else "--value", *words]) is None:
@@ -261,9 +262,17 @@ def _quietly(form: type, arguments: Sequence[str]) -> Any:
 
 
 def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterator[str]:
-    """The arguments with `--flag True` and `--flag=False` as tyro writes them: `--flag` and `--no-flag`."""
+    """The arguments with `--flag True` and `--flag=False` as tyro writes them: `--flag` and `--no-flag`.
+
+    A flag that may be None too is `--flag True` for tyro, also where it is given alone.
+    """
     waiting: str | None = None
-    for argument in [part for whole in arguments for part in _split_boolean(whole, flags)]:
+    words = [part for whole in arguments for part in _split_boolean(whole, flags)]
+    for position, argument in enumerate(words):
+        flag, alone = flags.get(argument.replace("_", "-")), position + 1 == len(words) or _is_flag(words[position + 1])
+        if flag is not None and alone and set(_union(flag.annotation)) == {bool, type(None)}:
+            words[position] = f"{argument}=True"
+    for argument in words:
         if waiting is not None and argument.lower() in ("true", "false"):
             head, dot, last = waiting.rpartition(".")
             yield waiting if argument.lower() == "true" else f"{head}.no-{last}" if dot else f"--no-{waiting[2:]}"

@@ -41,6 +41,7 @@ class ClipDataConfig(PairedDataConfig):
     """Clips and the maps that they are to be made from, frame by frame: PATH/train/TYPE/CLIP/..., PATH/val/..., or PATH/TYPE/CLIP/..."""
 
     kind_name: ClassVar = "clips"
+    skips: ClassVar = False
     unwritten: ClassVar = PairedDataConfig.unwritten | {"points", "references", "limbs", "densepose", "drop_parts", "cut_out", "landmarks"}
 
     length: ClipLength = ClipLength()
@@ -335,7 +336,7 @@ class ClipImages(ImageSet):
             frame = self._first(item)
             of_one_size(self._members, frame, [measure(member, frame, self._cut.checked) for member in self._members])
 
-        probe(evenly_spaced(len(self), PROBED), sizes, on_error="stop")
+        probe(evenly_spaced(len(self), PROBED), sizes, on_error="stop", skips=False)
         for number in evenly_spaced(len(self.clips), PROBED):
             self._check_sizes(self.clips[int(number)][[0, -1]])
         for item in evenly_spaced(len(self), 4):

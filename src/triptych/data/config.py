@@ -27,6 +27,7 @@ class DataConfig(Config):
     """The images that a run learns."""
 
     kind_name: ClassVar = "images"
+    skips: ClassVar = True  # whether others can be in the place of images that cannot be read
     changeable: ClassVar = frozenset(("source", "path", "label_file", "class_file", "decode", "workers", "on_error", "most_errors"))
     unwritten: ClassVar = frozenset(("label_file", "class_file", "latent_std", "skip", "on_error", "most_errors"))
 

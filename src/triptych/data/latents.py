@@ -28,7 +28,7 @@ from triptych.data.transforms import draw
 STAMP, MEAN, STD, LABELS, HELD_OUT = "latents", "mean", "std", "labels", "held_out"
 MIRRORED = "mirrored_"
 """What the names of the arrays of mirrored images begin with."""
-_OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", "decode", "anchor_size", "skip", *AS_STORED)
+_OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", "anchor_size", "skip", *AS_STORED)
 """Settings that say how images are prepared, which was settled when they were encoded."""
 
 

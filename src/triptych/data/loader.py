@@ -139,7 +139,7 @@ class _Samples(Dataset):
         try:
             samples = self._images.batch(index) if self._seed is None else self._images.batch(self._items(index), index, seed=self._seed)
         except BadImage as error:
-            raise error.stopping() from error
+            raise error.stopping(skips=self._images.config.skips) from error
         return _Loaded(samples.images, samples.labels, samples.inputs, index, samples.bad)
 
     def __getitems__(self, index: np.ndarray) -> Any:

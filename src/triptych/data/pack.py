@@ -153,9 +153,11 @@ def array_pack(path: Place) -> ArrayPack | None:
     """The pack in an .npz; None where it is none. The pixels are held against their checksum. Raises DataError for a damaged one."""
     if path.suffix.lower() != ".npz":
         return None
+    packed = False
     try:
         with open_npz(path) as file:
-            if not {STAMP, KEYS, KEY_ENDS, PIXELS} <= set(file.names):
+            packed = {STAMP, KEYS, KEY_ENDS, PIXELS} <= set(file.names)
+            if not packed:
                 return None
             stamp = PackStamp.from_dict(parsed_json(str(file.array(STAMP))))
             header = file.header(PIXELS)
@@ -171,7 +173,9 @@ def array_pack(path: Place) -> ArrayPack | None:
     except (OSError, MemoryError) as error:
         raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
     except (DamagedArchive, ConfigError, ValueError) as error:
-        raise _damaged(path, error) from error
+        if packed:
+            raise _damaged(path, error) from error
+        raise DataError(f"{path}: the archive is damaged ({one_line(error)}); copy or make it again") from error
     return ArrayPack(stamp, keys, division, pixels, labels)
 
 

@@ -29,6 +29,7 @@ class PanDataConfig(PairedDataConfig):
     """Clips of a window that moves over still pictures and their maps, which lie as those of the kind paired do."""
 
     kind_name: ClassVar = "pans"
+    skips: ClassVar = False
 
     length: ClipLength = ClipLength()
     "Frames of a clip in the course of a training; held-out clips have the most, and end where they begin."

@@ -100,9 +100,9 @@ class BadImage(DataError):
     def __reduce__(self) -> tuple[type[DataError], tuple[str]]:
         return DataError, (str(self),)  # between processes
 
-    def stopping(self) -> DataError:
-        """What is said where it ends a training that could do without it."""
-        return DataError(f"{self}, or set data.on_error to skip")
+    def stopping(self, *, skips: bool = True) -> DataError:
+        """What is said where it ends a training; `skips`: one that could do without it."""
+        return DataError(f"{self}, or set data.on_error to skip" if skips else str(self))
 
 
 @contextmanager
@@ -135,8 +135,11 @@ def _is_of_the_machine(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE
 
 
-def probe(items: Iterable[int], look: Callable[[int], object], *, on_error: Literal["stop", "skip"]) -> None:
-    """Looks at some items. Raises DataError for the first that cannot be used; with skip, where that are more than half of them."""
+def probe(items: Iterable[int], look: Callable[[int], object], *, on_error: Literal["stop", "skip"], skips: bool = True) -> None:
+    """Looks at some items. Raises DataError for the first that cannot be used; with skip, where that are more than half of them.
+
+    `skips`: see `BadImage.stopping`.
+    """
     count, bad = 0, list[BadImage]()
     for item in items:
         count += 1
@@ -144,7 +147,7 @@ def probe(items: Iterable[int], look: Callable[[int], object], *, on_error: Lite
             look(int(item))
         except BadImage as error:
             if on_error == "stop":
-                raise error.stopping() from error
+                raise error.stopping(skips=skips) from error
             bad.append(error)
     if 2 * len(bad) > count:
         raise DataError(f"{bad[0]} ({len(bad)} of the {count} that were looked at cannot be used)") from bad[0]

@@ -52,6 +52,24 @@ def pyav(place: Path) -> Any:
     return library
 
 
+def _matroska_bytes(path: Path) -> int | None:
+    """The size of a Matroska file as its head says it: an EBML header, then a segment with all the rest (RFC 8794 and RFC 9559); None: it
+    does not say."""
+    with open(open_regular(path), "rb") as file:
+        head = file.read(4096)
+    at = 0
+    for name in (b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"):
+        start = at + len(name)
+        if head[at:start] != name or start >= len(head) or not head[start]:
+            return None
+        length = 9 - head[start].bit_length()  # of the size: the first bit that is set says it
+        size, unknown = int.from_bytes(head[start : start + length]), 1 << 7 * length
+        if size % unknown == unknown - 1:
+            return None
+        at = start + length + size % unknown
+    return at
+
+
 class Video:
     """The frames of a video file, by number."""
 
@@ -154,6 +172,10 @@ class Video:
         ends = float((times[-1] + step) * stream.time_base)
         if said is not None and len(self._container.streams) == 1 and ends < said - _CUT_OFF:
             raise _Damaged(f"cut short: its frames end after {ends:.1f} of {said:.1f} seconds")
+        if _CONTAINERS[ending(self.path.name)] == "matroska":
+            wanted, there = _matroska_bytes(self.path), self.path.stat().st_size
+            if wanted is not None and there < wanted:
+                raise _Damaged(f"cut short: {there:,} of {wanted:,} bytes")
 
     def _decoded(self, k: int) -> Any:
         """The k-th frame, as the library has it."""

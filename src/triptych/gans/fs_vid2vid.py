@@ -202,6 +202,8 @@ class FewShotVid2Vid(ClipGAN):
     def finetuning(self, settings: Config) -> Finetuning | None:
         """See `Finetuned`."""
         chosen = settings_like(self.config.translation, settings)
+        if not chosen.finetune and chosen.finetune_rate != self.config.translation.finetune_rate:
+            raise ConfigError("finetune_rate", f"got {chosen.finetune_rate}, but nothing is learned: give {{}} too", ["finetune"])
         return Finetuning(chosen.finetune, chosen.finetune_rate) if chosen.finetune else None
 
     def finetuned_weights(self) -> dict[str, dict[str, nn.Parameter]]:

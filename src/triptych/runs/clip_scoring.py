@@ -142,7 +142,12 @@ class RunClips(ClipSet):
         if not isinstance(config, ClipDataConfig) or not isinstance(model, VideoTranslator):
             raise ConfigError("metrics", f"{WARPING_ERROR}, {SHARPNESS} and {FVD} are of clips, but this run makes single images")
         length = frames or config.length.most
-        data = reopened(replace(config, length=ClipLength(first=length, most=length)), run.spec)
+        try:
+            data = reopened(replace(config, length=ClipLength(first=length, most=length)), run.spec)
+        except DataError as error:
+            if length <= config.length.most:
+                raise
+            raise ConfigError("frames", f"got {length}, more than the {config.length.most} that the run learned, and {error}") from error
         if data.validation is None:
             raise ConfigError("reference", "this run's data has no held-out clips; translate some, and measure their folder")
         available = len(data.validation)

@@ -69,6 +69,8 @@ def encode_data(
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)
     check_kept(place, source)
+    if place.is_file() and not holds_latents(place):
+        raise DataError(f"cannot write {place}: it is there, and holds no latents; choose another --out, or remove it")
     learned = run.spec.latents
     if learned is not None:
         run, chosen = _autoencoder_in(run, learned, chosen)
@@ -77,7 +79,8 @@ def encode_data(
             raise ConfigError("image_size", f"{reason}; leave it out")
         image_size = learned.image_size
     if not isinstance(run.outline, GaussianEncoder):
-        raise ConfigError("with", f"{type(run.outline).__name__} gives no distribution of latents; give the run of an autoencoder")
+        kind = type(run.outline).__name__
+        raise ConfigError("with", f"got {run.directory}, a run of {kind}, which has no latents of images; give the run of an autoencoder")
     config = _prepared(run.config.data, Path(source), image_size=image_size, flip=flip, labels=labels)
     data = config.open()
     if data.spec.channels != run.spec.channels:
@@ -154,8 +157,11 @@ def _without_bad(data: Data, world: World) -> Data:
 
 
 def _stamp(run: StoredRun, opened: Opened, config: DataConfig, spec: DataSpec) -> LatentStamp:
-    """The stamp; its moments are not measured yet."""
-    channels = _posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1]
+    """The stamp; its moments are not measured yet. Raises ConfigError for sides that the autoencoder does not take."""
+    try:
+        channels = _posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1]
+    except ConfigError as error:
+        raise ConfigError("image_size", error.reason) from error
     latents = LatentSpec(
         autoencoder=str(run.directory.absolute()),
         checkpoint=int(opened.origin["images"]),

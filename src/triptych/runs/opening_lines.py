@@ -40,8 +40,8 @@ def opening_lines(
     by_validation = settings.best_by == BY_VALIDATION.by
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
         yield (
-            f"warning: {held_out} images are held out, too few to choose the best checkpoint by: raise --data.validation-fraction, "
-            "or judge by the samples"
+            f"warning: {held_out} images are held out, too few to choose the best checkpoint by: hold more out (by "
+            "--data.validation-fraction, or in the folder of them), or judge by the samples"
         )
     if by_validation and not model.validated and "sample" in document.config.model.verbs():
         every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)

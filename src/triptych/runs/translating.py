@@ -35,7 +35,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.finetuning import finetune
-from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
+from triptych.runs.first_frames import FirstFrames, SingleImages, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
     GivenInputs,
@@ -118,6 +118,10 @@ def translate(
         look = styles.of([0], 0, answers=1, device=opened.world.device)
         finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
     begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
+    if isinstance(translator, VideoTranslator) and not isinstance(begins, SingleImages):
+        asked = translator.first_frames(chosen)
+        if asked > 1 and asked != translator.first_frames(translator.translation):
+            raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:

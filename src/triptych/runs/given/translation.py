@@ -15,7 +15,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.model import Example, Translator, VideoTranslator
 from triptych.core.reading import user_path
-from triptych.data.clip_files import open_clip_files
+from triptych.data.clip_files import clips_of, open_clip_files
 from triptych.data.clips import ClipDataConfig
 from triptych.data.config import DataConfig
 from triptych.data.cut_out import CutOut
@@ -40,10 +40,11 @@ InputsLike = str | Path | np.ndarray | Mapping[str, Sequence[np.ndarray] | np.nd
 class GivenInputs:
     """Samples that a user brings, numbered from 0: an item of a collection for each of the model's sources."""
 
-    def __init__(self, names: list[str], sources: Sequence[Collection], truth: Collection | None, *, origin: Any) -> None:
-        """Reads the headers of some samples. Raises DataError."""
-        self.names = names
+    def __init__(self, names: Mapping[str, int], sources: Sequence[Collection], truth: Collection | None, *, origin: Any) -> None:
+        """Reads the headers of some samples: `names` has the item of each, by the name of it. Raises DataError."""
+        self.names = list(names)
         "What the images made of them are called: sub-folders and stem."
+        self._items = list(names.values())
         self.origin = origin
         "Changes when they change; JSON can hold it."
         self._sources, self._members = tuple(sources), (*sources, *(() if truth is None else (truth,)))
@@ -68,12 +69,14 @@ class GivenInputs:
         return None
 
     def _measure(self, item: int) -> tuple[int, int]:
-        return of_one_size(self._stored, item, [member.measure(item) for member in self._members])[-1].height_and_width
+        k = self._items[item]
+        return of_one_size(self._stored, k, [member.measure(k) for member in self._members])[-1].height_and_width
 
     def example(self, model: Translator, items: Sequence[int], *, device: torch.device | str, settings: Config, truth: bool) -> Example:
         """What the model takes of some samples of one size; with the `truth`, where there is one. Raises DataError naming a file."""
         members = self._members if truth else self._sources
-        samples = (of_one_size(self._stored, item, [member.read(item) for member in members]) for item in items)
+        places = (self._items[item] for item in items)
+        samples = (of_one_size(self._stored, k, [member.read(k) for member in members]) for k in places)
         columns = [torch.from_numpy(np.stack(column)) for column in zip(*samples, strict=True)]
         inputs = {source.spec.name: column for source, column in zip(self._sources, columns, strict=False)}
         known = len(members) > len(self._sources)
@@ -152,7 +155,11 @@ def open_inputs(
         sources = _by_name(inputs, translator.sources, sizing)
         origin = [*(source.origin for source in sources), size]
     names = sources[0].names
-    return GivenInputs(names[: _counted(count, len(names))], sources, truth, origin=origin)
+    numbers = list(range(len(names)))
+    if isinstance(translator, VideoTranslator):
+        numbers = [number for clip in clips_of(names).values() for number in clip]
+    chosen = sorted(numbers[: _counted(count, len(names))])
+    return GivenInputs({names[number]: number for number in chosen}, sources, truth, origin=origin)
 
 
 def open_held_out(config: DataConfig, spec: DataSpec, *, size: OutputSize, count: int | None) -> HeldOut:
