@@ -167,6 +167,14 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int) -> None:
     check_gradients(model.discriminator, {"loss": judged.loss}, {"loss": whole})
 
 
+def test_a_teacher_is_asked_once_for_all_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("triptych.gans.clip_base.lucas_kanade", lambda real, before: asked.append(len(real)) or lucas_kanade(real, before))
+    model, clip = built(replace(CONFIG, teacher="classical", warping_weight=1.0)), pan()
+    found = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]}))
+    assert {"flow_l1", "warping"} <= found.logged.keys() and asked == [2]
+
+
 @pytest.mark.parametrize("teacher", ["data", "classical"])
 def test_what_a_frame_flickers_is_its_distance_from_the_one_before_moved_by_the_teacher(teacher: str) -> None:
     """Weighed beside the other terms, from the second frame on; the frame before has no gradient."""

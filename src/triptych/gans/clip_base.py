@@ -49,6 +49,8 @@ from triptych.nn.raft import Raft, RaftConfig
 FLOW_TERMS = ("flow_l1", "flow_warp", "mask")
 _MADE, _LABELS, _BEFORE = "made", "past_labels", "real_before"
 """Names among the inputs of a frame: the frames made before it (b, p, c, h, w), their label maps, and the real frame before it."""
+_TEACHER, _BELIEVED = "teacher_flow", "teacher_believed"
+"""And what the teacher says of it and the real one before, where several terms ask."""
 
 
 @config
@@ -226,6 +228,10 @@ class ClipGAN(PairedGAN):
         moment = self._moment(batch, self._frame, batch.inputs.get(_MADE) if self._frame else None)
         if phase.name != GENERATOR:
             return super().loss(phase, moment, rng)
+        if self.config.warping_weight and self.has_past(moment):  # several terms ask the teacher
+            taught = self._between_frames(moment)
+            assert taught is not None, "there is a teacher"
+            moment = replace(moment, inputs={**moment.inputs, _TEACHER: taught[0], _BELIEVED: taught[1]})
         label = self.labels(moment.inputs)
         frame = self._generated(moment, label)
         beside = self.judged_with(label, frame, moment.inputs)
@@ -330,19 +336,23 @@ class ClipGAN(PairedGAN):
         moved: Tensor,
         *,
         moment: Batch,
-        source: Tensor,
+        source: Tensor | None = None,
         target: Tensor | None = None,
         within: Tensor | None = None,
     ) -> dict[str, Float[Tensor, " b"]]:
         """flow_l1 where there is a teacher, flow_warp and mask of a picture that was `moved` by a flow; none where they have no weight.
 
-        The teacher compares `target`, or the real frame, with `source`, the real picture in the place of the moved one; it is believed
-        `within` this alone (b, 1, h, w).
+        The teacher compares `target`, or the real frame, with `source`, the real picture in the place of the moved one, or the frame
+        before; it is believed `within` this alone (b, 1, h, w).
         """
         if not self.config.flow_weight:
             return {}
         terms = {"flow_warp": l1(moved, moment.images), "mask": mask_loss(mask, moved, moment.images)}
-        taught = self._taught(moment.images if target is None else target, source, moment.inputs)
+        if source is None and target is None:
+            taught = self._between_frames(moment)
+        else:
+            compared = moment.images if target is None else target, self.before(moment) if source is None else source
+            taught = self._taught(*compared, moment.inputs)
         if taught is None:
             return terms
         teacher, believed = taught
@@ -350,16 +360,20 @@ class ClipGAN(PairedGAN):
 
     def _warping_term(self, moment: Batch, image: Tensor) -> dict[str, Float[Tensor, " b"]]:
         """How far a frame is from the one made before it; nothing of a first frame, or without a weight."""
-        if not self.config.warping_weight or not self.has_past(moment):
+        if _TEACHER not in moment.inputs:
             return {}
-        taught = self._taught(moment.images, self.before(moment), moment.inputs)
-        assert taught is not None, "there is a teacher"
-        return {"warping": warping_error(image, moment.inputs[_MADE][:, -1], *taught)}
+        return {"warping": warping_error(image, moment.inputs[_MADE][:, -1], moment.inputs[_TEACHER], moment.inputs[_BELIEVED])}
 
     @staticmethod
     def before(moment: Batch) -> Float[Tensor, "b c h w"]:
         """The real frame before one that is not the first."""
         return moment.inputs[_BEFORE][:, -1]
+
+    def _between_frames(self, moment: Batch) -> tuple[Tensor, Tensor] | None:
+        """What the teacher says of the real frame and the one before; see `_taught`."""
+        if _TEACHER in moment.inputs:
+            return moment.inputs[_TEACHER], moment.inputs[_BELIEVED]
+        return self._taught(moment.images, self.before(moment), moment.inputs)
 
     @torch.no_grad()
     def _taught(self, real: Tensor, before: Tensor, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -168,8 +168,8 @@ class FewShotVid2Vid(ClipGAN):
             terms |= {"flow_warp": terms["flow_warp"] + of_flow, "mask": terms["mask"] + of_mask}
         if frame.past is None:
             return terms
-        warp, before = frame.past, self.before(moment)
-        second = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, source=before, within=within)
+        warp = frame.past
+        second = self.flow_terms(warp.flow, warp.mask, warp.image, moment=moment, within=within)
         return {name: values + second[name] for name, values in terms.items()}
 
     def _picked(self, frame: FewShotFrame, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -81,4 +81,4 @@ class Vid2Vid(ClipGAN):
         """Those of the flow; none of a frame without one."""
         if frame.flow is None or frame.mask is None or frame.warped is None:
             return {}
-        return self.flow_terms(frame.flow, frame.mask, frame.warped, moment=moment, source=self.before(moment))
+        return self.flow_terms(frame.flow, frame.mask, frame.warped, moment=moment)
