@@ -208,6 +208,13 @@ def test_one_that_is_kept_is_not_made_worse(run: Run, tmp_path: Path) -> None:
         written, expected = load_file(again.path), load_file(fine.path)
         assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
         shutil.rmtree(run.directory / "snapshots", ignore_errors=True)
+    state_file = run.directory / f"checkpoints/{STEPS * BATCH:09d}/state.json"
+    whole = state_file.read_text()
+    state = json.loads(whole)
+    del state["files"]["ema-length-0.05.safetensors"]
+    state_file.write_text(json.dumps(state))
+    assert run.average(0.15).described == "kept before, residual 3.33%", "where there is too little to make one"
+    state_file.write_text(whole)
     fine.path.write_bytes(kept[:-1] + b"\1")
     run.average(0.15)  # of the checkpoints alone
     assert fine.path.read_bytes() != kept
