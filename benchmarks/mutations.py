@@ -803,7 +803,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/averaging.py", "if not before:", "if True:"),
     ("interop/programs.py", "for path in (*paths, beside):", "for path in paths:", *_tests("interop", "nvidia")),
     ("interop/programs.py", "(std / spec.latents.scaled_to for std in spec.latents.std)", "spec.latents.std", *_tests("interop", "sit diffusers")),
-    ("interop/diffusers/folder.py", " and holds_text(folder / head, text)", "", *_tests("interop", "diffusers")),
+    ("interop/diffusers/folder.py", " and all(holds_text(folder / name, text) for name, text in texts.items())", "", *_tests("interop", "diffusers")),
     ("runs/given/translation.py", "numbers = [number for clip in clips_of(names).values() for number in clip]", "pass", *_tests("runs", "video")),
     ("data/videos.py", "if size % unknown == unknown - 1:", "if False:"),
     ("data/videos.py", "length = 9 - head[start].bit_length()", "length = 8 - head[start].bit_length()"),

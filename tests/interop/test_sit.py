@@ -163,8 +163,9 @@ def test_export(tmp_path: Path) -> None:
     done = exported(request(tmp_path / "own.pt", config, spec, model))
     assert done.flags == "--path-type GVP --prediction velocity"
     assert "hidden_size=48, depth=2, num_heads=4, num_classes=5, learn_sigma=False" in done.notes[0] and len(done.notes) == 1
-    assert done.paths == (tmp_path / "own.pt", tmp_path / "own.flags.txt")
-    assert done.paths[1].read_text() == "--path-type GVP --prediction velocity\n"
+    assert done.paths == (tmp_path / "own.pt", tmp_path / "own.sit.txt")
+    flags, arguments = done.paths[1].read_text().splitlines()
+    assert flags == "--path-type GVP --prediction velocity" and arguments.startswith("SiT(input_size=8, ")
     state = torch.load(tmp_path / "own.pt", weights_only=True)
     names = names_of(width=48, depth=2, patch=2, rows=4, classes=5, channels=3, outputs=3)
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == names
@@ -174,12 +175,15 @@ def test_an_earlier_export_is_replaced_and_other_files_are_not(tmp_path: Path) -
     ours = request(tmp_path / "own.pt", *own())
     for _ in range(2):
         exported(ours)
-    with pytest.raises(ConfigError, match=r"own.pt is there and is no earlier export of this model \(own.flags.txt does not say just the"):
-        exported(request(tmp_path / "own.pt", *own(path="gvp")))
+    for other in (own(path="gvp"), own(network=DiTConfig(width=48, depth=1, heads=4))):
+        with pytest.raises(
+            ConfigError, match=r"own.pt is there and is no earlier export of this model \(own.sit.txt does not say just the"
+        ):
+            exported(request(tmp_path / "own.pt", *other))
     (tmp_path / "theirs.pt").write_bytes(b"x")
-    with pytest.raises(ConfigError, match=r"theirs.pt is there and is no earlier export .* \(theirs.flags.txt is not beside it\)"):
+    with pytest.raises(ConfigError, match=r"theirs.pt is there and is no earlier export .* \(theirs.sit.txt is not beside it\)"):
         exported(request(tmp_path / "theirs.pt", *own()))
-    assert (tmp_path / "theirs.pt").read_bytes() == b"x" and not (tmp_path / "theirs.flags.txt").exists()
+    assert (tmp_path / "theirs.pt").read_bytes() == b"x" and not (tmp_path / "theirs.sit.txt").exists()
 
 
 def test_latents_are_named(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_latents_that_do_not_fit_an_imported_model_are_refused(folder: Path, pho
     ):
         replace(config.data, path=str(file), latent_std=2.0).open()
     bare, _ = imported(folder, "sit", tmp_path / "bare")
-    with pytest.raises(ConfigError, match="FlowMatching gives no distribution of latents; give the run of an autoencoder"):
+    with pytest.raises(ConfigError, match="a run of FlowMatching, which has no latents of images; give the run of an autoencoder"):
         encode_data(photos, bare, tmp_path / "bare.npz", device="cpu")
 
 

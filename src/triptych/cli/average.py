@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import finished, named_as_flags, run_argument
+from triptych.cli.arguments import finished, first_argument, named_as_flags, run_argument
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -46,8 +46,9 @@ def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
-    place = run_argument(arguments, usage=_USAGE_LINE)
+    place = first_argument(arguments, usage=_USAGE_LINE)
     directory, images = run_and_checkpoint(place)
+    run_argument([str(directory), *arguments[1:]], usage=_USAGE_LINE)
     options = configure(str(directory), arguments[1:])
     if options.length is None:
         raise ConfigError("--length", f"missing; usage: {_USAGE_LINE}")

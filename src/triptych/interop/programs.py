@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from triptych.core.errors import CheckpointError, ConfigError, nearest
+from triptych.core.files import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -177,6 +178,12 @@ def check_replaced(paths: Sequence[Path], beside: Path, text: str) -> None:
             said = "does not say just the same" if beside.exists() else "is not beside it"
             reason = f"{path} is there and is no earlier export of this model ({beside.name} {said})"
             raise ConfigError("out", f"{reason}; choose another, or remove it")
+
+
+def write_beside(beside: Path, text: str) -> None:
+    """Writes the file by which an export is known: first, so that one that was interrupted can be made again. Raises OSError."""
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    write_text(beside, text)
 
 
 def exported(to: Target, request: ExportRequest) -> Exported:

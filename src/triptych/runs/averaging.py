@@ -129,11 +129,7 @@ def mixed(made: Mixture, model: Model) -> dict[str, Tensor]:
     What is not learned is that of the last of the parts. Raises CheckpointError for a part that is damaged or of another model.
     """
     if made.combination.residual > ROUGH:
-        warnings.warn(
-            f"{made.name} at {made.images} images seen is {made.described}: what the run tracked does not reach it well; more snapshots "
-            "(--train.snapshot-every), or a length between the tracked ones, would",
-            stacklevel=2,
-        )
+        _warn_of(made.name, made.images, made.described)
     live = averaged_state(model)
     sums = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in live.items() if isinstance(tensor, torch.nn.Parameter)}
     tensors: dict[str, Tensor] = {}
@@ -225,6 +221,8 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
             write_folder(kept, images_seen=images, files={made.name: mixed(made, run.outline)}, info=info)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
+    if made is None and before[_RESIDUAL] > ROUGH:
+        _warn_of(length_name(length), images, f"kept before, residual {before[_RESIDUAL]:.2%}")
     return Made(path, images, f"kept before, residual {before[_RESIDUAL]:.2%}" if made is None else made.described)
 
 
@@ -248,6 +246,15 @@ def _kept_state(kept: Path) -> Mapping[str, Any]:
         return load_checkpoint(kept).info if kept.exists() else {}
     except CheckpointError:
         return {}
+
+
+def _warn_of(name: str, images: int, described: str) -> None:
+    """That an average is not reached well."""
+    warnings.warn(
+        f"{name} at {images} images seen is {described}: what the run tracked does not reach it well; more snapshots "
+        "(--train.snapshot-every), or a length between the tracked ones, would",
+        stacklevel=3,
+    )
 
 
 def _around(taken: Sequence[int], at: int) -> list[int]:

@@ -161,11 +161,11 @@ def export_run(
 
     guided-diffusion: `out` is a .pt, and beside it a .flags.txt has the flags of its scripts. diffusers: `out` is a folder, with the
     second half of the output channels left out on request (`drop_variance`). nvidia: `out` is a .pt or .safetensors of the generator of a
-    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. `checkpoint`, `weights`
-    and `ema_length` are as in `WeightsChoice`.
+    StyleGAN2 or R3GAN, and beside it are those of the discriminator and a .json with the networks' settings. sit: `out` is a .pt, and
+    beside it a .sit.txt says how it is built. `checkpoint`, `weights` and `ema_length` are as in `WeightsChoice`.
 
-    An earlier export is replaced. Raises ConfigError that names what the other program cannot express, and for an `out` that is
-    something else, CheckpointError where nothing can be read or written.
+    An earlier export of a model with the same settings is replaced. Raises ConfigError that names what the other program cannot express,
+    and for an `out` that is something else, CheckpointError where nothing can be read or written.
     """
     run, out = open_run(run_dir), Path(out)
 

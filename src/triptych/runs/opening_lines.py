@@ -41,7 +41,7 @@ def opening_lines(
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:
         yield (
             f"warning: {held_out} images are held out, too few to choose the best checkpoint by: hold more out (by "
-            "--data.validation-fraction, or in the folder of them), or judge by the samples"
+            "--data.validation-fraction, or more in the folder of held-out images), or judge by the samples"
         )
     if by_validation and not model.validated and "sample" in document.config.model.verbs():
         every = settings.evaluate_every or max(1, settings.total_images // _EVALUATIONS)

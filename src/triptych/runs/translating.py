@@ -35,7 +35,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.finetuning import finetune
-from triptych.runs.first_frames import FirstFrames, SingleImages, open_still_images, run_first_frames
+from triptych.runs.first_frames import FirstFrames, is_run, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
     GivenInputs,
@@ -113,15 +113,15 @@ def translate(
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     chosen = settings or translator.translation
     how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
+    if isinstance(translator, VideoTranslator) and not is_run(first) and (stills is not None or not run.paths.first_frames.exists()):
+        asked = translator.first_frames(chosen)
+        if asked > 1 and asked != translator.first_frames(translator.translation):
+            raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     opened = run.open(Loading(**loading))
     if how is not None and styles is not None:
         look = styles.of([0], 0, answers=1, device=opened.world.device)
         finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
     begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
-    if isinstance(translator, VideoTranslator) and not isinstance(begins, SingleImages):
-        asked = translator.first_frames(chosen)
-        if asked > 1 and asked != translator.first_frames(translator.translation):
-            raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:

@@ -30,7 +30,7 @@ def write_folder(
     if folder.name in ("", ".."):
         raise ConfigError("out", f"got {str(folder)!r}, expected the name of a folder")
     texts = {name: json.dumps(document, indent=2) + "\n" for name, document in documents.items()}
-    if folder.exists() and not _is_export(folder, known, head, texts[head]):
+    if folder.exists() and not _is_export(folder, known, head, texts):
         raise ConfigError("out", f"{folder} is there and is no earlier export of this model; choose another, or remove it")
     temporary = temporary_path(folder)
     sweep(folder.parent)
@@ -47,11 +47,11 @@ def write_folder(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _is_export(folder: Path, known: Collection[str], head: str, text: str) -> bool:
-    """Whether the folder holds nothing, or an export of this model, known by the text of its head, and nothing else."""
+def _is_export(folder: Path, known: Collection[str], head: str, texts: Mapping[str, str]) -> bool:
+    """Whether the folder holds nothing, or an export of this model, known by the texts of its documents, and nothing else."""
     if not folder.is_dir():
         return False
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     if head not in files:
         return not any(folder.iterdir())
-    return files <= set(known) and holds_text(folder / head, text)
+    return files <= set(known) and all(holds_text(folder / name, text) for name, text in texts.items())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from triptych.core.errors import ConfigError
-from triptych.core.files import write_text
 from triptych.core.weight_files import write_weights
 from triptych.interop.flags import command_line
 from triptych.interop.guided_diffusion.configs import original_flags
 from triptych.interop.guided_diffusion.weights import to_state_dict
-from triptych.interop.programs import Exported, ExportRequest, check_replaced
+from triptych.interop.programs import Exported, ExportRequest, check_replaced, latent_notes, write_beside
 
 
 def exported(request: ExportRequest) -> Exported:
@@ -21,6 +20,7 @@ def exported(request: ExportRequest) -> Exported:
     original = original_flags(request.config, request.spec)
     flags, beside = command_line(original.flags), out.with_suffix(".flags.txt")
     check_replaced([out], beside, flags + "\n")
-    write_weights(to_state_dict(request.load()), out)
-    write_text(beside, flags + "\n")
-    return Exported((out, beside), flags, tuple(original.notes))
+    state = to_state_dict(request.load())
+    write_beside(beside, flags + "\n")
+    write_weights(state, out)
+    return Exported((out, beside), flags, (*original.notes, *latent_notes(request.spec)))

@@ -8,11 +8,11 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from triptych.core.errors import ConfigError
-from triptych.core.files import whole, write_text
+from triptych.core.files import whole
 from triptych.core.weight_files import write_weights
 from triptych.interop.nvidia.families import FAMILIES, KNOWN
 from triptych.interop.nvidia.family import State, part_of
-from triptych.interop.programs import Exported, ExportRequest, check_replaced
+from triptych.interop.programs import Exported, ExportRequest, check_replaced, latent_notes, write_beside
 
 
 def exported(request: ExportRequest) -> Exported:
@@ -30,10 +30,10 @@ def exported(request: ExportRequest) -> Exported:
     settings = json.dumps(family.built_with(request.config, request.spec), indent=2) + "\n"
     check_replaced(paths, beside, settings)
     state = request.load().state_dict()
+    write_beside(beside, settings)
     for part, path in zip(family.parts, paths, strict=True):
         _write(family.given(part_of(state, part), part=part, config=request.config, spec=request.spec), path)
-    write_text(beside, settings)
-    return Exported((*paths, beside), None, family.notes)
+    return Exported((*paths, beside), None, (*family.notes, *latent_notes(request.spec)))
 
 
 def _write(state: State, path: Path) -> None:

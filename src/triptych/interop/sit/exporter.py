@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from triptych.core.errors import ConfigError
-from triptych.core.files import write_text
 from triptych.core.weight_files import write_weights
 from triptych.diffusion.dit import DiTConfig
 from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
-from triptych.interop.programs import Exported, ExportRequest, check_replaced, latent_notes
+from triptych.interop.programs import Exported, ExportRequest, check_replaced, latent_notes, write_beside
 from triptych.interop.sit.flags import PATHS
 from triptych.interop.sit.weights import to_state_dict
 
@@ -28,17 +27,17 @@ def exported(request: ExportRequest) -> Exported:
     ]
     if reasons:
         raise ConfigError("", f"SiT cannot express this model: {'; '.join(reasons)}")
-    path = next(name for name, ours in PATHS.items() if ours == config.path)
-    flags, beside = f"--path-type {path} --prediction {config.prediction}", out.with_suffix(".flags.txt")
-    check_replaced([out], beside, flags + "\n")
-    model = request.load()
-    assert isinstance(model, FlowMatching)
-    write_weights(to_state_dict(model), out)
-    write_text(beside, flags + "\n")
-    network = config.network
+    path, network = next(name for name, ours in PATHS.items() if ours == config.path), config.network
     arguments = (
         f"SiT(input_size={request.spec.image_size}, patch_size={network.patch}, in_channels={request.spec.channels}, "
         f"hidden_size={network.width}, depth={network.depth}, num_heads={network.heads}, num_classes={request.spec.num_classes}, "
         f"learn_sigma={network.spare_outputs})"
     )
+    flags, beside = f"--path-type {path} --prediction {config.prediction}", out.with_suffix(".sit.txt")
+    text = f"{flags}\n{arguments}\n"
+    check_replaced([out], beside, text)
+    model = request.load()
+    assert isinstance(model, FlowMatching)
+    write_beside(beside, text)
+    write_weights(to_state_dict(model), out)
     return Exported((out, beside), flags, (f"it is the state dict of {arguments}", *latent_notes(request.spec)))
