@@ -173,6 +173,7 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
         (words, "--out: missing; usage: triptych data encode IMAGES"),
         ([*words[:3], "--out", "x.npz"], "--with: missing"),
         ([*words[:4], str(folder / "none"), "--out", "x.npz"], "none"),
+        ([*words, "--out", str(folder / "odd.npz"), "--image-size", "9"], "--image-size: got 3 channels and 9x9 pixels"),
     ):
         assert main(given) == 2
         assert problem in capsys.readouterr().err, given
@@ -423,6 +424,15 @@ def test_images_go_to_noise_and_back_by_way_of_the_latents(folder: Path, run: Ru
     through = ((decoder.decode([mean]) + 1) * 127.5).round().permute(0, 2, 3, 1).numpy()
     assert np.abs(coder.decode(latents).images - through).mean() < 4, "the way there and back of DDIM"
     assert np.abs(through[0] - through[1]).mean() > 4
+
+
+def test_a_run_without_latents_of_images_does_not_encode(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = latent_config(folder)
+    data = replace(config.data, path=str(folder / "images"), image_size=8)
+    train(replace(config, data=data), tmp_path / "images", device="cpu")
+    words = ["data", "encode", str(folder / "images"), "--with", str(tmp_path / "images"), "--out", str(tmp_path / "x.npz")]
+    assert main([*words, "--device", "cpu"]) == 2
+    assert "error: --with: got " in (said := capsys.readouterr().err) and "a run of ADM, which has no latents of images" in said
 
 
 def test_bits_per_dim_of_latents_are_refused(run: Run):

@@ -163,17 +163,20 @@ def _encode(arguments: Sequence[str]) -> int:
     from triptych.runs import open_run
     from triptych.runs.latent_data import encode_data
 
-    with named_as_flags(options), progress_bar("encoding") as progress:
-        made = encode_data(
-            images,
-            open_run(directory),
-            options.out,
-            image_size=options.image_size,
-            flip=options.flip,
-            labels=options.labels,
-            progress=progress,
-            **options.keywords(),
-        )
+    try:
+        with named_as_flags(options), progress_bar("encoding") as progress:
+            made = encode_data(
+                images,
+                open_run(directory),
+                options.out,
+                image_size=options.image_size,
+                flip=options.flip,
+                labels=options.labels,
+                progress=progress,
+                **options.keywords(),
+            )
+    except ConfigError as error:
+        raise error.renamed(lambda name: "--with" if name == "with" else name) from None
     channels, height, width = made.shape
     std = ", ".join(f"{value:.3g}" for value in made.stamp.latents.std)
     already = " were there already" if made.already else ""
