@@ -336,7 +336,7 @@ class ClipImages(ImageSet):
             frame = self._first(item)
             of_one_size(self._members, frame, [measure(member, frame, self._cut.checked) for member in self._members])
 
-        probe(evenly_spaced(len(self), PROBED), sizes, on_error="stop", skips=False)
+        probe(evenly_spaced(len(self), PROBED), sizes, on_error=self.config.on_error, skips=self.config.skips)
         for number in evenly_spaced(len(self.clips), PROBED):
             self._check_sizes(self.clips[int(number)][[0, -1]])
         for item in evenly_spaced(len(self), 4):

@@ -126,12 +126,17 @@ def single_image_run(place: str | Path, translator: VideoTranslator) -> tuple[St
 
 
 def open_still_images(
-    first: str | Path | np.ndarray | None, model: Any, *, run: StoredRun, size: OutputSize, held_out: bool
+    first: str | Path | np.ndarray | None, model: Any, *, run: StoredRun, size: OutputSize, settings: Config, held_out: bool
 ) -> StillImages | None:
     """The still images that clips of a run's model begin with; None where `first` is a run, or nothing. Raises ConfigError and DataError.
 
+    `settings`: those of the translation, which must not ask for frames of a run where there is none.
     `held_out`: of the run's own clips, whose first frames are there; a run may make them again, a still image is none of theirs.
     """
+    if isinstance(model, VideoTranslator) and not is_run(first) and (first is not None or not run.paths.first_frames.exists()):
+        asked = model.first_frames(settings)
+        if asked > 1 and asked != model.first_frames(model.translation):
+            raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     if first is None:
         return None
     if not isinstance(model, VideoTranslator):

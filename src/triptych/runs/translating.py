@@ -35,7 +35,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
 from triptych.runs.files import check_kept, check_place, save_npz, writing
 from triptych.runs.finetuning import finetune
-from triptych.runs.first_frames import FirstFrames, is_run, open_still_images, run_first_frames
+from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.given.translation import (
     GivenInputs,
@@ -103,7 +103,8 @@ def translate(
     else:
         opened_inputs = open_inputs(inputs, translator, config=data, spec=run.spec, size=size, count=count)
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
-    stills = open_still_images(first, translator, run=run, size=size, held_out=inputs is None)
+    chosen = settings or translator.translation
+    stills = open_still_images(first, translator, run=run, size=size, settings=chosen, held_out=inputs is None)
     place = None if out is None else Path(out)
     video = video or VideoSettings()
     filming = _films(place, video)
@@ -111,12 +112,7 @@ def translate(
         _check_video(opened_inputs, style_count, filming)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
-    chosen = settings or translator.translation
     how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
-    if isinstance(translator, VideoTranslator) and not is_run(first) and (stills is not None or not run.paths.first_frames.exists()):
-        asked = translator.first_frames(chosen)
-        if asked > 1 and asked != translator.first_frames(translator.translation):
-            raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     opened = run.open(Loading(**loading))
     if how is not None and styles is not None:
         look = styles.of([0], 0, answers=1, device=opened.world.device)
