@@ -142,6 +142,18 @@ def test_each_optimizer_takes_the_steps_of_its_formula(name):
         assert torch.allclose(own[key].double(), w, atol=1e-6), key
 
 
+@pytest.mark.parametrize("name", ["adamw", "adam"])
+def test_the_fused_kernel_copies_nothing(name):
+    own = parameters()
+    optimizer = make_optimizer(own, OptimConfig(name=name), device=CPU)
+    two_steps(optimizer, own)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        optimizer.step()
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["aten::_fused_adam" + "w" * (name == "adamw") + "_"] == 1
+    assert "aten::clone" not in counts
+
+
 def test_adamax_glow_takes_every_parameter_once_at_its_own_step(monkeypatch):
     """However its parameters are cut into pieces, and though some had no gradient before."""
     settings = OptimConfig(name="adamax-glow", learning_rate=1e-2)

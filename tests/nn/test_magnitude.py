@@ -8,7 +8,8 @@ import pytest
 import torch
 from numpy.polynomial.hermite_e import hermegauss
 
-from triptych.nn.magnitude import UnitConv2d, UnitFourier, UnitLinear, force_unit, mp_cat, mp_silu, mp_sum, unit
+from triptych.nn.forward_mode import directional_derivative
+from triptych.nn.magnitude import UnitConv2d, UnitFourier, UnitLinear, force_unit, mp_cat, mp_silu, mp_sum, mp_sum_with, unit
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +27,35 @@ def test_unit_by_hand():
     assert unit(torch.randn(2, 3).bfloat16(), dims=(1,)).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize(("shape", "dims"), [((3, 4), (1,)), ((3, 2, 3, 3), (1, 2, 3)), ((2, 5, 3, 2), (1,))])
+def test_the_gradients_of_unit_and_of_a_gain(shape, dims):
+    """Against differences, and along a direction, where autograd goes through it."""
+    x, gain = torch.randn(shape, requires_grad=True), torch.tensor(0.7, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: unit(x, dims=dims), (x,))
+    layer = UnitLinear(4, 3) if len(shape) == 2 else UnitConv2d(shape[1], shape[0], shape[2])
+    assert torch.autograd.gradcheck(lambda w, gain: torch.func.functional_call(_Filters(layer), {"layer.weight": w}, (gain,)), (x, gain))
+    direction = torch.randn(shape)
+    along = directional_derivative(lambda x: unit(x, dims=dims), (x.detach(),), (direction,))
+    with torch.enable_grad():
+        (back,) = torch.autograd.grad((unit(x, dims=dims) * direction).sum(), x)
+    torch.testing.assert_close((along * direction).sum(), (back * direction).sum())
+
+
+class _Filters(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, gain):
+        return self.layer.filters(gain)
+
+
+def test_where_there_is_nothing_the_gradient_of_unit_is_finite():
+    x = torch.zeros(2, 3, requires_grad=True)
+    unit(x, dims=(1,)).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full((2, 3), 1e4))
+
+
 def test_silu_keeps_the_magnitude_of_a_normal_variable():
     points, weights = (torch.tensor(values) for values in hermegauss(80))
     second = (weights * mp_silu(points).square()).sum() / math.sqrt(2 * math.pi)
@@ -37,6 +67,8 @@ def test_sums_and_joins_keep_the_magnitude(t):
     a, b = torch.eye(2)[:, :, None].unbind(0)  # two variables as orthogonal vectors of length 1
     total = mp_sum(a, b, t=t)
     assert total.norm() == pytest.approx(1) and total[1] / total[0] == pytest.approx(t / (1 - t))
+    layer, x, y = UnitConv2d(2, 3, 1), torch.randn(1, 2, 4, 4), torch.randn(1, 3, 4, 4)
+    torch.testing.assert_close(mp_sum_with(y, layer, x, t=t, gain=0.8), mp_sum(y, 0.8 * layer(x), t=t))
     a, b = torch.ones(1, 6, 2, 2), torch.ones(1, 2, 2, 2)
     joined = mp_cat(a, b, t=t)
     assert joined.square().mean() == pytest.approx(1)

@@ -23,7 +23,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend
 from triptych.diffusion.unet import NO_LABEL
-from triptych.nn.magnitude import UnitConv2d, UnitFourier, UnitLinear, mp_cat, mp_silu, mp_sum, unit
+from triptych.nn.magnitude import SILU_RMS, UnitConv2d, UnitFourier, UnitLinear, mp_cat, mp_silu, mp_sum, mp_sum_with, unit
 from triptych.nn.resample import enlarged, halved
 
 _LABEL_BALANCE, _RESIDUAL_BALANCE, _ATTENTION_BALANCE = 0.5, 0.3, 0.3
@@ -124,11 +124,11 @@ class EDM2Block(nn.Module):
                 x = enlarged(x)
         if self.normalizes:
             x = unit(self._skip(x), dims=(1,))
-        h = self.conv_res0(mp_silu(x))
+        h = self.conv_res0(F.silu(x), 1 / SILU_RMS)  # its filters have the factor of mp_silu
         with torch.autocast(x.device.type, enabled=False):
             scale = self.emb_linear(embedding, self.emb_gain) + 1
-        h = self._dropped(mp_silu(h * scale[:, :, None, None].to(h.dtype)), rng)
-        x = mp_sum(x if self.normalizes else self._skip(x), self.conv_res1(h), t=_RESIDUAL_BALANCE)
+        h = self._dropped(F.silu(h * scale[:, :, None, None].to(h.dtype)), rng)
+        x = mp_sum_with(x if self.normalizes else self._skip(x), self.conv_res1, h, t=_RESIDUAL_BALANCE, gain=1 / SILU_RMS)
         return self._attended(x).clamp(-_LARGEST, _LARGEST)
 
     def _skip(self, x: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class EDM2Block(nn.Module):
         rows = self.attn_qkv(x).permute(0, 2, 3, 1).reshape(b, h * w, self.heads, c // self.heads, 3)
         q, k, v = (unit(part, dims=(3,)).transpose(1, 2) for part in rows.unbind(4))
         mixed = attend(q, k, v).transpose(1, 2).reshape(b, h, w, c).permute(0, 3, 1, 2)
-        return mp_sum(x, self.attn_proj(mixed), t=_ATTENTION_BALANCE)
+        return mp_sum_with(x, self.attn_proj, mixed, t=_ATTENTION_BALANCE)
 
 
 class EDM2UNet(nn.Module):

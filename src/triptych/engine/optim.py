@@ -27,7 +27,25 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], settings: OptimConfig
     if settings.name == "adamax-glow":
         return _uncompiled(GlowAdamax)(group, **common)
     kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return _uncompiled(kind)(group, **common, fused=device.type in ("cpu", "cuda"))
+    if device.type == "cpu":
+        return _uncompiled(_in_rows(kind))(group, **common, fused=True)
+    return _uncompiled(kind)(group, **common, fused=device.type == "cuda")
+
+
+@functools.cache
+def _in_rows(kind: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
+    """The class, which shows PyTorch's kernel each tensor as one row of numbers, as it lies in memory.
+
+    The kernel would copy each gradient whose channels are last, and goes through all of them by one index (see `assert_same_layout`).
+    """
+
+    def _init_group(self: Any, group: dict[str, Any], *lists: list[Tensor]) -> bool:
+        has_complex = kind._init_group(self, group, *lists)
+        for tensors in lists[:4]:  # parameters, gradients and both moments
+            tensors[:] = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
+        return has_complex
+
+    return type(kind.__name__, (kind,), {"_init_group": _init_group})
 
 
 @functools.cache

@@ -7,38 +7,88 @@ No layer has a bias. A weight counts only by the direction of each of its filter
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from triptych.nn.convolution import fast_convolution
+from triptych.nn.forward_mode import has_tangent
 
 EPS = 1e-4
-_SILU_RMS = 0.596
+SILU_RMS = 0.596
 """sqrt(E silu(z)^2) of z ~ N(0, 1) (Karras et al. 2024, Eq. 81)."""
 
 
 def unit(x: Tensor, *, dims: tuple[int, ...]) -> Tensor:
     """x / (eps + the root of the mean of its squares over `dims`), of the shape and type of x; eps = 1e-4, the mean at least in float32."""
-    return x * _factor(x, dims).to(x.dtype)
+    return _unit(x, dims, 1.0)
 
 
-def _factor(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+def _unit(x: Tensor, dims: tuple[int, ...], gain: Tensor | float) -> Tensor:
+    """gain * unit(x)."""
+    if torch.compiler.is_compiling() or has_tangent(x):
+        return x * (_factor(x, dims)[1] * gain).to(x.dtype)
+    return _Unit.apply(x, dims, gain)
+
+
+def _factor(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """|x| over the dimensions, and what x is multiplied by."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     norm = torch.linalg.vector_norm(x, dim=dims, keepdim=True, dtype=dtype)
-    return (EPS + norm / math.sqrt(x.numel() / max(norm.numel(), 1))).reciprocal()
+    return norm, (EPS + norm / math.sqrt(x.numel() / max(norm.numel(), 1))).reciprocal()
+
+
+class _Unit(Function):
+    """y = gain x f of f = 1 / (eps + |x| / sqrt(n)), and its gradients: with g that by y,
+
+        gain f g - gain <g, x> f^2 / (sqrt(n) |x|) x   by x,    <g, x> f   by the gain.
+
+    Autograd would go through x nine times for that.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dims: tuple[int, ...], gain: Tensor | float) -> Tensor:
+        norm, factor = _factor(x, dims)
+        given = (gain,) if isinstance(gain, Tensor) else ()
+        ctx.save_for_backward(x, norm, factor, *given)
+        ctx.dims, ctx.gain = dims, gain if not given else None
+        return x * (factor * gain).to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None]:  # type: ignore[override]
+        x, norm, factor, *given = ctx.saved_tensors
+        gain = given[0] if given else ctx.gain
+        along = (gradient * x).sum(ctx.dims, keepdim=True, dtype=factor.dtype)
+        by_x = by_gain = None
+        if ctx.needs_input_grad[0]:
+            root = math.sqrt(x.numel() / max(norm.numel(), 1))
+            back = along * factor.square() * -gain / (root * norm).clamp(min=torch.finfo(norm.dtype).tiny)
+            by_x = (gradient * (factor * gain).to(x.dtype)).addcmul_(x, back.to(x.dtype))
+        if ctx.needs_input_grad[2]:
+            by_gain = (along * factor).sum().to(gain.dtype)
+        return by_x, None, by_gain
 
 
 def mp_silu(x: Tensor) -> Tensor:
     """silu(x) / 0.596."""
-    return F.silu(x) / _SILU_RMS
+    return F.silu(x) / SILU_RMS
 
 
 def mp_sum(a: Tensor, b: Tensor, *, t: float) -> Tensor:
     """((1 - t) a + t b) / sqrt((1 - t)^2 + t^2): of variance 1 where a and b are, and are uncorrelated (Eq. 88)."""
     return torch.lerp(a, b, t) / math.hypot(1 - t, t)
+
+
+def mp_sum_with(a: Tensor, layer: UnitConv2d, x: Tensor, *, t: float, gain: float = 1.0) -> Tensor:
+    """mp_sum(a, layer(x, gain), t=t) with one pass over a: the layer's filters have the factor of what it gives."""
+    whole = math.hypot(1 - t, t)
+    return torch.add(layer(x, gain * t / whole), a, alpha=(1 - t) / whole)
 
 
 def mp_cat(a: Float[Tensor, "b n h w"], b: Float[Tensor, "b m h w"], *, t: float = 0.5) -> Float[Tensor, "b _ h w"]:
@@ -60,11 +110,11 @@ class _UnitLayer(nn.Module):
     def force_unit(self) -> None:
         """Normalises the weight that is kept (forced weight normalisation, Eq. 66); what the layer does stays the same."""
         if not self.weight.is_meta:
-            self.weight.copy_(unit(self.weight, dims=self._filter))
+            self.weight.mul_(_factor(self.weight, self._filter)[1])
 
     def filters(self, gain: Tensor | float = 1.0) -> Tensor:
         """The weight as it is applied: filters of length `gain` (but for eps)."""
-        return self.weight * (_factor(self.weight, self._filter) * (gain / math.sqrt(self.weight[0].numel())))
+        return _unit(self.weight, self._filter, gain / math.sqrt(self.weight[0].numel()))
 
     @property
     def _filter(self) -> tuple[int, ...]:

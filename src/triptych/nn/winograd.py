@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -105,12 +104,13 @@ def weight_gradient(
     """The gradient of <convolved(x, weight), gradient> by a weight with such a kernel; channels last."""
     i, o = x.shape[1], gradient.shape[1]
     by, tiles = transforms(kernel, x.dtype), _Tiles(x, kernel=kernel, padding=padding)
-    m, found = tiles.pixels, x.new_zeros(_SIDE**2, o, i)
-    whole = F.pad(gradient.permute(0, 2, 3, 1), (0, 0, 0, tiles.across * m - tiles.width, 0, tiles.down * m - tiles.height))
+    m, found = tiles.pixels, x.new_empty(_SIDE**2, o, i)
+    whole = _bordered(gradient.permute(0, 2, 3, 1), rows=(0, tiles.down * m - tiles.height), columns=(0, tiles.across * m - tiles.width))
     whole = whole.reshape(tiles.images, tiles.down, m, tiles.across, m, o)
-    for part in tiles.parts(channels=max(i, o)):
+    for number, part in enumerate(tiles.parts(channels=max(i, o))):
         values = by.output.t() @ whole[part].permute(2, 4, 0, 1, 3, 5).reshape(m * m, -1)
-        torch.baddbmm(found, values.view(_SIDE**2, -1, o).transpose(1, 2), tiles.transformed(part, by), out=found)
+        given = found, values.view(_SIDE**2, -1, o).transpose(1, 2), tiles.transformed(part, by)
+        torch.baddbmm(*given, beta=min(number, 1), out=found)  # what is in `found` at first is not read
     taps = (by.kernel.t() @ found.flatten(1)).view(kernel, kernel, o, i)
     return taps.permute(2, 0, 1, 3).contiguous().permute(0, 3, 1, 2)
 
@@ -135,6 +135,19 @@ def _products(x: Float[Tensor, "b i h w"], kernels: Float[Tensor, "36 i o"], *, 
     return y[:, :, : tiles.height, : tiles.width].clone(memory_format=torch.channels_last)
 
 
+def _bordered(x: Float[Tensor, "b h w i"], *, rows: tuple[int, int], columns: tuple[int, int]) -> Float[Tensor, "b _ _ i"]:
+    """x with so many rows of zeros above and below, and columns left and right. F.pad writes zeros everywhere first."""
+    if not any(rows + columns):
+        return x
+    (b, h, w, i), (above, below), (left, right) = x.shape, rows, columns
+    y = x.new_empty(b, above + h + below, left + w + right, i)
+    inner = y[:, above : above + h]
+    for border in (y[:, :above], y[:, above + h :], inner[:, :, :left], inner[:, :, left + w :]):
+        border.zero_()
+    inner[:, :, left : left + w] = x
+    return y
+
+
 class _Tiles:
     """The tiles of maps: `images` times `down` times `across`, for `pixels` x `pixels` of the convolution each."""
 
@@ -144,7 +157,7 @@ class _Tiles:
         self.height, self.width = (side + 2 * padding - kernel + 1 for side in (height, width))
         self.down, self.across = (-(-side // self.pixels) for side in (self.height, self.width))
         below, right = self.down * self.pixels - self.height, self.across * self.pixels - self.width
-        padded = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding, padding + right, padding, padding + below))
+        padded = _bordered(x.permute(0, 2, 3, 1), rows=(padding, padding + below), columns=(padding, padding + right))
         self._all = padded.unfold(1, _SIDE, self.pixels).unfold(2, _SIDE, self.pixels)
 
     def parts(self, *, channels: int) -> Iterator[tuple[slice, slice]]:
