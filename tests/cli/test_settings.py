@@ -101,7 +101,16 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, setting: str, valu
 
 @pytest.mark.parametrize(
     ("words", "flip"),
-    [((), None), (("--flip",), True), (("--flip", "True"), True), (("--flip=False",), False), (("--flip", "None"), None)],
+    [
+        ((), None),
+        (("--flip",), True),
+        (("--flip", "True"), True),
+        (("--flip", "true"), True),
+        (("--flip=False",), False),
+        (("--flip=false",), False),
+        (("--no-flip",), False),
+        (("--flip", "None"), None),
+    ],
 )
 def test_a_flag_that_may_be_none_can_stand_alone(words: tuple[str, ...], flip: bool | None) -> None:
     _, options = configure_encode(["photos", *words, "--with", "runs/kl", "--out", "x.npz"])

@@ -15,7 +15,7 @@ from tests.data.pairs import as_map, write
 from tests.data.pictures import encoded, picture
 from tests.runs.translators import opened
 from triptych.core.batch import ClipLength, DataSpec, InputSpec
-from triptych.core.errors import ConfigError, Stopped
+from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.core.images import to_uint8
 from triptych.core.model import seeded_build
 from triptych.core.rng import Rng
@@ -184,6 +184,11 @@ def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
         other.translate(given / "labels/0", first=clips.directory, **CPU)
     with pytest.raises(ConfigError, match=r"frames: got 9, more than the 4 that the run learned, and .*\.length\.(first|most)"):
         RunClips(clips, clips.open(Loading(device="cpu")), frames=9, count=None)
+    opened, moved = clips.open(Loading(device="cpu")), Path(clips.config.data.path)
+    moved.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="does not exist"):
+        RunClips(clips, opened, frames=9, count=None)
+    (tmp_path / "moved").rename(moved)
     more = {"settings": TWO, **CPU}
     for first in (None, picture(SIDE, SIDE, seed=1)[None]):
         with pytest.raises(ConfigError, match="first_frames: got 2, but no run makes the first frames; name one by first"):

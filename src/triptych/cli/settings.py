@@ -20,6 +20,7 @@ import textwrap
 import tomllib
 import types
 import typing
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -262,36 +263,38 @@ def _quietly(form: type, arguments: Sequence[str]) -> Any:
 
 
 def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterator[str]:
-    """The arguments with `--flag True` and `--flag=False` as tyro writes them: `--flag` and `--no-flag`.
+    """The arguments with booleans as tyro writes them: `--flag` and `--no-flag`; with a value where they may be None too."""
+    words = deque(part for whole in arguments for part in _split_boolean(whole, flags))
+    while words:
+        word = words.popleft()
+        flag = flags.get(_canonical(word, flags))
+        following = words[0].lower() if words and not _is_flag(words[0]) else ""
+        truth = following in ("true", "false")
+        if flag is None or not _is_boolean(flag):
+            yield word
+        elif word.replace("_", "-") == flag.name and following and not truth:
+            yield flag.name  # None, or a mistake
+        else:
+            positive = word.replace("_", "-") == flag.name
+            yes = words.popleft().lower() == "true" if positive and truth else positive
+            yield _spelled(flag, yes=yes)
 
-    A flag that may be None too is `--flag True` for tyro, also where it is given alone.
-    """
-    waiting: str | None = None
-    words = [part for whole in arguments for part in _split_boolean(whole, flags)]
-    for position, argument in enumerate(words):
-        flag, alone = flags.get(argument.replace("_", "-")), position + 1 == len(words) or _is_flag(words[position + 1])
-        if flag is not None and alone and set(_union(flag.annotation)) == {bool, type(None)}:
-            words[position] = f"{argument}=True"
-    for argument in words:
-        if waiting is not None and argument.lower() in ("true", "false"):
-            head, dot, last = waiting.rpartition(".")
-            yield waiting if argument.lower() == "true" else f"{head}.no-{last}" if dot else f"--no-{waiting[2:]}"
-            waiting = None
-            continue
-        if waiting is not None:
-            yield waiting
-        name = argument.replace("_", "-")
-        waiting = name if name in flags and flags[name].annotation is bool else None
-        if waiting is None:
-            yield argument
-    if waiting is not None:
-        yield waiting
+
+def _spelled(flag: Flag, *, yes: bool) -> str:
+    if flag.annotation is not bool:
+        return f"{flag.name}={yes}"
+    head, dot, last = flag.name.rpartition(".")
+    return flag.name if yes else f"{head}.no-{last}" if dot else f"--no-{flag.name[2:]}"
+
+
+def _is_boolean(flag: Flag) -> bool:
+    return bool in _union(flag.annotation)
 
 
 def _split_boolean(argument: str, flags: dict[str, Flag]) -> list[str]:
     name, equals, value = argument.partition("=")
     flag = flags.get(name.replace("_", "-"))
-    return [name, value] if equals and flag is not None and flag.annotation is bool else [argument]
+    return [name, value] if equals and flag is not None and _is_boolean(flag) else [argument]
 
 
 def _lacks_values(values: Sequence[str], annotation: Any) -> bool:
@@ -354,7 +357,7 @@ def _canonical(name: str, flags: dict[str, Flag]) -> str:
     name = name.replace("_", "-")
     head, dot, last = name.rpartition(".")
     positive = f"{head}.{last.removeprefix('no-')}" if dot else f"--{name.removeprefix('--no-').removeprefix('--')}"
-    return name if name in flags or positive not in flags or flags[positive].annotation is not bool else positive
+    return name if name in flags or positive not in flags or not _is_boolean(flags[positive]) else positive
 
 
 def _nearest_choice(values: list[str], annotation: Any) -> str:

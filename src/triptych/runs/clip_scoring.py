@@ -147,6 +147,7 @@ class RunClips(ClipSet):
         except DataError as error:
             if length <= config.length.most:
                 raise
+            reopened(config, run.spec)  # raises where it is not the length
             raise ConfigError("frames", f"got {length}, more than the {config.length.most} that the run learned, and {error}") from error
         if data.validation is None:
             raise ConfigError("reference", "this run's data has no held-out clips; translate some, and measure their folder")
