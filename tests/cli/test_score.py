@@ -95,6 +95,9 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]
     assert f"of {run} (sampler ddim, steps 2, guidance_scale 1.0, " in lines[-1]
+    both = [word for word in common if word not in ("--count", "6")]
+    assert main([*both, "--steps", "2", "--sweep", "count=6,7"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"count = 6, 7, else images of {run} (")
 
 
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +146,7 @@ def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFi
         ("--metrics kid --step 3", '--step: unknown setting; did you mean "--steps"?'),
         ("--metrics kid --image-size 8by8", "--image-size: got '8by8', expected a side (512), or height and width (480x640)"),
         ("--metrics kid --image-size 8", "--image-size: got 8, but a run's images have its size"),
-        ("--metrics kid --labels ten", "--labels: unknown class 'ten'"),
+        ("--metrics kid --labels ten", "--labels: unknown class 'ten' (expected 0 to 9"),
         ("--metrics kid --style-count 2", "--style-count: got 2, but this run's model takes no styles; leave it out"),
         ("--metrics kid --data.path x", "--data.path: unknown setting"),
         ("--metrics kid --reference ''", "--reference: got '', expected a path"),
@@ -155,6 +158,10 @@ def test_help_has_the_settings_of_the_sampler(run: str, capsys: pytest.CaptureFi
         ("--metrics kid --sweep out=a.json,b.json", "--sweep: got 'out=a.json,b.json', but --out is one for all values"),
         ("--metrics kid --sweep step=2,3", '--step: unknown setting; did you mean "--steps"?'),
         ("--metrics kid --sweep steps=2,x", "--steps: got 'x', expected"),
+        ("--metrics kid --sweep steps=2,3 --sweep seed=1,2", "--sweep: got 2 of them, but one setting is swept at a time"),
+        ("--metrics kid --sweep guidance_scale=2,3 --guidance-scale=1", "--sweep: got 'guidance_scale=2,3' beside --guidance-scale;"),
+        ("--sweep steps=2,3", "--sweep: a sweep is of figures of images: name them by --metrics"),
+        ("--metrics kid --weights=", "--weights: got '', expected"),
         ("--metrics kid --sweep steps=2,3 --keep-samples x", "--keep-samples: got 'x', but a sweep makes other images for each value"),
         ("--metrics kid --guide none", "no run in none: there is no config.json"),
     ],

@@ -339,6 +339,8 @@ def test_init_and_then_train_without_another_flag(machine, tmp_path, monkeypatch
     assert "expect copies" in shown and shown.endswith("train it: triptych train --config photos.toml\n")
     assert main(["init", "photos", "--hours", "0.011"]) == 2
     assert "--out: photos.toml is there already" in capsys.readouterr().err
+    assert main(["init", "photos", "--out", "photos/0.png/photos.toml"]) == 2
+    assert "photos/0.png is a file; choose another --out" in capsys.readouterr().err
     text = Path("photos.toml").read_text()
     total = tomllib.loads(text)["train"]["total_images"]
     Path("photos.toml").write_text(text.replace(f"total_images = {total}", "total_images = 8"))

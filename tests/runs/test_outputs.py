@@ -21,8 +21,9 @@ import torch
 from tests.interop.networks import diffusion_weights
 from tests.runs.glow import moved_run, pixels
 from tests.runs.translators import mirror_run, opened, plain_data, write_images
-from triptych.core.errors import CheckpointError, DataError, RunError
+from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError
 from triptych.core.files import temporary_path
+from triptych.data.config import DataConfig
 from triptych.engine import distributed
 from triptych.engine.checkpoint import load_checkpoint, save_checkpoint
 from triptych.runs import Run, import_run, open_run, train
@@ -288,6 +289,22 @@ def test_weights_that_are_not_finite_are_refused_by_name(flow: Run, tmp_path: Pa
         run.sample(1, checkpoint=str(number), device="cpu")
     with pytest.warns(UserWarning, match=name), pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         run.sample(1, device="cpu")
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_again(flow: Run, tmp_path: Path) -> None:
+    shutil.copytree(flow.directory, tmp_path / "run")
+    log = (tmp_path / "run/log.txt").read_text()
+    shutil.rmtree(tmp_path / "run/checkpoints")
+    train(flow.config, tmp_path / "run", device="cpu")
+    said = "has figures of a training, but no checkpoint to go on from: it begins again at 0 images"
+    assert said not in log and (tmp_path / "run/log.txt").read_text().count(said) == 1
+
+
+def test_nothing_is_no_run_and_no_path() -> None:
+    with pytest.raises(CheckpointError, match="got '', expected the directory of a run"):
+        open_run("")
+    with pytest.raises(ConfigError, match="path: got '', expected a path, or nothing"):
+        DataConfig(path="")
 
 
 def test_a_start_of_training_removes_what_killed_ones_left(flow: Run, tmp_path: Path) -> None:

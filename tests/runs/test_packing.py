@@ -398,6 +398,9 @@ def test_a_bad_image_is_named(tmp_path):
     (root / "dog" / "3_dog.png").write_bytes(encoded(picture(20, 20))[:300])
     said = refused(settings(root, validation_fraction=0.9), tmp_path / "pack.npz")
     assert "3_dog.png" in said and said.endswith("; repair or remove the file, or leave it out by data.skip")
+    (root / "cat" / "0_cat.png").write_bytes(b"")  # one of those that are looked at when the folder is opened
+    said = refused(settings(root), tmp_path / "pack.npz")
+    assert "0_cat.png" in said and said.endswith("; repair or remove the file, or leave it out by data.skip")
 
 
 def test_a_damaged_pack_is_one_line(tmp_path):

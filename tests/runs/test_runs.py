@@ -322,10 +322,47 @@ def test_bad_requests_are_refused(trained, arguments, error, message):
         trained.sample(**({"count": 2, "device": "cpu"} | arguments))
 
 
-def test_a_folder_with_other_pngs_is_not_mixed_with_samples(trained, tmp_path):
-    (tmp_path / "other.png").write_bytes(b"")
-    with pytest.raises(DataError, match="already holds other.png"):
+def test_where_only_an_average_is_damaged_the_other_weights_are_named(trained: Run, tmp_path: Path) -> None:
+    shutil.copytree(trained.directory, tmp_path / "run")
+    for average in (tmp_path / "run/checkpoints").glob("*/ema-*.safetensors"):
+        average.write_bytes(average.read_bytes()[:-8])
+    run = open_run(tmp_path / "run")
+    with (
+        pytest.warns(UserWarning, match="ema-"),
+        pytest.raises(CheckpointError, match="can be read, but the weights without .*: --weights raw$"),
+    ):
+        run.sample(1, device="cpu")
+    assert len(run.sample(1, weights="raw", device="cpu").images) == 1
+
+
+@pytest.mark.parametrize("name", ["other.png", "photo.JPG", "cats/0.webp", "000002.png"])
+def test_a_folder_with_other_images_is_not_mixed_with_samples(trained, tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=f"already holds {name}, which would be mixed with the new samples"):
         trained.sample(2, device="cpu", out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["000001.png", "labels.json"])
+def test_a_file_that_is_no_sample_is_not_replaced(trained, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError, match=f"{name} is there already, and no such command made it; choose another --out, or remove it"):
+        trained.sample(2, device="cpu", out=tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_samples_replace_those_of_an_earlier_command(trained, tmp_path):
+    out = tmp_path / "samples"
+    trained.sample(2, device="cpu", seed=1, out=out)
+    (out / "notes.txt").write_text("mine")
+    first = {path.name: path.read_bytes() for path in out.glob("*.png")}
+    trained.sample(3, device="cpu", out=out)
+    assert sorted(first) == ["000000.png", "000001.png"] and all((out / name).read_bytes() != image for name, image in first.items())
+    assert {path.name for path in out.glob("*.png")} == {"000000.png", "000001.png", "000002.png"}
+    with pytest.raises(DataError, match=r"already holds 000002\.png"):
+        trained.sample(2, device="cpu", out=out)
+    (out / "000002.png").unlink()
+    trained.sample(2, device="cpu", out=out)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_weights_are_read(trained, tmp_path, monkeypatch):

@@ -319,9 +319,12 @@ def test_one_process_is_planned_as_before():
     [
         ({"processes": 0}, "processes"),
         ({"processes": 8, "machine_processes": 3}, "machine_processes"),
-        ({"within": 0.0}, "within"),
-        ({"between": float("nan")}, "between"),
-        ({"latency": -1.0}, "latency"),
+        ({"processes": 2, "within": 0.0}, "within"),
+        ({"processes": 2, "between": float("nan")}, "between"),
+        ({"processes": 2, "latency": -1.0}, "latency"),
+        ({"within": 2.0}, "within"),
+        ({"between": 5.0}, "between"),
+        ({"latency": 3.0}, "latency"),
         ({"processes": 2, "sharing": 3}, "sharing"),
     ],
 )

@@ -178,6 +178,8 @@ def test_what_cannot_be_shown(tmp_path):
         show_data(settings, tmp_path / "sheet.tif")
     with pytest.raises(DataError, match="it is the file that is read"):
         show_data(replace(settings, path=str(tmp_path / "photos/cat/0.png")), tmp_path / "photos/cat/0.png")
+    with pytest.raises(DataError, match=r"cannot write .*/1\.png: it lies in .*/photos, which is read; choose another --out"):
+        show_data(settings, tmp_path / "photos/cat/1.png")
     assert not (tmp_path / "sheet.png").exists()
 
 

@@ -205,6 +205,14 @@ def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tm
         base.upsample(small, device="cpu")
     with pytest.raises(ConfigError, match="model: SuperResolution makes images from images of 4 pixels"):
         upsampler.sample(2, device="cpu")
+    write_pictures(tmp_path / "pictures", ["3_0.png"])
+    for images, out, why in (
+        (small, small, "it is the file that is read"),
+        (tmp_path / "pictures", tmp_path / "pictures", "it lies in .*pictures, which is read"),
+        (tmp_path / "pictures", tmp_path / "pictures/more", "it lies in .*pictures, which is read"),
+    ):
+        with pytest.raises(DataError, match=f"cannot write .*: {why}; choose another --out"):
+            upsampler.upsample(images, labels=[3], out=out, device="cpu")
     larger = train(config("adm-digits"), tmp_path / "larger", device="cpu")
     with pytest.raises(DataError, match="larger: draws grey images of 8 pixels, expected grey ones of 4"):
         upsampler.inputs(larger.directory)

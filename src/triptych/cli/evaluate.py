@@ -126,6 +126,8 @@ def main(arguments: Sequence[str]) -> int:
         from triptych.cli import score
 
         return score.main(images, arguments[1:])
+    if flag_value("--sweep", arguments) is not None:
+        raise ConfigError("--sweep", "a sweep is of figures of images: name them by --metrics (frechet,kid)")
     if reference is not None:
         why = f"but {BITS_PER_DIM} is measured on the images of --data.path, without a reference; leave it out"
         raise ConfigError("--reference", f"got {reference!r}, {why}")

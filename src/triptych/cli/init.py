@@ -68,6 +68,9 @@ def main(arguments: Sequence[str]) -> int:
 
     from triptych.runs.choosing import as_json, as_toml, choose
     from triptych.runs.data_look import look
+    from triptych.runs.files import check_place
+
+    check_place(out)
 
     with named_as_flags(options):
         choice = choose(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -67,6 +68,10 @@ class PlanOptions(TrainOptions):
         for name in ("within", "between"):
             self.require(0 < getattr(self, name) < math.inf, name, "a positive number of GB a second")
         self.require(0 <= self.latency < math.inf, "latency", "0 or more microseconds")
+        for field in dataclasses.fields(self):
+            if field.name in ("within", "between", "latency"):
+                used = self.processes > 1 or getattr(self, field.name) == field.default
+                self.require(used, field.name, "nothing without --processes, for one process sends nothing")
         self.require(1 <= self.sharing <= self.processes, "sharing", f"1 to the {self.processes} processes")
 
 

@@ -144,6 +144,11 @@ def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:
     if options.keep_samples is not None:
         raise ConfigError("--keep-samples", f"got {options.keep_samples!r}, but a sweep makes other images for each value; leave it out")
     setting, values = swept(options.sweep)
+    flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
+    if flags.count("--sweep") > 1:
+        raise ConfigError("--sweep", f"got {flags.count('--sweep')} of them, but one setting is swept at a time; leave one of them out")
+    if f"--{setting}" in flags:
+        raise ConfigError("--sweep", f"got {options.sweep!r} beside --{setting}; leave one of them out")
     given = without_flags(("--sweep", "--out"), arguments)
     asked = [configure(images, [*given, f"--{setting}", value]) for value in values]  # all of them are looked at before one is measured
     place = Path(options.out) if options.out is not None else None

@@ -62,6 +62,9 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
         tyro.cli(page, prog=printable(prog), description="\n".join(map(printable, description.splitlines())), args=["--help"])
     loose, groups = _grouped(words, flags)
     given = [(flags.get(_canonical(name, flags)), values) for name, values in groups]
+    for (name, values), (flag, _) in zip(groups, given, strict=True):
+        if values == [""] and flag is not None and {str, Path} & set(_union(flag.annotation)):
+            raise ConfigError(name, f"got '', expected {allowed(flag.annotation)}; leave {name} out for none")
     lacking = any(flag is None or _lacks_values(values, flag.annotation) for flag, values in given)
     form = _form("Flags", options, settings, names={flag.name for flag, _ in given if flag is not None})
     filled = None if loose or lacking else _quietly(form, list(_plain_values(words, flags)))

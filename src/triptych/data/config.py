@@ -86,6 +86,7 @@ class DataConfig(Config):
         flaw = flaw_of(self.path) if self.path is not None and is_address(self.path) else None
         if flaw is not None:
             raise ConfigError("path", f"got {flaw}")
+        self.require(self.path != "", "path", "a path, or nothing")
         self.require(self.image_size >= 1, "image_size", "at least 1")
         self.require(0 <= self.pad < self.image_size, "pad", "0 or more and below data.image_size")
         by_folder = self.label_file is None or self.labels in ("auto", "folder")

@@ -61,7 +61,7 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
         config, reasons = with_precision(config, device)
         return Start(config, recipe, None, [*notes, *reasons])
     stack.enter_context(directory.lock())
-    stored = RunDocument.from_dict(directory.read_config())
+    stored = RunDocument.from_dict(directory.read_config(), directory.config_path)
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))
     earlier, fresh = stored.config, untrained_import(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from triptych import __version__
@@ -76,8 +77,8 @@ class RunDocument:
         return self.asked if config.train.microbatch == self.config.train.microbatch else {}
 
     @staticmethod
-    def from_dict(document: dict[str, Any]) -> RunDocument:
-        """The inverse of `to_dict`. Raises CheckpointError for a document that this version cannot read."""
+    def from_dict(document: dict[str, Any], place: Path = Path("config.json")) -> RunDocument:
+        """The inverse of `to_dict`. Raises CheckpointError for a document, which lies in `place`, that this version cannot read."""
         settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec", "asked", "objects")}
         try:
             if "data" in settings:
@@ -94,12 +95,12 @@ class RunDocument:
                 raise ConfigError("objects", "expected the version of each file, by address")
             return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects)
         except KeyError as error:
-            raise CheckpointError(f"config.json: {error.args[0]} is missing") from None
+            raise CheckpointError(f"{place}: {error.args[0]} is missing") from None
         except RecursionError:
-            raise CheckpointError("config.json: nested too deeply") from None
+            raise CheckpointError(f"{place}: nested too deeply") from None
         except ConfigError as error:
             written = document.get("triptych", "an unknown version")
-            raise CheckpointError(f"config.json (written by Triptych {written}): {error}") from None
+            raise CheckpointError(f"{place} (written by Triptych {written}): {error}") from None
 
 
 def _with_kinds_of_now(values: Any) -> Any:

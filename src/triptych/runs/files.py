@@ -14,6 +14,7 @@ from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, write_npz
+from triptych.core.reading import user_path
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import run_that_keeps
 
@@ -37,6 +38,14 @@ def check_kept(out: Path, read: str | Path) -> None:
     """DataError where `out` is the file that is read, which would be lost."""
     if out.is_file() and Path(read).is_file() and out.samefile(read):
         raise DataError(f"cannot write {out}: it is the file that is read; choose another --out")
+
+
+def check_apart(out: Path, read: str | Path) -> None:
+    """DataError where `out` is the file that is read, or lies in the folder that is read, whose images it would be one of."""
+    check_kept(out, read)
+    path = user_path(read)
+    if path.is_dir() and path.resolve() in (out.resolve(), *out.resolve().parents):
+        raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:

@@ -11,7 +11,7 @@ from triptych.core.errors import DataError
 from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.runs.embedding import GROUP, Look, looked_at, origin
-from triptych.runs.files import check_kept, check_place, writing
+from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.model_images import ModelImages
 from triptych.runs.pieces import digest_of
 from triptych.runs.sampling import png_names
@@ -20,7 +20,7 @@ from triptych.runs.work import Part, Within, Work, make_missing
 
 
 def check_target(place: Path, read: Sequence[object]) -> None:
-    """DataError where images cannot be kept at `place`, or should not: it is a file that is read."""
+    """DataError where images cannot be kept at `place`, or should not: it is, or lies in, what is read."""
     check_place(place)
     if place.suffix not in ("", ".npz"):
         raise DataError(f"{place}: images are kept in a folder, as PNGs, or in an .npz, not as {place.suffix}")
@@ -28,7 +28,7 @@ def check_target(place: Path, read: Sequence[object]) -> None:
         raise DataError(f"{place} is a file; name a folder, or end the name in .npz")
     for path in read:
         if isinstance(path, str | Path):
-            check_kept(place, path)
+            check_apart(place, path)
 
 
 def keep(images: ModelImages, place: Path, *, world: World, progress: Watch) -> None:

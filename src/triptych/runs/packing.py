@@ -72,7 +72,7 @@ def pack_data(
     if settings.on_error == "skip":
         raise ConfigError("data.on_error", "got skip, but a pack has every image once: leave it out, and bad images too by data.skip")
     settings = _anywhere(settings)
-    opened = settings.open()
+    opened = _opened(settings)
     if opened.spec.latents is not None:
         raise DataError(f"{settings.path}: holds latents, which are packed already; give images")
     images = _KINDS[kept](opened)
@@ -101,6 +101,20 @@ def pack_data(
             pieces.remove()
         world.barrier()
     return Packed(stamp, kept_back, opened.notes, already)
+
+
+def _opened(settings: DataConfig) -> Data:
+    """The images; of one that cannot be read DataError does not advise to skip it, as a training can."""
+    try:
+        return settings.open()
+    except DataError as error:
+        if not isinstance(error.__cause__, BadImage):
+            raise
+        raise _left_out(error.__cause__) from error
+
+
+def _left_out(error: BadImage) -> DataError:
+    return DataError(f"{error}, or leave it out by data.skip")
 
 
 def _kept(settings: DataConfig, place: Path, *, files: bool) -> Kept:
@@ -250,7 +264,7 @@ def _leaving_out() -> Iterator[None]:
     try:
         yield
     except BadImage as error:
-        raise DataError(f"{error}, or leave it out by data.skip") from error
+        raise _left_out(error) from error
 
 
 def _png(pixels: np.ndarray) -> bytes:

@@ -61,7 +61,7 @@ def commit() -> str | None:
 def _images(protocol: Mapping[str, Any], swept: str | None) -> str:
     images, weights, sampler = protocol["made"], protocol["weights"], protocol["sampler"] or {}
     few = f" (few: below {FEW})" if protocol["few"] else ""
-    said = f"{protocol['count']} images{few} of {images['path']}"
+    said = f"images of {images['path']}" if swept == "count" else f"{protocol['count']} images{few} of {images['path']}"
     if weights is None:
         return f"{said} ({_short(images.get('sha256'))})"
     how = {"checkpoint": f"{weights['weights']} at {weights['images']} images seen, {_short(weights['hash'])}"}

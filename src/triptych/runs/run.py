@@ -9,6 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from triptych.core.config import Config
+from triptych.core.errors import CheckpointError
 from triptych.data.config import ClassesFrom
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
@@ -113,4 +114,6 @@ class Run(StoredRun):
 
 def open_run(run_dir: str | Path) -> Run:
     """The run in a directory. Raises CheckpointError where there is none that this version can read."""
+    if not str(run_dir):
+        raise CheckpointError("got '', expected the directory of a run")
     return Run(RunDirectory(Path(run_dir)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from triptych.core.files import OUTPUTS, PICTURES, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
+from triptych.data.files import is_image
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_place, save_npz
@@ -26,9 +28,12 @@ from triptych.runs.guidance import guided
 from triptych.runs.latent_space import Shown, shown_by
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
+from triptych.runs.translation_folder import made_in, mark
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges, steps_within
 
 _COLUMNS = 16  # of pictures with several kinds of images
+_NAMED = 10  # classes, in a message
+_LABELS = "labels.json"
 _GRID_CELL = 48  # pixels that a cell of a grid has at least, so that small images can be seen
 
 
@@ -123,7 +128,10 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
     try:
         label = int(value)
     except ValueError:
-        raise ConfigError("labels", f"unknown class {value!r}{nearest(str(value), names)}") from None
+        known = f", or a name: {', '.join(names[:_NAMED])}{', ...' if len(names) > _NAMED else ''}" if names else ""
+        raise ConfigError(
+            "labels", f"unknown class {value!r}{nearest(str(value), names)} (expected 0 to {num_classes - 1}{known})"
+        ) from None
     if not 0 <= label < num_classes:
         raise ConfigError("labels", f"got {label}, expected 0 to {num_classes - 1}")
     return label
@@ -182,18 +190,30 @@ def png_names(count: int) -> list[str]:
 
 
 def check_output(out: Path, *, count: int) -> None:
-    """DataError where `count` samples cannot be written to `out`: another ending than those of OUTPUTS, or a folder with other PNGs."""
+    """DataError where `count` samples cannot be written to `out`: another ending than those of OUTPUTS, or a folder with other images.
+
+    Images, and labels.json, are replaced where `write_samples` made them.
+    """
     check_place(out)
     if out.suffix not in OUTPUTS:
         raise DataError(f"{out}: samples are written as .png, .jpg or .webp (a grid), .npz or a folder, not as {out.suffix}")
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
-        others = {path.name for path in out.glob("*.png")} - set(png_names(count))
-        if others:
-            raise DataError(
-                f"{out} already holds {min(others)}, which would be mixed with the new samples; choose another --out or empty it"
-            )
+        names = {*png_names(count), _LABELS}
+        other = next((name for name in _images_below(out) if name not in names), None)
+        if other is not None:
+            raise DataError(f"{out} already holds {other}, which would be mixed with the new samples; choose another --out or empty it")
+        foreign = (names & set(os.listdir(out))) - made_in(out)
+        if foreign:
+            raise DataError(f"{out / min(foreign)} is there already, and no such command made it; choose another --out, or remove it")
+
+
+def _images_below(folder: Path) -> Iterator[str]:
+    """Images in a folder and its sub-folders, by their paths in it."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        yield from ((Path(place) / name).relative_to(folder).as_posix() for name in sorted(files) if is_image(name))
 
 
 def write_samples(out: Path, samples: Samples, columns: int | None = None) -> None:
@@ -210,11 +230,12 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
     else:
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))
+        mark(out, [*names, *([] if samples.labels is None else [_LABELS])], request="samples")
         for name, image in zip(names, samples.images, strict=True):
             save_picture(image, out / name)
         if samples.labels is not None:
             labels = dict(zip(names, samples.labels.tolist(), strict=True))
-            write_text(out / "labels.json", json.dumps(labels, indent=0) + "\n")
+            write_text(out / _LABELS, json.dumps(labels, indent=0) + "\n")
 
 
 def write_grid(path: Path, samples: Samples, *, columns: int | None = None) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from triptych.core.address import is_address
 from triptych.core.batch import Batch, DataSpec, InputSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import PICTURES
@@ -21,7 +22,7 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotImages
 from triptych.data.images import Data, ImageSet
 from triptych.engine.distributed import open_world
-from triptych.runs.files import check_kept, check_place, writing
+from triptych.runs.files import check_apart, check_place, writing
 from triptych.runs.translation_grid import levels, pictured, write_rows
 
 _MOST_CELLS = 4096
@@ -96,7 +97,8 @@ def show_data(
     if place.suffix not in PICTURES:
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with {', '.join(PICTURES)}")
     check_place(place)
-    check_kept(place, settings.path or "")
+    if settings.path is not None and not is_address(settings.path):
+        check_apart(place, settings.path)
     data = settings.open()
     if not data.spec.bounded or data.spec.frames is not None:
         kind = "clips" if data.spec.frames is not None else "latents"

@@ -57,7 +57,7 @@ class StoredRun:
     def __init__(self, directory: RunDirectory) -> None:
         self.paths = directory
         "Where its files lie."
-        document = RunDocument.from_dict(directory.read_config())
+        document = RunDocument.from_dict(directory.read_config(), directory.config_path)
         self.config: RunConfig = replace(document.config, data=with_own_list(document.config.data, directory))
         self.spec: DataSpec = document.spec
         self.recipe: str | None = document.recipe
@@ -148,7 +148,10 @@ class StoredRun:
 
         loaded = None
         if which == "latest":
-            loaded = load_newest(self.paths.checkpoints, warn=_warn, files=files)
+            try:
+                loaded = load_newest(self.paths.checkpoints, warn=_warn, files=files)
+            except CheckpointError as error:
+                raise CheckpointError(f"{error}{self._raw_instead(weights)}") from error
         if loaded is None:
             loaded = load_checkpoint(checkpoint_path(self.paths.checkpoints, self.find_checkpoint(which)), files=files)
         if length is not None:
@@ -157,6 +160,16 @@ class StoredRun:
             return loaded.files["model"] | average, average_origin(self.paths, length, images)
         origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
         return loaded.files["model"] | loaded.files[chosen], origin
+
+    def _raw_instead(self, weights: str | None) -> str:
+        """What is said where no checkpoint can be read with these weights, but one can with those that training has."""
+        if weights == "raw":
+            return ""
+        try:
+            load_newest(self.paths.checkpoints, warn=lambda line: None, files=("model",))
+        except CheckpointError:
+            return ""
+        return ", but the weights without an average can: --weights raw"
 
     def _snapshot_alone(self, which: str, weights: str | None) -> int | None:
         """The number of a snapshot, where an average by length is asked for at one of which there is no checkpoint."""

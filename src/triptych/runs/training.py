@@ -157,6 +157,9 @@ def _loop(
     config = document.config
     prepare_backend(model, config, world)
     started_before = directory.metrics_path.exists()
+    if checkpoint is None and started_before and directory.metrics_path.stat().st_size:
+        lost = f"warning: {directory.root} has figures of a training, but no checkpoint to go on from: it begins again at 0 images"
+        notes = [lost, *notes]
     reporting = _reporting(directory, document, stack, checkpoint) if world.is_main else None
     say = reporting.log.text if reporting is not None else lambda message: None
     stack.callback(setattr, stop, "say", stop.say)  # before the log is closed

@@ -22,7 +22,6 @@ from triptych.core.files import OUTPUTS, PICTURES
 from triptych.core.finetuning import Finetuned, Finetuning
 from triptych.core.images import save_picture, to_uint8
 from triptych.core.model import Example, Sampler, Translator, Upsampler, VideoTranslator
-from triptych.core.reading import user_path
 from triptych.core.rng import Rng
 from triptych.data.clip_files import clips_of
 from triptych.data.images import Data
@@ -33,7 +32,7 @@ from triptych.engine.distributed import World
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.clip_videos import RATE, VIDEOS, Filmed, VideoSettings, in_videos
-from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.files import check_apart, check_place, save_npz, writing
 from triptych.runs.finetuning import finetune
 from triptych.runs.first_frames import FirstFrames, open_still_images, run_first_frames
 from triptych.runs.given.sizes import OutputSize
@@ -398,10 +397,9 @@ def check_target(out: Path, *, read: Sequence[Any], count: int) -> None:
         raise DataError(f"{out} is a file; name a folder, or end the name in .png, .npz or .mp4")
     if out.suffix in PICTURES and count > 1:
         raise DataError(f"{out}: one image, but there are {count} to write; name a folder, or end the name in .npz")
-    for path in (user_path(source) for source in read if isinstance(source, str | Path)):
-        check_kept(out, path)
-        if path.is_dir() and path.resolve() in (out.resolve(), *out.resolve().parents):
-            raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
+    for source in read:
+        if isinstance(source, str | Path):
+            check_apart(out, source)
 
 
 # Training ---------------------------------------------------------------------------------------------------------------

@@ -71,13 +71,23 @@ class Folder(Sequence[np.ndarray]):
                 (out / name).unlink(missing_ok=True)
             made = set()
         out.mkdir(parents=True, exist_ok=True)
-        write_text(out / STAMP, json.dumps({"request": digest, "files": sorted(made.union(names))}, indent=0) + "\n")
+        mark(out, made.union(names), request=digest)
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __getitem__(self, item: int) -> np.ndarray:  # type: ignore[override]  (no slices)
         return np.stack([_read(self._out / name) for name in self._files[item]])
+
+
+def mark(out: Path, names: Iterable[str], *, request: str) -> None:
+    """Writes down which files of a folder a command makes, so that the next one may replace them."""
+    write_text(out / STAMP, json.dumps({"request": request, "files": sorted(names)}, indent=0) + "\n")
+
+
+def made_in(out: Path) -> set[str]:
+    """The files of a folder that commands made, as `mark` wrote them down."""
+    return _stamped(out)[0]
 
 
 def _stamped(out: Path) -> tuple[set[str], str | None]:

@@ -23,6 +23,7 @@ from triptych.data.colours import Colours
 from triptych.data.images import Data
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
+from triptych.runs.files import check_apart
 from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import open_squares
 from triptych.runs.given.small_images import Load, SmallImages
@@ -54,6 +55,8 @@ def upsample(
     if not 1 <= count <= small.most:
         raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
     if out is not None:
+        if isinstance(images, str | Path) and not RunDirectory(Path(images)).exists():
+            check_apart(Path(out), images)
         check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
