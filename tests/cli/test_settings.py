@@ -117,6 +117,17 @@ def test_a_flag_that_may_be_none_can_stand_alone(words: tuple[str, ...], flip: b
     assert (options.flip, options.autoencoder, options.out) == (flip, "runs/kl", "x.npz")
 
 
+def test_a_value_may_have_the_name_of_a_flag() -> None:
+    _, options = configure_encode(["photos", "--with", "no-flip", "--out", "flip.npz"])
+    assert (options.flip, options.autoencoder, options.out) == (None, "no-flip", "flip.npz")
+
+
+@pytest.mark.parametrize("arguments", [("--run", ""), ("--run=",), ("--device", "")])
+def test_an_empty_text_is_a_slip(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=rf"{arguments[0].rstrip('=')}: got '', expected text; leave .* out for none"):
+        parsed(*arguments)
+
+
 def test_options_are_told_from_settings() -> None:
     options, settings = parsed("--run", "runs/a", "--train.seed", "1", "--init-from", "runs/b", "--device", "cpu")
     assert options == TrainOptions(run="runs/a", init_from="runs/b", device="cpu")

@@ -62,18 +62,19 @@ def parse(arguments: Sequence[str], *, prog: str, description: str, options: C, 
         tyro.cli(page, prog=printable(prog), description="\n".join(map(printable, description.splitlines())), args=["--help"])
     loose, groups = _grouped(words, flags)
     given = [(flags.get(_canonical(name, flags)), values) for name, values in groups]
-    for (name, values), (flag, _) in zip(groups, given, strict=True):
-        if values == [""] and flag is not None and {str, Path} & set(_union(flag.annotation)):
-            raise ConfigError(name, f"got '', expected {allowed(flag.annotation)}; leave {name} out for none")
     lacking = any(flag is None or _lacks_values(values, flag.annotation) for flag, values in given)
     form = _form("Flags", options, settings, names={flag.name for flag, _ in given if flag is not None})
     filled = None if loose or lacking else _quietly(form, list(_plain_values(words, flags)))
     if filled is None:
         raise diagnose(words, flags, dict(tables_of(settings)) if "--config" in flags else {})
     try:
-        return options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
+        found = options.updated(_changes(filled, options)), settings.updated(_changes(filled, settings))
     except ConfigError as error:
         raise error.renamed(flag_name) from None
+    for (name, values), (flag, _) in zip(groups, given, strict=True):
+        if values == [""] and flag is not None and {str, Path} & set(_union(flag.annotation)):
+            raise ConfigError(name, f"got '', expected {allowed(flag.annotation)}; leave {name} out for none")
+    return found
 
 
 def without_flags(arguments: Sequence[str], options: Config, names: Collection[str]) -> list[str]:
@@ -270,7 +271,7 @@ def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterato
     words = deque(part for whole in arguments for part in _split_boolean(whole, flags))
     while words:
         word = words.popleft()
-        flag = flags.get(_canonical(word, flags))
+        flag = flags.get(_canonical(word, flags)) if _is_flag(word) else None
         following = words[0].lower() if words and not _is_flag(words[0]) else ""
         truth = following in ("true", "false")
         if flag is None or not _is_boolean(flag):
