@@ -122,6 +122,19 @@ def test_a_value_may_have_the_name_of_a_flag() -> None:
     assert (options.flip, options.autoencoder, options.out) == (None, "no-flip", "flip.npz")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--flip=",), "--flip: got '', expected"),
+        (("--no-flip", "true"), "--no-flip: got 'true', expected"),
+        (("--flip", "x"), "--flip: got 'x'"),
+    ],
+)
+def test_a_wrong_value_of_a_flag_that_may_be_none(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        configure_encode(["photos", "--with", "a", "--out", "x.npz", *words])
+
+
 @pytest.mark.parametrize("arguments", [("--run", ""), ("--run=",), ("--device", "")])
 def test_an_empty_text_is_a_slip(arguments: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=rf"{arguments[0].rstrip('=')}: got '', expected text; leave .* out for none"):

@@ -142,6 +142,19 @@ def test_each_optimizer_takes_the_steps_of_its_formula(name):
         assert torch.allclose(own[key].double(), w, atol=1e-6), key
 
 
+def test_adam_takes_a_gradient_in_any_layout():
+    own, other = parameters(), parameters()
+    optimizers = [make_optimizer(group, OptimConfig(learning_rate=0.1), device=CPU) for group in (own, other)]
+    for group, layout in ((own, torch.channels_last), (other, torch.contiguous_format)):
+        torch.manual_seed(0)
+        for name, parameter in group.items():
+            gradient = torch.randn(parameter.shape)
+            parameter.grad = gradient.to(memory_format=layout) if name == "weight" else gradient[:1].expand(parameter.shape)
+    for optimizer in optimizers:
+        optimizer.step()
+    assert all(torch.equal(own[name], other[name]) for name in own)
+
+
 @pytest.mark.parametrize("name", ["adamw", "adam"])
 def test_the_fused_kernel_copies_nothing(name):
     own = parameters()

@@ -50,6 +50,19 @@ class _Filters(torch.nn.Module):
         return self.layer.filters(gain)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("rms", "size"), [(1e-3, 1.0), (3e-5, 1.0), (0.03, 100.0), (200.0, 0.1)])
+def test_the_gradient_of_unit_in_half_precision(dtype, rms, size):
+    """As precise as its type, where what x is multiplied by in it has no place in float16."""
+    x, g = (rms * torch.randn(4, 64)).to(dtype), (size * torch.randn(4, 64)).to(dtype)
+    found = []
+    for precision in (dtype, torch.float64):
+        given = x.to(precision, copy=True).requires_grad_()
+        unit(given, dims=(1,)).backward(g.to(precision))
+        found.append(given.grad.double())
+    assert (found[0] - found[1]).norm() < 4 * torch.finfo(dtype).eps * found[1].norm()
+
+
 def test_where_there_is_nothing_the_gradient_of_unit_is_finite():
     x = torch.zeros(2, 3, requires_grad=True)
     unit(x, dims=(1,)).sum().backward()

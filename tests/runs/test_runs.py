@@ -32,6 +32,7 @@ from triptych.recipes.config import RunConfig
 from triptych.runs import Run, files, open_run, train
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
+from triptych.runs.sampling import Samples, write_samples
 from triptych.runs.stored import build
 from triptych.runs.training import initialize_from
 
@@ -343,10 +344,16 @@ def test_a_folder_with_other_images_is_not_mixed_with_samples(trained, tmp_path,
         trained.sample(2, device="cpu", out=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["000001.png", "labels.json"])
-def test_a_file_that_is_no_sample_is_not_replaced(trained, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("000001.png", "000001.png is there already, and no such command made it; choose another --out, or remove it"),
+        ("labels.json", "already holds labels.json, which would be mixed with the new samples"),
+    ],
+)
+def test_a_file_that_is_no_sample_is_not_replaced(trained, tmp_path, name, why):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(DataError, match=f"{name} is there already, and no such command made it; choose another --out, or remove it"):
+    with pytest.raises(DataError, match=why):
         trained.sample(2, device="cpu", out=tmp_path)
     assert (tmp_path / name).read_text() == "mine"
 
@@ -363,6 +370,30 @@ def test_samples_replace_those_of_an_earlier_command(trained, tmp_path):
         trained.sample(2, device="cpu", out=out)
     (out / "000002.png").unlink()
     trained.sample(2, device="cpu", out=out)
+    labels = out / "labels.json"
+    assert labels.is_file()
+    write_samples(out, Samples(np.zeros((2, 8, 8, 1), np.uint8), None))
+    assert not labels.exists(), "which would name other samples"
+    trained.sample(2, device="cpu", out=out)
+    assert labels.is_file()
+
+
+@pytest.mark.parametrize("name", ["run", "photos"])
+def test_a_place_in_a_run_is_apart_from_it(trained, tmp_path, name):
+    """Where `check_place` lets it be; photos are a folder that is read."""
+    if name == "run":
+        files.check_apart(trained.directory / "mine.png", trained.directory)
+        return
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match="it lies in .*photos, which is read"):
+        files.check_apart(tmp_path / name / "mine.png", tmp_path / name)
+
+
+def test_a_file_that_is_read_is_known_by_its_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.npz").touch()
+    with pytest.raises(DataError, match="it is the file that is read"):
+        files.check_apart(tmp_path / "a.npz", "~/a.npz")
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_weights_are_read(trained, tmp_path, monkeypatch):

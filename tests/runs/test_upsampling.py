@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from tests.contract.shrink import BATCH, shrunk
+from triptych.cli.main import main
 from triptych.core.batch import DataSpec, RawBatch
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
@@ -206,6 +207,9 @@ def test_what_does_not_fit_is_refused(upsampler: Run, base: Run, small: Path, tm
     with pytest.raises(ConfigError, match="model: SuperResolution makes images from images of 4 pixels"):
         upsampler.sample(2, device="cpu")
     write_pictures(tmp_path / "pictures", ["3_0.png"])
+    before = small.read_bytes()
+    assert main(["sample", str(upsampler.directory), "--base", str(small), "--out", str(small), "--device", "cpu"]) == 2
+    assert small.read_bytes() == before
     for images, out, why in (
         (small, small, "it is the file that is read"),
         (tmp_path / "pictures", tmp_path / "pictures", "it lies in .*pictures, which is read"),

@@ -147,7 +147,7 @@ def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:
     flags = [argument.partition("=")[0].replace("_", "-") for argument in arguments]
     if flags.count("--sweep") > 1:
         raise ConfigError("--sweep", f"got {flags.count('--sweep')} of them, but one setting is swept at a time; leave one of them out")
-    if f"--{setting}" in flags:
+    if f"--{setting}" in flags or f"--no-{setting}" in flags:
         raise ConfigError("--sweep", f"got {options.sweep!r} beside --{setting}; leave one of them out")
     given = without_flags(("--sweep", "--out"), arguments)
     asked = [configure(images, [*given, f"--{setting}", value]) for value in values]  # all of them are looked at before one is measured

@@ -272,16 +272,15 @@ def _plain_booleans(arguments: Sequence[str], flags: dict[str, Flag]) -> Iterato
     while words:
         word = words.popleft()
         flag = flags.get(_canonical(word, flags)) if _is_flag(word) else None
-        following = words[0].lower() if words and not _is_flag(words[0]) else ""
-        truth = following in ("true", "false")
+        following = words[0].lower() if words and not _is_flag(words[0]) else None
         if flag is None or not _is_boolean(flag):
             yield word
-        elif word.replace("_", "-") == flag.name and following and not truth:
-            yield flag.name  # None, or a mistake
+        elif following is None:
+            yield _spelled(flag, yes=word.replace("_", "-") == flag.name)
+        elif following in ("true", "false") and word.replace("_", "-") == flag.name:
+            yield _spelled(flag, yes=words.popleft().lower() == "true")
         else:
-            positive = word.replace("_", "-") == flag.name
-            yes = words.popleft().lower() == "true" if positive and truth else positive
-            yield _spelled(flag, yes=yes)
+            yield word  # None behind it, or a mistake
 
 
 def _spelled(flag: Flag, *, yes: bool) -> str:

@@ -41,7 +41,11 @@ def _in_rows(kind: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
 
     def _init_group(self: Any, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         has_complex = kind._init_group(self, group, *lists)
-        for tensors in lists[:4]:  # parameters, gradients and both moments
+        parameters, gradients = lists[:2]
+        for k, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+            if _layout(gradient) != _layout(parameter):  # as no backward pass leaves it
+                gradients[k] = torch.empty_like(parameter).copy_(gradient)
+        for tensors in lists[:4]:  # these and both moments
             tensors[:] = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors]
         return has_complex
 

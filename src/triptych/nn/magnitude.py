@@ -25,7 +25,10 @@ SILU_RMS = 0.596
 
 
 def unit(x: Tensor, *, dims: tuple[int, ...]) -> Tensor:
-    """x / (eps + the root of the mean of its squares over `dims`), of the shape and type of x; eps = 1e-4, the mean at least in float32."""
+    """x / (eps + the root of the mean of its squares over `dims`), of the shape and type of x; eps = 1e-4, the mean at least in float32.
+
+    It can be differentiated once.
+    """
     return _unit(x, dims, 1.0)
 
 
@@ -63,13 +66,15 @@ class _Unit(Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None]:  # type: ignore[override]
         x, norm, factor, *given = ctx.saved_tensors
-        gain = given[0] if given else ctx.gain
+        gain, dtype = given[0] if given else ctx.gain, x.dtype
+        if dtype == torch.float16:  # what x is multiplied by below can be too large for it where the result is not
+            gradient, x = gradient.to(factor.dtype), x.to(factor.dtype)
         along = (gradient * x).sum(ctx.dims, keepdim=True, dtype=factor.dtype)
         by_x = by_gain = None
         if ctx.needs_input_grad[0]:
             root = math.sqrt(x.numel() / max(norm.numel(), 1))
             back = along * factor.square() * -gain / (root * norm).clamp(min=torch.finfo(norm.dtype).tiny)
-            by_x = (gradient * (factor * gain).to(x.dtype)).addcmul_(x, back.to(x.dtype))
+            by_x = (gradient * (factor * gain).to(x.dtype)).addcmul_(x, back.to(x.dtype)).to(dtype)
         if ctx.needs_input_grad[2]:
             by_gain = (along * factor).sum().to(gain.dtype)
         return by_x, None, by_gain

@@ -16,7 +16,7 @@ from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, write_npz
 from triptych.core.reading import user_path
 from triptych.engine.distributed import World
-from triptych.engine.run_directory import run_that_keeps
+from triptych.engine.run_directory import RunDirectory, run_that_keeps
 
 
 def check_place(out: Path) -> None:
@@ -41,10 +41,10 @@ def check_kept(out: Path, read: str | Path) -> None:
 
 
 def check_apart(out: Path, read: str | Path) -> None:
-    """DataError where `out` is the file that is read, or lies in the folder that is read, whose images it would be one of."""
-    check_kept(out, read)
+    """DataError where `out` is the file that is read, or lies in the folder that is read, among whose images it would be; not of a run."""
     path = user_path(read)
-    if path.is_dir() and path.resolve() in (out.resolve(), *out.resolve().parents):
+    check_kept(out, path)
+    if path.is_dir() and not RunDirectory(path).exists() and path.resolve() in (out.resolve(), *out.resolve().parents):
         raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
 
 

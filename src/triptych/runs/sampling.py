@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
-from triptych.core.files import OUTPUTS, PICTURES, write_text
+from triptych.core.files import OUTPUTS, PICTURES, explain, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
 from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
@@ -200,11 +200,14 @@ def check_output(out: Path, *, count: int) -> None:
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
-        names = {*png_names(count), _LABELS}
-        other = next((name for name in _images_below(out) if name not in names), None)
+        try:
+            there, made, names = set(os.listdir(out)), made_in(out), set(png_names(count))
+        except OSError as error:
+            raise DataError(f"cannot read {out}: {explain(error)}") from error
+        other = next((name for name in _images_below(out) if name not in names), _LABELS if _LABELS in there - made else None)
         if other is not None:
             raise DataError(f"{out} already holds {other}, which would be mixed with the new samples; choose another --out or empty it")
-        foreign = (names & set(os.listdir(out))) - made_in(out)
+        foreign = (names & there) - made
         if foreign:
             raise DataError(f"{out / min(foreign)} is there already, and no such command made it; choose another --out, or remove it")
 
@@ -230,6 +233,8 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
     else:
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))
+        if samples.labels is None and _LABELS in made_in(out):  # of other samples
+            (out / _LABELS).unlink(missing_ok=True)
         mark(out, [*names, *([] if samples.labels is None else [_LABELS])], request="samples")
         for name, image in zip(names, samples.images, strict=True):
             save_picture(image, out / name)

@@ -119,7 +119,10 @@ class StoredRun:
         """
         keep_freed_memory()
         world = open_world(loading.device)
-        model, origin = self.loaded(loading.checkpoint, loading.chosen, world)
+        try:
+            model, origin = self.loaded(loading.checkpoint, loading.chosen, world)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{self._raw_instead(loading)}") from error
         return Opened(model, self.spec, world, origin, loading, self.config.train.batch_size)
 
     def tensors(self, *, checkpoint: str = "latest", weights: str | None = None) -> dict[str, Tensor]:
@@ -148,10 +151,7 @@ class StoredRun:
 
         loaded = None
         if which == "latest":
-            try:
-                loaded = load_newest(self.paths.checkpoints, warn=_warn, files=files)
-            except CheckpointError as error:
-                raise CheckpointError(f"{error}{self._raw_instead(weights)}") from error
+            loaded = load_newest(self.paths.checkpoints, warn=_warn, files=files)
         if loaded is None:
             loaded = load_checkpoint(checkpoint_path(self.paths.checkpoints, self.find_checkpoint(which)), files=files)
         if length is not None:
@@ -161,15 +161,15 @@ class StoredRun:
         origin: dict[str, str | int] = {"images": loaded.images_seen, "weights": chosen, "hash": loaded.hashes[chosen]}
         return loaded.files["model"] | loaded.files[chosen], origin
 
-    def _raw_instead(self, weights: str | None) -> str:
+    def _raw_instead(self, loading: Loading) -> str:
         """What is said where no checkpoint can be read with these weights, but one can with those that training has."""
-        if weights == "raw":
+        if loading.checkpoint != "latest" or loading.chosen == "raw":
             return ""
         try:
-            load_newest(self.paths.checkpoints, warn=lambda line: None, files=("model",))
+            found = load_newest(self.paths.checkpoints, warn=lambda line: None, files=("model",))
         except CheckpointError:
             return ""
-        return ", but the weights without an average can: --weights raw"
+        return ", but the weights without an average can: --weights raw" if found is not None else ""
 
     def _snapshot_alone(self, which: str, weights: str | None) -> int | None:
         """The number of a snapshot, where an average by length is asked for at one of which there is no checkpoint."""

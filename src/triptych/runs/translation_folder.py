@@ -1,4 +1,4 @@
-"""A folder of translations: every image is a file of its own, written whole or not at all.
+"""A folder of translations, or samples: every image is a file of its own, written whole or not at all.
 
 A small file beside them says what was asked: the same request goes on where it was, another one replaces what the first made, and nothing
 else is ever overwritten.
@@ -23,7 +23,7 @@ GRID = "grid.png"
 """The picture of the first inputs and what was made of them."""
 
 STAMP = ".triptych-translate.json"
-"""The file that says which images were made, and for what."""
+"""The file that says which images were made by a command, and for what; samples have it too."""
 
 
 class Folder(Sequence[np.ndarray]):
@@ -91,7 +91,7 @@ def made_in(out: Path) -> set[str]:
 
 
 def _stamped(out: Path) -> tuple[set[str], str | None]:
-    """The files that translations made in a folder, and the last request; nothing where no stamp can be read."""
+    """The files that commands made in a folder, and the last request; nothing where no stamp can be read."""
     try:
         stamp = parsed_json((out / STAMP).read_text("utf-8"))
         made, request = {str(name) for name in stamp["files"]}, str(stamp["request"])

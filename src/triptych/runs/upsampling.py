@@ -25,7 +25,7 @@ from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.files import check_apart
 from triptych.runs.given.classes import renumbered
-from triptych.runs.given.collection import open_squares
+from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.given.small_images import Load, SmallImages
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Request, Samples, check_output, drawn, require_sampler, write_kinds
@@ -55,8 +55,8 @@ def upsample(
     if not 1 <= count <= small.most:
         raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
     if out is not None:
-        if isinstance(images, str | Path) and not RunDirectory(Path(images)).exists():
-            check_apart(Path(out), images)
+        if isinstance(small.source, Collection):
+            check_apart(Path(out), small.source.name)
         check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
     load, kept, origin = small.first(count, opened, seed=seed, labels=labels)
