@@ -876,7 +876,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("interop/nvidia/edm.py", "return tensor.T\n    if \".qkv.\" in name:\n        rows", "return tensor\n    if \".qkv.\" in name:\n        rows"),
     ("runs/files.py", "path.resolve() in (out.resolve(), *out.resolve().parents):", "False:"),
     ("runs/files.py", "and not RunDirectory(path).exists()", "", "tests/runs/test_runs.py"),
-    ("runs/sampling.py", "if name not in names), None)", "if not name), None)"),
+    ("runs/sampling.py", "if name not in names), _LABELS", "if not name), _LABELS"),
     ("runs/sampling.py", "(names & there) - made", "set()"),
     ("runs/sampling.py", "samples.labels is None and _LABELS in made_in(out)", "False"),
     ("engine/optim.py", "if _layout(gradient) != _layout(parameter):", "if False:"),
