@@ -99,7 +99,7 @@ def vid2vid_maps64() -> RunConfig:
             discriminator=VideoDiscriminatorConfig(patch=_SMALL, temporal=_SMALL, temporal_scales=1),
             perceptual_weight=0.0,
             l1_weight=10.0,
-            warping_weight=40.0,
+            warping_weight=20.0,
             initial=InitConfig(gain=1.0),
         ),
         data=ClipDataConfig(maps=("labels",), num_classes=(12,), image_size=64, length=_GROWING, enlarge=True),
