@@ -169,7 +169,7 @@ class StoredRun:
             found = load_newest(self.paths.checkpoints, warn=lambda line: None, files=("model",))
         except CheckpointError:
             return ""
-        return ", but the weights without an average can: --weights raw" if found is not None else ""
+        return "; the weights without an average can be read: --weights raw" if found is not None else ""
 
     def _snapshot_alone(self, which: str, weights: str | None) -> int | None:
         """The number of a snapshot, where an average by length is asked for at one of which there is no checkpoint."""
