@@ -38,14 +38,13 @@ from tests.processes import run_together
 from tests.runs.scaling_worker import Traffic
 
 from triptych.core.batch import DataSpec
-from triptych.core.memory import forget_peak, peak_memory, resident_memory
+from triptych.core.memory import forget_peak, in_bytes, peak_memory, resident_memory
 from triptych.core.model import Model
 from triptych.core.outline import without_weights
 from triptych.engine.distributed import open_world
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs.operations import Operations
-from triptych.runs.plan_figures import in_bytes
 from triptych.runs.scaling import Machines, Scaled, State, collectives, scaled
 
 KINDS = {"DDP": "none", "full": "full", "hybrid": "hybrid"}

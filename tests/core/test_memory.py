@@ -15,6 +15,7 @@ from triptych.core.memory import (
     available_memory,
     data_memory,
     forget_peak,
+    in_bytes,
     is_out_of_memory,
     kills_for_memory,
     limited_to_available,
@@ -158,3 +159,8 @@ def test_within_the_limit_a_share_of_what_is_there_can_be_taken(monkeypatch):
             torch.empty(3 * 2**29)
     assert is_out_of_memory(caught.value)
     torch.empty(3 * 2**29)
+
+
+def test_sizes_in_words() -> None:
+    sizes = {0: "0 bytes", 999: "999 bytes", 1000: "1 KB", 21_940_524: "21.9 MB", 3.2e9: "3.2 GB", 5e15: "5e+03 TB"}
+    assert [in_bytes(size) for size in sizes] == list(sizes.values())

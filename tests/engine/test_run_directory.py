@@ -120,6 +120,16 @@ def test_a_file_in_the_way(tmp_path: Path, inside: str) -> None:
         RunDirectory(tmp_path / "file" / inside).create()
 
 
+def test_a_folder_that_may_not_be_read_is_no_place_for_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(path: Path) -> Iterator[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", forbidden)
+    with pytest.raises(CheckpointError, match="cannot read the run directory .*: Permission denied"):
+        RunDirectory(tmp_path).check()
+    RunDirectory(tmp_path / "new").check()
+
+
 def test_a_failed_write_leaves_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
     run.write_config({"a": 1})

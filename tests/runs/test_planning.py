@@ -23,7 +23,7 @@ from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
 from triptych.runs import plan_probe, planning
 from triptych.runs.operations import Operations
-from triptych.runs.plan_figures import Memory, Plan, Size, in_bytes, kept_bytes, line_through, step_seconds, times_due
+from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
 from triptych.runs.planning import next_size, plan
 
@@ -165,11 +165,6 @@ def test_what_lies_on_the_disk_at_once():
     assert kept(ema_lengths=(0.1,), snapshot_every=100, snapshot_precision="fp16") == 400 + 50
 
 
-def test_sizes_in_words():
-    sizes = {0: "0 bytes", 999: "999 bytes", 1000: "1 KB", 21_940_524: "21.9 MB", 3.2e9: "3.2 GB", 5e15: "5e+03 TB"}
-    assert [in_bytes(size) for size in sizes] == list(sizes.values())
-
-
 def test_work_that_is_long_is_extrapolated_and_a_grid_that_ends_is_dropped(monkeypatch):
     monkeypatch.setattr("triptych.runs.plan_probe._OTHER_SECONDS", 5.0)
     now = [0.0]
@@ -300,6 +295,13 @@ def test_a_plan_is_measured_and_touches_nothing(tmp_path, monkeypatch):
     shown = "\n".join(cli.lines_of(found))
     assert "with 6 images at once (measured)" in shown and "600 images" in shown
     assert json.loads(json.dumps(found.to_dict()))["images_per_second"] == pytest.approx(found.rate)
+
+
+def test_nothing_is_measured_for_a_run_that_could_not_begin(tmp_path):
+    (tmp_path / "photo.png").touch()
+    for place, reason in ((tmp_path, "is not a run"), (tmp_path / "photo.png", "a file is in the way")):
+        with pytest.raises(CheckpointError, match=reason):
+            plan(small(tmp_path), directory=place, device="cpu", say=pytest.fail)
 
 
 def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_path):

@@ -29,7 +29,8 @@ from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, files, open_run, train
+from triptych.runs import Run, files, open_run, sampling, train
+from triptych.runs.beginning import refuse_shorter
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.sampling import Samples, write_samples
@@ -260,6 +261,42 @@ def test_init_from_a_checkpoint(trained):
     earlier, newest = (trained.tensors(checkpoint=which) for which in (str(2 * BATCH), "latest"))
     name = "network.input_blocks.1.0.in_layers.2.weight"
     assert torch.equal(model.state_dict()[name], earlier[name]) and not torch.equal(earlier[name], newest[name])
+
+
+def test_a_length_that_the_run_is_past_is_refused_and_nothing_is_changed(trained):
+    before, seen = (trained.directory / "config.json").read_bytes(), trained.config.train.total_images
+    for total in (1, seen - 1):
+        with pytest.raises(ConfigError, match=rf"train.total_images: got {total}, but the run has seen {seen} images of {seen}; give"):
+            train(trained.config.updated({"train": {"total_images": total}}), trained.directory, device="cpu")
+    assert (trained.directory / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("total", "before", "seen"), [(64, 100, 64), (50, 50, 64), (64, 50, 64), (80, 100, 64), (1, 100, 0)])
+def test_lengths_that_a_run_may_have(total, before, seen):
+    """Also what it had before: the last batch may have gone past it."""
+    refuse_shorter(total, before, seen=seen)
+
+
+@pytest.mark.parametrize(("total", "before", "seen"), [(63, 100, 64), (49, 50, 64), (31, 32, 32)])
+def test_lengths_that_it_may_not_have(total, before, seen):
+    with pytest.raises(ConfigError, match=f"got {total}, but the run has seen {seen} images of {before}"):
+        refuse_shorter(total, before, seen=seen)
+
+
+def test_more_samples_than_the_memory_holds_are_refused(trained, tmp_path, monkeypatch):
+    side, free = trained.spec.image_size, 10**6
+    monkeypatch.setattr(sampling, "available_memory", lambda: free)
+    message = rf"count: got {free // side**2 + 1}, but so many images of {side}x{side} pixels take 1 MB of memory, and 1 MB are free"
+    with pytest.raises(ConfigError, match=message):
+        trained.sample(free // side**2 + 1, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    sampling.require_room(free // side**2, trained.spec)
+    with pytest.raises(ConfigError):
+        sampling.require_room(free // side**2, replace(trained.spec, channels=3))
+    with pytest.raises(ConfigError):
+        sampling.require_room(free // side**2, replace(trained.spec, width=2 * side))
+    monkeypatch.setattr(sampling, "available_memory", lambda: None)
+    sampling.require_room(10**12, trained.spec)
 
 
 def test_samples_are_written_in_every_form(trained, tmp_path):

@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines_of(plan: Plan) -> Iterator[str]:
     """The plan in words: a line for each thing that a run takes, then the warnings."""
-    from triptych.runs.plan_figures import in_bytes
+    from triptych.core.memory import in_bytes
 
     networks = ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
     yield f"parameters      {sum(plan.parameters.values()):,} ({networks})"
@@ -155,7 +155,7 @@ def lines_of(plan: Plan) -> Iterator[str]:
 
 
 def _processes(scaled: Scaled) -> Iterator[str]:
-    from triptych.runs.plan_figures import in_bytes
+    from triptych.core.memory import in_bytes
 
     machines = scaled.machines
     where = "1 machine" if machines.count == 1 else f"{machines.count:,} machines of {machines.per_machine}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import resource
@@ -64,6 +65,12 @@ def available_memory(root: Path = Path("/")) -> int | None:
     bounds = [_named(root / "proc/meminfo").get("MemAvailable"), *_left_in_containers(root), _left_of_addresses(root / "proc")]
     known = [max(0, bound) for bound in bounds if bound is not None]
     return min(known) if known else None
+
+
+def in_bytes(size: float) -> str:
+    """A size in memory or on a disk, to three digits."""
+    unit = min(4, max(0, math.floor(math.log(size, 1000)))) if size >= 1 else 0
+    return f"{size / 1000**unit:.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[unit]}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -80,16 +80,26 @@ class RunDirectory:
         self.require()
         self._make((self.checkpoints, self.samples), parents=False)
 
-    def _make(self, folders: Iterable[Path], *, parents: bool) -> None:
+    def check(self) -> None:
+        """Raises CheckpointError where no run is or can be begun: at a file, or in a folder with files that are not of a run."""
+        place = self.root.absolute()
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        if not there.is_dir():
+            raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way")
         try:
-            if self.root.is_dir():
-                foreign = sorted(path.name for path in self.root.iterdir() if not _belongs(path))
-                if foreign and not self.exists():  # looked for afterwards: another process may be making the run
-                    raise CheckpointError(
-                        f"{self.root} is not a run: it has no config.json but holds {foreign[0]}"
-                        + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
-                        + "; choose a new or an empty directory"
-                    )
+            foreign = sorted(path.name for path in there.iterdir() if not _belongs(path)) if there == place else []
+        except OSError as error:
+            raise CheckpointError(f"cannot read the run directory {self.root}: {explain(error)}") from error
+        if foreign and not self.exists():  # looked for afterwards: another process may be making the run
+            raise CheckpointError(
+                f"{self.root} is not a run: it has no config.json but holds {foreign[0]}"
+                + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
+                + "; choose a new or an empty directory"
+            )
+
+    def _make(self, folders: Iterable[Path], *, parents: bool) -> None:
+        self.check()
+        try:
             for folder in folders:
                 folder.mkdir(parents=parents, exist_ok=True)
         except (FileExistsError, NotADirectoryError):

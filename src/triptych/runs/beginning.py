@@ -88,7 +88,17 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             f"{directory.root} holds a run of {stored.recipe}, not of {recipe}: triptych train {place} goes on with it; for {recipe} give "
             f"another --run (with --init-from {place}, to begin with its weights)",
         ) from None
+    refuse_shorter(config.train.total_images, earlier.train.total_images, seen=max(list_checkpoints(directory.checkpoints), default=0))
     return Start(config, recipe or stored.recipe, stored, notes, keeps_list, stored.asked_still(config))
+
+
+def refuse_shorter(total: int, before: int, *, seen: int) -> None:
+    """Raises ConfigError for a new length that the run is past: nothing would be trained, and a length of `before` would be lost."""
+    if total < min(before, seen):
+        raise ConfigError(
+            "train.total_images",
+            f"got {total}, but the run has seen {seen} images of {before}; give {seen} to end it there, or more, or leave it out",
+        )
 
 
 def _with_own_list(earlier: RunConfig, config: RunConfig, directory: RunDirectory) -> tuple[RunConfig, list[str]]:

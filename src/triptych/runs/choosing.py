@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from triptych.core.errors import ConfigError, RunError
+from triptych.core.memory import in_bytes
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import open_world
 from triptych.recipes.catalogue import load_recipe
 from triptych.recipes.config import RunConfig
 from triptych.runs.data_look import Look
-from triptych.runs.plan_figures import Plan, in_bytes
+from triptych.runs.plan_figures import Plan
 from triptych.runs.plan_probe import Task
 from triptych.runs.planning import measured_apart, plan
 

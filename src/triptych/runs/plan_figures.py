@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from triptych.core.memory import in_bytes
 from triptych.recipes.config import RunConfig
 from triptych.runs.scaling import Scaled
 
@@ -265,9 +266,3 @@ def kept_bytes(config: RunConfig, checkpoint: int, powers: int) -> int:
     kept = train.keep_last + 2 + (0 if train.keep_every is None else train.total_images // train.keep_every)
     snapshots = 0 if train.snapshot_every is None else train.total_images // train.snapshot_every
     return kept * checkpoint + snapshots * (powers // 2 if train.snapshot_precision == "fp16" else powers)
-
-
-def in_bytes(size: float) -> str:
-    """A size in memory or on a disk, to three digits."""
-    unit = min(4, max(0, math.floor(math.log(size, 1000)))) if size >= 1 else 0
-    return f"{size / 1000**unit:.3g} {('bytes', 'KB', 'MB', 'GB', 'TB')[unit]}"

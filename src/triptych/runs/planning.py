@@ -55,6 +55,7 @@ def plan(
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("", "a plan is measured by one process: run it without torchrun, with --processes")
+    RunDirectory(Path(directory)).check()
     world = open_world(device)
     count = machines.processes
     config = config.rescaled(count)

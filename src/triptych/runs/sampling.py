@@ -18,6 +18,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.core.files import OUTPUTS, PICTURES, explain, write_text
 from triptych.core.images import enlarge, grid, save_picture, to_uint8
+from triptych.core.memory import available_memory, in_bytes
 from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.files import is_image
@@ -62,6 +63,7 @@ def sample(
     """
     if count < 1:
         raise ConfigError("count", f"got {count}, expected at least 1")
+    require_room(count, run.spec.pictured)
     if out is not None:
         check_output(Path(out), count=count)  # before the weights are read
     opened = run.open(Loading(**loading))
@@ -146,6 +148,15 @@ def require_sampler(model: nn.Module) -> Sampler:
     if not isinstance(model, Sampler):
         raise ConfigError("model", f"{type(model).__name__} makes no samples")
     return model
+
+
+def require_room(count: int, images: DataSpec) -> None:
+    """ConfigError where the memory that is free is too small for so many images, which are put together in it."""
+    height, width = images.height_and_width
+    size, room = count * height * width * images.channels, available_memory()
+    if room is not None and size > room:
+        each = f"{width}x{height} pixels take {in_bytes(size)} of memory, and {in_bytes(room)} are free"
+        raise ConfigError("count", f"got {count}, but so many images of {each}; ask for fewer, and for others by another {{}}", ["seed"])
 
 
 def draw(model: nn.Module, request: Request, part: range, device: torch.device, report: Report | None = None) -> np.ndarray:
