@@ -130,6 +130,11 @@ def test_a_folder_that_may_not_be_read_is_no_place_for_a_run(tmp_path: Path, mon
     RunDirectory(tmp_path / "new").check()
 
 
+def test_a_name_that_the_disk_cannot_have_is_no_place_for_a_run(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot read the run directory .*: File name too long"):
+        RunDirectory(tmp_path / ("x" * 300)).create()
+
+
 def test_a_failed_write_leaves_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDirectory(tmp_path)
     run.write_config({"a": 1})

@@ -19,7 +19,7 @@ from triptych.core.errors import ConfigError, DataError
 from triptych.core.images import to_uint8
 from triptych.core.rng import Rng
 from triptych.recipes.config import RunConfig
-from triptych.runs import Run, train
+from triptych.runs import Run, sampling, train
 from triptych.runs.given.classes import renumbered
 
 SMALL = 4
@@ -263,3 +263,9 @@ def test_training_shows_what_becomes_of_held_out_images(tmp_path: Path) -> None:
     assert np.abs(cell(3, 1)[::2, ::2] - tiny).max() <= 0.5 and np.array_equal(cell(3, 1)[::2], cell(3, 1)[1::2])
     made = cell(4, 1)
     assert made.std() > 0 and not np.array_equal(made, originals[17, ..., 0])
+
+
+def test_more_images_of_a_base_than_the_memory_holds_are_refused(upsampler: Run, base: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "available_memory", lambda: 10 * 8 * 8)
+    with pytest.raises(ConfigError, match="count: got 11, but so many images of 8x8 pixels"):
+        upsampler.upsample(base.directory, count=11, device="cpu")

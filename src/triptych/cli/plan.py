@@ -13,6 +13,7 @@ from triptych.cli.output import show, show_page
 from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
 from triptych.core.errors import ConfigError
+from triptych.core.memory import in_bytes
 
 if TYPE_CHECKING:
     from triptych.runs.plan_figures import Plan
@@ -115,8 +116,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def lines_of(plan: Plan) -> Iterator[str]:
     """The plan in words: a line for each thing that a run takes, then the warnings."""
-    from triptych.core.memory import in_bytes
-
     networks = ", ".join(f"{name} {count:,}" for name, count in plan.parameters.items())
     yield f"parameters      {sum(plan.parameters.values()):,} ({networks})"
     yield f"operations      {plan.operations / 1e9:.3g} GFLOP an image, forward and backward, all phases"
@@ -155,8 +154,6 @@ def lines_of(plan: Plan) -> Iterator[str]:
 
 
 def _processes(scaled: Scaled) -> Iterator[str]:
-    from triptych.core.memory import in_bytes
-
     machines = scaled.machines
     where = "1 machine" if machines.count == 1 else f"{machines.count:,} machines of {machines.per_machine}"
     held = "each holds all weights" if scaled.shard_size == 1 else f"{scaled.shard_size:,} hold one copy of the weights"

@@ -83,10 +83,10 @@ class RunDirectory:
     def check(self) -> None:
         """Raises CheckpointError where no run is or can be begun: at a file, or in a folder with files that are not of a run."""
         place = self.root.absolute()
-        there = next(folder for folder in (place, *place.parents) if folder.exists())
-        if not there.is_dir():
-            raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way")
         try:
+            there = next(folder for folder in (place, *place.parents) if folder.exists())
+            if not there.is_dir():
+                raise CheckpointError(f"cannot use {self.root} as a run directory: a file is in the way")
             foreign = sorted(path.name for path in there.iterdir() if not _belongs(path)) if there == place else []
         except OSError as error:
             raise CheckpointError(f"cannot read the run directory {self.root}: {explain(error)}") from error

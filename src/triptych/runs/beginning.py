@@ -97,7 +97,7 @@ def refuse_shorter(total: int, before: int, *, seen: int) -> None:
     if total < min(before, seen):
         raise ConfigError(
             "train.total_images",
-            f"got {total}, but the run has seen {seen} images of {before}; give {seen} to end it there, or more, or leave it out",
+            f"got {total}, but the run has seen {seen} images of {before}; give {seen} to end it there, or more",
         )
 
 

@@ -28,7 +28,7 @@ from triptych.runs.given.classes import renumbered
 from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.given.small_images import Load, SmallImages
 from triptych.runs.loading import Loading, LoadingKeywords
-from triptych.runs.sampling import Request, Samples, check_output, drawn, require_sampler, write_kinds
+from triptych.runs.sampling import Request, Samples, check_output, drawn, require_room, require_sampler, write_kinds
 from triptych.runs.stored import StoredRun
 
 
@@ -54,6 +54,7 @@ def upsample(
     count = small.count if count is None else count
     if not 1 <= count <= small.most:
         raise ConfigError("count", f"got {count}, expected 1 to {small.most}, the images that are there")
+    require_room(count, run.spec.pictured)
     if out is not None:
         if isinstance(small.source, Collection):
             check_apart(Path(out), small.source.name)
