@@ -130,7 +130,7 @@ def test_a_weights_gradient_by_products(kind: str, images: int, monkeypatch: pyt
 def test_products_are_for_float32_of_many_channels_where_there_is_no_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(capability: str, *, channels: int = 64, kernel: int = 3, padding: int = 1, dtype: torch.dtype = torch.float32) -> bool:
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        weight_gradients.avx2.cache_clear()
+        weight_gradients.vectors.cache_clear()
         x, weight = torch.empty(1, channels, 4, 4, dtype=dtype), torch.empty(64, channels, kernel, kernel, dtype=dtype)
         return by_products(x, weight, padding=padding)
 
@@ -140,7 +140,7 @@ def test_products_are_for_float32_of_many_channels_where_there_is_no_avx512(monk
     assert not chosen("AVX2", channels=63)
     assert not chosen("AVX2", dtype=torch.bfloat16)
     assert not chosen("AVX2", kernel=1, padding=1)
-    weight_gradients.avx2.cache_clear()
+    weight_gradients.vectors.cache_clear()
 
 
 @pytest.fixture

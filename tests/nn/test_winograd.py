@@ -57,11 +57,11 @@ def test_errors_of_rounding_are_about_those_of_pytorch(channels: int) -> None:
     assert error(winograd.convolved(x.float(), weight.float(), padding=1)) < 3 * max(plain, 5e-7)
 
 
-def test_tiles_are_for_many_channels_and_pixels_in_float32_where_there_is_no_avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_are_for_many_channels_and_pixels_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(capability: str = "AVX2", *, learning: bool = False, side: int = 16, images: int = 8, threads: int = 1, **other) -> bool:
         given = {"channels": 128, "outs": 128, "kernel": 3, "stride": 1, "padding": 1, "dtype": torch.float32, **other}
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-        weight_gradients.avx2.cache_clear()
+        weight_gradients.vectors.cache_clear()
         monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
         x = torch.empty(images, given["channels"], side, side, dtype=given["dtype"])
         weight = torch.empty(given["outs"], given["channels"], given["kernel"], given["kernel"], dtype=given["dtype"])
@@ -69,7 +69,6 @@ def test_tiles_are_for_many_channels_and_pixels_in_float32_where_there_is_no_avx
 
     assert chosen()
     assert chosen(padding=0, side=18)
-    assert not chosen("AVX512")
     assert not chosen("DEFAULT")
     assert not chosen(dtype=torch.float64)
     assert not chosen(dtype=torch.bfloat16)
@@ -90,8 +89,11 @@ def test_tiles_are_for_many_channels_and_pixels_in_float32_where_there_is_no_avx
         narrow, wide = chosen(threads=threads, learning=learning), chosen(threads=threads, learning=learning, channels=256, outs=200)
         assert (narrow, wide) == (learning, True)
     assert not chosen(threads=2, channels=256, outs=128)
+    assert chosen("AVX512") and chosen("AVX512", channels=64) and not chosen("AVX512", channels=64, outs=64)
+    assert chosen("AVX512", threads=2) and not chosen("AVX512", threads=2, channels=96)
+    assert chosen("AVX512", learning=True, threads=2, channels=64) and not chosen("AVX512", learning=True, channels=64, outs=64)
     assert not chosen(threads=5) and not chosen(threads=5, learning=True)
-    weight_gradients.avx2.cache_clear()
+    weight_gradients.vectors.cache_clear()
 
 
 @pytest.fixture
@@ -156,9 +158,9 @@ def test_autocast_takes_no_tiles(tiles: list[str]) -> None:
 def test_a_derivative_forwards_takes_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    weight_gradients.avx2.cache_clear()
+    weight_gradients.vectors.cache_clear()
     x, weight, along = (numbers(*shape).float() for shape in ((8, 128, 16, 16), (128, 128, 3, 3), (8, 128, 16, 16)))
     assert winograd.by_tiles(x, weight, stride=1, padding=1)
     slope = directional_derivative(lambda x: fast_convolution(x, weight, padding=1), (x,), (along,))
-    weight_gradients.avx2.cache_clear()
+    weight_gradients.vectors.cache_clear()
     torch.testing.assert_close(slope, F.conv2d(along, weight, padding=1))

@@ -29,13 +29,19 @@ def by_products(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"],
     (benchmarks/weight_gradients.py).
     """
     kernel = min(weight.shape[2:])
-    return x.device.type == "cpu" and x.dtype == torch.float32 and avx2() and min(weight.shape[:2]) >= _FEWEST_CHANNELS and padding < kernel
+    return (
+        x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and vectors() == "AVX2"
+        and min(weight.shape[:2]) >= _FEWEST_CHANNELS
+        and padding < kernel
+    )
 
 
 @functools.cache
-def avx2() -> bool:
-    """Whether the CPU has AVX2 and no AVX-512, as PyTorch uses it."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX2"
+def vectors() -> str:
+    """The widest vectors of the CPU that PyTorch uses: "AVX2", "AVX512" or another name."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def weight_gradient(

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.nn.forward_mode import has_tangent
-from triptych.nn.weight_gradient import avx2
+from triptych.nn.weight_gradient import vectors
 
 _SIDE = 6
 _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
@@ -32,32 +32,45 @@ _POINTS = (0.0, 0.625, -0.625, 1.5, -1.5)
 _CACHED_VALUES = 2**19  # of the transformed tiles at a time, which is 2 MiB in float32
 _FEWEST_TOGETHER = 128  # tiles: products with fewer rows are slow
 _FEWEST_TILES, _FEWEST_TO_LEARN = 64, 48
-_NARROWEST, _NARROWEST_TO_LEARN = 80, 64  # channels: the harmonic mean of those of both maps
-_NARROWEST_IN_THREADS = 200  # several threads wait for memory in the transforms; the products of wide maps make up for that
 _MOST_THREADS = 4  # measured with 1 and 2
 _LEAST_USED = 0.7  # of the pixels of tiles, which reach beyond maps whose sides are no multiples of 4
 
 
+class _Narrowest(NamedTuple):
+    """The fewest channels for which tiles are faster: the harmonic mean of those of both maps."""
+
+    alone: int
+    "With one thread."
+    together: int
+    "With several, which wait for memory in the transforms."
+    learning: int
+    "For the gradient of the weight."
+
+
+_NARROWEST = {"AVX2": _Narrowest(80, 200, 64), "AVX512": _Narrowest(80, 120, 80)}
+"""By the vectors of the CPU."""
+
+
 def by_tiles(x: Float[Tensor, "b i h w"], weight: Float[Tensor, "o i kh kw"], *, stride: int, padding: int, learning: bool = False) -> bool:
-    """Whether a convolution is faster so, or the gradient of its weight with `learning`: float32 on a CPU with AVX2 and without AVX-512.
+    """Whether a convolution is faster so, or the gradient of its weight with `learning`: float32 on a CPU with AVX2 or AVX-512.
 
     It takes tiles enough to make up for the transforms of the kernels, and channels enough for those of the tiles, with several threads
     more; with many nothing is known (benchmarks/winograd.py).
     """
     (o, i, *kernel), (b, _, *sides) = weight.shape, x.shape
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32) or not avx2():
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not (x.dtype == weight.dtype == torch.float32):
         return False
-    threads = torch.get_num_threads()
-    if kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or threads > _MOST_THREADS or has_tangent(x):
+    threads, fewest_channels = torch.get_num_threads(), _NARROWEST.get(vectors())
+    if fewest_channels is None or kernel != [3, 3] or stride != 1 or not 0 <= padding < 3 or threads > _MOST_THREADS or has_tangent(x):
         return False
     rows, columns = (side + 2 * padding - 2 for side in sides)
     tiles = b * -(-rows // 4) * -(-columns // 4)
     if b * rows * columns < _LEAST_USED * 16 * tiles:
         return False
     if learning:
-        fewest, narrowest = _FEWEST_TO_LEARN, _NARROWEST_TO_LEARN
+        fewest, narrowest = _FEWEST_TO_LEARN, fewest_channels.learning
     else:
-        fewest, narrowest = _FEWEST_TILES, _NARROWEST if threads == 1 else _NARROWEST_IN_THREADS
+        fewest, narrowest = _FEWEST_TILES, fewest_channels.alone if threads == 1 else fewest_channels.together
     return tiles >= fewest and i * o >= narrowest * (i + o) / 2
 
 
