@@ -1029,7 +1029,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/winograd.py", "or has_tangent(x)", ""),
     ("nn/winograd.py", "threads > _MOST_THREADS", "False"),
     ("nn/winograd.py", "fewest_channels.alone if threads == 1 else fewest_channels.together", "fewest_channels.alone"),
-    ("nn/winograd.py", '"AVX512": _Narrowest(80, 120, 100)', '"AVX512": _Narrowest(80, 80, 100)'),
+    ("nn/winograd.py", '"AVX512": _Narrowest(100, 120, 100)', '"AVX512": _Narrowest(80, 120, 100)'),
     ("nn/convolution.py", "        ctx.mark_dirty(y)", "        pass"),
     ("nn/convolution.py", "return convolution(x, weight, bias, stride=stride", "return convolution(x, weight, None, stride=stride"),
     ("nn/weight_gradient.py", "rows = h + padding", "rows = h"),

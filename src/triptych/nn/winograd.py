@@ -47,7 +47,7 @@ class _Narrowest(NamedTuple):
     "For the gradient of the weight."
 
 
-_NARROWEST = {"AVX2": _Narrowest(80, 200, 64), "AVX512": _Narrowest(80, 120, 100)}
+_NARROWEST = {"AVX2": _Narrowest(80, 200, 64), "AVX512": _Narrowest(100, 120, 100)}
 """By the vectors of the CPU."""
 
 
