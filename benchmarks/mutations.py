@@ -1039,6 +1039,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/enlarging.py", "row(-2, -1, weight[:, :, 4:])", "row(-2, -1, weight[:, :, :1])"),
     ("nn/enlarging.py", "padded(difference, \"replicate\", rows=2", "padded(difference, \"reflect\", rows=2"),
     ("nn/enlarging.py", "and 1 <= reach <= 2", "and 1 <= reach <= 1"),
+    ("gans/layers.py", 'if "nonlinearity" in list(self.layers)[1:]:', 'if "nonlinearity" in self.layers:'),
     ("gans/layers.py", "options=options, enlarges=True)]", "options=options)]", *_tests("gans", "networks unpaired")),
     ("gans/kl_networks.py", "return convolved_enlarged(x, self.conv.weight, self.conv.bias)", "return self.conv(x.repeat_interleave(2, 3).repeat(1, 1, 2, 1))", *_tests("gans", "kl_autoencoder")),
     ("nn/weight_gradient.py", "spread[:, out_rows:] = gradient, 0", "spread[:, out_rows:] = gradient, 1"),

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, ResBlock
+from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, Nonlinearity, ResBlock
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
 from triptych.gans.weight_norms import (
     Conv2d,
@@ -212,6 +212,29 @@ def test_the_order_of_a_block(order: str) -> None:
             case "A":
                 out = torch.where(out > 0, out, 0.2 * out)
     torch.testing.assert_close(block(x), out)
+
+
+@pytest.mark.parametrize("order", ["CNA", "NAC", "ACN", "CAN"])
+@pytest.mark.parametrize("norm", [Norm("none"), Norm("instance"), AdaptiveNorm(Norm("none"), 2), SpatialNorm(Norm("none"), (2,))])
+@pytest.mark.parametrize("nonlinearity", ["relu", "leakyrelu"])
+def test_a_nonlinearity_writes_over_nothing_that_another_needs(
+    order: str, norm: Norm | AdaptiveNorm | SpatialNorm, nonlinearity: Nonlinearity
+) -> None:
+    torch.manual_seed(0)
+    block = ConvBlock(4, 4, 3, order=order, options=BlockOptions(norm=norm, nonlinearity=nonlinearity)).double()
+    apart = copy.deepcopy(block)
+    apart.layers["nonlinearity"].inplace = False  # type: ignore[assignment]
+    x = torch.randn(2, 4, 8, 8, dtype=torch.float64)
+    condition = torch.randn((2, 2) if isinstance(norm, AdaptiveNorm) else (2, 2, 8, 8), dtype=torch.float64)
+    kept, results = x.clone(), []
+    for made in (block, apart):
+        given = x.clone().requires_grad_()
+        y = made(given * 1, condition)
+        results.append((y.detach(), *torch.autograd.grad(y.square().sum(), (given, *made.parameters()), allow_unused=True)))
+        made(x, condition)
+    assert torch.equal(x, kept)
+    for ours, theirs in zip(*results, strict=True):
+        assert ours is theirs is None or torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("order", ["CC", "CNX", "N", ""])

@@ -46,6 +46,8 @@ class _Block(nn.Module):
             raise ValueError(f"got the order {order!r}, expected C (convolution), and N (norm) and A (nonlinearity) at most once")
         parts = {"C": ("conv", layer), "N": ("norm", norm), "A": ("nonlinearity", _NONLINEARITIES[nonlinearity]())}
         self.layers = nn.ModuleDict({name: part for name, part in (parts[letter] for letter in order) if part is not None})
+        if "nonlinearity" in list(self.layers)[1:]:  # what it takes was made for it alone, so that it may write its result there
+            self.layers["nonlinearity"].inplace = True  # type: ignore[assignment]
 
     def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
