@@ -219,7 +219,8 @@ def photos_table(rows: Sequence[Row]) -> tuple[list[str], str]:
         cells += [spread([row["memory"] / 1e9 for row in own]), spread([row["bits"] for row in own])]
         cells += [spread([row["calls"][n][space] for row in own]) for space in spaces for n in calls]
         lines.append(f"| {' | '.join(cells)} |")
-    wanted = f"Target: at {DECIDING} calls a new model nearer than {BASELINE} in both spaces, by more than twice the deviation over {SEEDS} seeds."
+    ahead = f"nearer than {BASELINE} in both spaces, by more than twice the deviation over {SEEDS} seeds"
+    wanted = f"Target: at {DECIDING} calls a new model {ahead}."
     complete = [name for name, own in by_model.items() if len(own) >= SEEDS]
     missing = [name for name in by_model if name not in complete]
     also = f" Seeds are missing of {', '.join(missing)}." if missing else ""
