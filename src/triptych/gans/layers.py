@@ -46,12 +46,14 @@ class _Block(nn.Module):
             raise ValueError(f"got the order {order!r}, expected C (convolution), and N (norm) and A (nonlinearity) at most once")
         parts = {"C": ("conv", layer), "N": ("norm", norm), "A": ("nonlinearity", _NONLINEARITIES[nonlinearity]())}
         self.layers = nn.ModuleDict({name: part for name, part in (parts[letter] for letter in order) if part is not None})
-        if "nonlinearity" in list(self.layers)[1:]:  # what it takes was made for it alone, so that it may write its result there
-            self.layers["nonlinearity"].inplace = True  # type: ignore[assignment]
+        self._own_input = "nonlinearity" in list(self.layers)[1:]
+        "What the nonlinearity takes was made for it alone, so that it may write its result there."
 
     def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
         for layer in self.layers.values():
+            if isinstance(layer, nn.ReLU | nn.LeakyReLU):
+                layer.inplace = self._own_input and not x._is_view()  # in a view, autograd would copy all that is seen by it
             x = layer(x, *conditions) if isinstance(layer, ConditionalNorm) else layer(x)
         return x
 
