@@ -1040,6 +1040,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("nn/enlarging.py", "padded(difference, \"replicate\", rows=2", "padded(difference, \"reflect\", rows=2"),
     ("nn/enlarging.py", "and 1 <= reach <= 2", "and 1 <= reach <= 1"),
     ("gans/layers.py", '"nonlinearity" in list(self.layers)[1:]', '"nonlinearity" in self.layers'),
+    ("gans/layers.py", "and not torch.compiler.is_compiling()", ""),
     ("gans/layers.py", "and not x._is_view()", "", *_tests("engine", "copies")),
     ("gans/layers.py", "options=options, enlarges=True)]", "options=options)]", *_tests("gans", "networks unpaired")),
     ("gans/kl_networks.py", "return convolved_enlarged(x, self.conv.weight, self.conv.bias)", "return self.conv(x.repeat_interleave(2, 3).repeat(1, 1, 2, 1))", *_tests("gans", "kl_autoencoder")),

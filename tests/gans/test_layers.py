@@ -240,6 +240,14 @@ def test_a_nonlinearity_writes_over_nothing_that_another_needs(
         assert ours is theirs is None or torch.equal(ours, theirs)
 
 
+def test_a_block_asks_nothing_that_breaks_a_compiled_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    block, x = ConvBlock(4, 4, 3, options=BlockOptions(norm=Norm("instance"), nonlinearity="relu")), torch.randn(2, 4, 8, 8)
+    expected = block(x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(Tensor, "_is_view", lambda self: pytest.fail("the compiler cannot trace this"))
+    torch.testing.assert_close(block(x), expected)
+
+
 @pytest.mark.parametrize("order", ["CC", "CNX", "N", ""])
 def test_an_order_that_is_none_is_refused(order: str) -> None:
     with pytest.raises(ValueError, match="expected C"):

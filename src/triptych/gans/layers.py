@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -52,7 +53,7 @@ class _Block(nn.Module):
     def forward(self, x: Float[Tensor, "b ..."], *conditions: Float[Tensor, "b ..."] | GeneratedMap | None) -> Float[Tensor, "b ..."]:
         """The block's output. `conditions`: what an adaptive norm takes; other norms ignore it."""
         for layer in self.layers.values():
-            if isinstance(layer, nn.ReLU | nn.LeakyReLU):
+            if isinstance(layer, nn.ReLU | nn.LeakyReLU) and not torch.compiler.is_compiling():  # which decides that itself
                 layer.inplace = self._own_input and not x._is_view()  # in a view, autograd would copy all that is seen by it
             x = layer(x, *conditions) if isinstance(layer, ConditionalNorm) else layer(x)
         return x
