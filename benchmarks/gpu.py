@@ -78,8 +78,8 @@ SMALL = {"images64.npz": 8, "images256.npz": 8, "pairs256": 32}
 # ---------------------------------------------------------------------------------------------------------------- the child
 
 
-def child(case: Case, switches: list[str], *, data: Path, device: str, small: bool, compile_: str) -> dict[str, Any]:
-    """Seconds of an iteration, peak of memory and, where nothing is compiled, the operations of an image."""
+def prepare(case: Case, switches: list[str], *, data: Path, device: str, small: bool, compile_: str) -> tuple[Any, Any]:
+    """The loop of the case, and its iterations on batches that lie in memory."""
     import torch
 
     if "contiguous" in switches:
@@ -89,7 +89,7 @@ def child(case: Case, switches: list[str], *, data: Path, device: str, small: bo
     from triptych.engine.distributed import open_world
     from triptych.gans.spade import SPADEConfig
     from triptych.recipes.catalogue import load_recipe
-    from triptych.runs.plan_probe import _loop, _operations, _peak, _timed, middle
+    from triptych.runs.plan_probe import _loop, middle
 
     recipe = load_recipe(case.recipe).updated({} if small else {"model": case.changes})
     model, side = recipe.model, recipe.data.image_size
@@ -122,6 +122,15 @@ def child(case: Case, switches: list[str], *, data: Path, device: str, small: bo
     with contextlib.closing(Loader(source.train, batch_size=case.batch, seed=0, workers=0)) as loader:
         kept = list(itertools.islice(loader.batches(middle(loop)), 2))
     iterations = loop.iterations(itertools.cycle(kept))
+    return loop, iterations
+
+
+def child(case: Case, switches: list[str], **where: Any) -> dict[str, Any]:
+    """Seconds of an iteration, peak of memory and, where nothing is compiled, the operations of an image; `where` as `prepare` has it."""
+    from triptych.runs.plan_probe import _operations, _peak, _timed
+
+    loop, iterations = prepare(case, switches, **where)
+    world = loop.world
     _peak(world)
     began = time.monotonic()
     seconds, rounds = _timed(loop, iterations, _SECONDS)

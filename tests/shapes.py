@@ -53,8 +53,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return thorough(*args, **kwargs)
+        if torch.compiler.is_compiling():  # which does not understand the checks; the same function is checked where it is not compiled
+            return function(*args, **kwargs)
         given = _form(args), _form(kwargs)
         if (known := right.get(given)) is None:
             result = thorough(*args, **kwargs)

@@ -40,9 +40,9 @@ def _moved(config: RunConfig, dtype: torch.dtype) -> Model:
     return model.to(dtype)
 
 
-def first_batch(config: RunConfig) -> Batch:
+def first_batch(config: RunConfig, *, device: str = "cpu") -> Batch:
     loader = Loader(config.data.open().train, batch_size=BATCH, seed=0, workers=0)
-    return next(loader.batches(0)).to("cpu")
+    return next(loader.batches(0)).to(device)
 
 
 def gradients(model: Model, phase: Phase, batch: Batch, *, size: int = BATCH) -> dict[str, Tensor]:

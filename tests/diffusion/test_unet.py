@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
+from triptych.diffusion.dropout import kept
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, levels_of
 from triptych.nn.resample import enlarged
@@ -182,7 +183,7 @@ def test_dropout_rate() -> None:
     block = network(dropout=0.25).input_blocks[1][0]  # type: ignore[index]
     block.train()
     h = torch.ones(64, 32, 8, 8)
-    keep = block._keep(h, Rng(0, ("x",), torch.arange(64)))
+    keep = kept(block, h, Rng(0, ("x",), torch.arange(64)))
     assert keep is not None and keep.shape == h.shape
     dropped = ModulatedGroupNorm(32)(torch.randn(64, 32, 8, 8), Modulation(keep=keep, gain=1 / 0.75))
     assert abs(float((dropped != 0).float().mean()) - 0.75) < 0.005

@@ -14,8 +14,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,12 @@ _ROUNDS = 10
 _TO_UNIT = 2.0**-24  # 24 bits fill a float32's significand, so that 1.0 cannot come out
 _KEEP_LEVELS = 2**16
 _FEW_WORDS = 2**14
+MASK_WORDS = 2
+"""Words of a sample that `Rng.keep` takes."""
 _CACHED_WORDS = 2**16  # 256 KiB, twice
 
 
-def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, *, key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
     """Four words in 0..2^32-1 for each counter; int64 arrays of NumPy or tensors of PyTorch, shaped alike."""
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -78,32 +80,51 @@ class Rng:
     seed: int
     stream: tuple[str | int, ...]
     index: Tensor
+    drawn: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
+    "Words that `ahead` has drawn, by their names."
 
     def __len__(self) -> int:
         return len(self.index)
 
     def child(self, *names: str | int) -> Rng:
         """The stream inside this one."""
-        return replace(self, stream=self.stream + names)
+        return Rng(self.seed, self.stream + names, self.index)
 
     def __getitem__(self, samples: slice) -> Rng:
         """The same stream for some of the samples."""
-        return replace(self, index=self.index[samples])
+        return replace(self, index=self.index[samples], drawn={name: words[samples] for name, words in self.drawn.items()})
 
     def to(self, device: torch.device | str) -> Rng:
         """The same stream, drawing on `device`."""
-        return replace(self, index=self.index.to(device))
+        return replace(self, index=self.index.to(device), drawn={name: words.to(device) for name, words in self.drawn.items()})
 
     def words(self, name: str, count: int) -> Tensor:
         """Uniform integers in 0..2^32-1: int64 of shape (b, count)."""
-        key = key_of(self.seed, *self.stream, name)
-        if self.index.device.type == "cpu" and len(self) * count <= _FEW_WORDS and not torch.compiler.is_compiling():
-            return torch.from_numpy(words(self.index.numpy(), key=key, count=count))  # the same words, in half the time
-        blocks = -(-count // 4)
-        index = self.index[:, None].expand(-1, blocks)
-        block = torch.arange(blocks, device=self.index.device).expand(len(self), -1)
-        drawn = philox(block, torch.zeros_like(block), index & _MASK, index >> 32, key=key)
-        return torch.stack(drawn, dim=-1).view(len(self), -1)[:, :count]
+        if name in self.drawn:
+            return self.drawn[name][:, :count]
+        return self._words([name], count)[0]
+
+    def ahead(self, names: Sequence[str], count: int) -> Rng:
+        """The same stream, for which the first `count` words of these names are drawn, all in one go.
+
+        Drawn one by one each takes a hundred small operations: to start them costs more time than they take, and to compile them most of all.
+        """
+        return replace(self, drawn=dict(zip(names, self._words(names, count), strict=True))) if names else self
+
+    def _words(self, names: Sequence[str], count: int) -> Tensor:
+        """The words of each name: (k, b, count)."""
+        keys = [key_of(self.seed, *self.stream, name) for name in names]
+        device = self.index.device
+        if device.type == "cpu" and len(names) * len(self) * count <= _FEW_WORDS and not torch.compiler.is_compiling():
+            first, second = np.array(keys, dtype=np.int64).T[:, :, None, None]
+            return torch.from_numpy(words(self.index.numpy(), key=(first, second), count=count))  # the same words, in half the time
+        blocks, key = -(-count // 4), keys[0]
+        if len(names) > 1:
+            key = torch.tensor(keys, device=device).T[:, :, None, None].unbind()
+        counter = torch.zeros(len(names), len(self), blocks, dtype=torch.int64, device=device)
+        index, block = counter + self.index[:, None], counter + torch.arange(blocks, device=device)
+        drawn = philox(block, counter, index & _MASK, index >> 32, key=key)
+        return torch.stack(drawn, dim=-1).view(len(names), len(self), -1)[..., :count]
 
     def uniform(self, name: str, *shape: int) -> Tensor:
         """Uniform in [0, 1): float32 of shape (b, *shape)."""
@@ -126,9 +147,7 @@ class Rng:
 
         @functools.lru_cache(maxsize=1)
         def part(k: int) -> tuple[Tensor, ...]:
-            keys = [key_of(self.seed, *self.stream, name) for name in names[k * together : (k + 1) * together]]
-            first, second = np.array(keys, dtype=np.int64).T[:, :, None, None]
-            drawn = torch.from_numpy(words(self.index.numpy(), key=(first, second), count=count + count % 2))
+            drawn = self._words(names[k * together : (k + 1) * together], count + count % 2)
             return _normal(drawn, count).view(len(drawn), len(self), *shape).unbind()
 
         return lambda i: part(i // together)[i % together]
@@ -143,14 +162,13 @@ class Rng:
         threshold = round(drop * _KEEP_LEVELS) - _KEEP_LEVELS // 2
         if threshold >= _KEEP_LEVELS // 2:
             return torch.zeros(len(self), *shape, dtype=torch.bool, device=self.index.device)
-        k0, k1 = _as_int32(self.words(name, 2))[:, :, None].unbind(1)
+        k0, k1 = _as_int32(self.words(name, MASK_WORDS))[:, :, None].unbind(1)
         half = -(-count // 2)  # two activations to a 32-bit word
         counter = torch.arange(half, dtype=torch.int32, device=self.index.device).mul_(_signed(_WEYL_0))
         # On a CPU as many samples at a time as a cache holds: fifteen passes over memory take half as long again.
         rows = max(1, _CACHED_WORDS // half) if counter.device.type == "cpu" else len(self)
         parts = [
-            _mixed(counter + first, second).view(torch.int16) >= threshold
-            for first, second in zip(k0.split(rows), k1.split(rows), strict=True)
+            _halves(_mixed(counter + first, second)) >= threshold for first, second in zip(k0.split(rows), k1.split(rows), strict=True)
         ]
         return torch.cat(parts)[:, :count].view(len(self), *shape)
 
@@ -173,6 +191,11 @@ def _mixed(x: Tensor, key: Tensor) -> Tensor:
     x.bitwise_xor_(y).mul_(_signed(0xC2B2AE35))
     torch.bitwise_right_shift(x, 16, out=y).bitwise_and_(0xFFFF)
     return x.bitwise_xor_(y)
+
+
+def _halves(x: Tensor) -> Tensor:
+    """The int16 that int32 (b, n) are made of, the lower ones first: (b, 2n); of int32 where they are compiled, for that fuses with others."""
+    return torch.stack((x << 16 >> 16, x >> 16), dim=-1).flatten(1) if torch.compiler.is_compiling() else x.view(torch.int16)
 
 
 def _signed(word: int) -> int:

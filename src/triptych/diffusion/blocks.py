@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from triptych.core.rng import Rng
+from triptych.diffusion.dropout import kept
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.nn.convolution import FastConv2d, fast_convolution
 from triptych.nn.enlarging import convolved_enlarged
@@ -82,17 +83,9 @@ class ResBlock(nn.Module):
         scale, shift = modulation.chunk(2, dim=1) if self.scale_shift else (None, None)
         if not self.scale_shift:
             h = h + modulation[:, :, None, None].to(h.dtype)
-        keep = self._keep(h, rng)
+        keep = kept(self, h, rng)
         h = self.out_layers["0"](h, Modulation(scale=scale, shift=shift, silu=True, keep=keep, gain=1 / (1 - self.dropout)))
         return self.skip_connection(x) + self.out_layers["3"](h)
-
-    def _keep(self, h: Tensor, rng: Rng | None) -> Tensor | None:
-        if not self.training or self.dropout == 0:
-            return None
-        if rng is None:
-            raise ValueError("a network with dropout needs an rng in training mode")
-        channels, height, width = h.shape[1:]
-        return rng.keep(f"dropout/{self.name}", height, width, channels, drop=self.dropout).permute(0, 3, 1, 2)
 
 
 def attend(

@@ -21,6 +21,7 @@ from triptych.core.config import config
 from triptych.core.errors import ConfigError
 from triptych.core.model import NUM_GROUPS, LossTerms, Model, ModelConfig, Phase
 from triptych.core.rng import Rng
+from triptych.diffusion.dropout import masks_ahead
 from triptych.diffusion.gaussian import Coefficients, NoiseConfig, NoiseProcess
 from triptych.diffusion.pooling import Pool, make_head
 from triptych.diffusion.timestep_sampling import TimestepSamplerName, make_timestep_sampler
@@ -71,7 +72,7 @@ class ClassifierNetwork(UNetEncoder):
 
     def forward(self, x: Float[Tensor, "b c h w"], t: Shaped[Tensor, " b"], rng: Rng | None = None) -> Float[Tensor, "b classes"]:
         """The logits; `t` and `rng` as in `UNet`."""
-        outputs, last = self._down(x, self._embed(t, None), rng)
+        outputs, last = self._down(x, self._embed(t, None), masks_ahead(self, rng))
         with torch.autocast(x.device.type, enabled=False):
             return self.out([*outputs, last])
 

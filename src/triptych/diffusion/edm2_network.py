@@ -22,6 +22,7 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend
+from triptych.diffusion.dropout import kept, mask_name, masks_ahead
 from triptych.diffusion.unet import NO_LABEL
 from triptych.nn.magnitude import SILU_RMS, UnitConv2d, UnitFourier, UnitLinear, mp_cat, mp_silu, mp_sum, mp_sum_with, unit
 from triptych.nn.resample import enlarged, halved
@@ -135,13 +136,8 @@ class EDM2Block(nn.Module):
         return x if self.conv_skip is None else self.conv_skip(x)
 
     def _dropped(self, h: Tensor, rng: Rng | None) -> Tensor:
-        if not self.training or self.dropout == 0:
-            return h
-        if rng is None:
-            raise ValueError("a network with dropout needs an rng in training mode")
-        channels, height, width = h.shape[1:]
-        keep = rng.keep(f"dropout/{self.name}", height, width, channels, drop=self.dropout).permute(0, 3, 1, 2)
-        return h * keep / (1 - self.dropout)
+        keep = kept(self, h, rng)
+        return h if keep is None else h * keep / (1 - self.dropout)
 
     def _attended(self, x: Tensor) -> Tensor:
         """With what each pixel takes from all others: softmax(q k / sqrt(d)) v of q, k and v that have the length sqrt(d)."""
@@ -172,6 +168,7 @@ class EDM2UNet(nn.Module):
         self.emb_noise = UnitLinear(widths[0], self.embedding)
         self.emb_label = None if num_labels is None else UnitLinear(num_labels, self.embedding)
         skips: list[int] = []
+        self.masks: list[str] = []
         self.enc = nn.ModuleDict(dict(self._encoder(widths, skips)))
         self.dec = nn.ModuleDict(dict(self._decoder(widths, skips)))
         self.out_conv = UnitConv2d(widths[0], channels, 3)
@@ -221,6 +218,8 @@ class EDM2UNet(nn.Module):
         resampling: Resampling = "none",
     ) -> tuple[str, EDM2Block]:
         heads = out_channels // self.config.num_head_channels if attends else 0
+        full_name = f"{'enc' if normalizes else 'dec'}.{name}"
+        self.masks += [mask_name(full_name)] if self.config.dropout else []
         return name, EDM2Block(
             in_channels,
             out_channels,
@@ -229,7 +228,7 @@ class EDM2UNet(nn.Module):
             heads=heads,
             dropout=self.config.dropout,
             resampling=resampling,
-            name=f"{'enc' if normalizes else 'dec'}.{name}",
+            name=full_name,
         )
 
     def forward(
@@ -240,7 +239,7 @@ class EDM2UNet(nn.Module):
         `labels` are given exactly when the network has classes; a sample whose label is NO_LABEL has none. `rng` draws the dropout masks
         in training mode.
         """
-        embedding = self._embed(t, labels)
+        embedding, rng = self._embed(t, labels), masks_ahead(self, rng)
         h, skips = torch.cat((x, torch.ones_like(x[:, :1])), dim=1).contiguous(memory_format=torch.channels_last), []
         for part in self.enc.values():
             h = self._run(part, h, embedding, rng) if isinstance(part, EDM2Block) else part(h)

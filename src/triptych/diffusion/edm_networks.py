@@ -28,6 +28,7 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import Resampling, attend, zeroed
+from triptych.diffusion.dropout import kept, mask_name, masks_ahead
 from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
 from triptych.diffusion.unet import NO_LABEL, UNet, UNetConfig
 from triptych.nn.convolution import FastConv2d, fast_convolution
@@ -269,7 +270,7 @@ class SongBlock(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             shift = self.affine(embedding)
         h = h + shift[:, :, None, None].to(h.dtype)
-        h = self.conv1(self.norm1(h, Modulation(silu=True, keep=self._keep(h, rng), gain=1 / (1 - self.dropout))))
+        h = self.conv1(self.norm1(h, Modulation(silu=True, keep=kept(self, h, rng), gain=1 / (1 - self.dropout))))
         y = (around + h) * _SKIP_SCALE
         return (y + self._attention(y)) * _SKIP_SCALE if self.heads else y
 
@@ -282,14 +283,6 @@ class SongBlock(nn.Module):
         q, k, v = qkv.reshape(b, h * w, 3, self.heads, c // self.heads).transpose(1, 3).unbind(2)
         mixed = attend(q, k, v).transpose(1, 2).reshape(b, h, w, c)
         return self.proj(mixed.permute(0, 3, 1, 2))
-
-    def _keep(self, h: Tensor, rng: Rng | None) -> Tensor | None:
-        if not self.training or self.dropout == 0:
-            return None
-        if rng is None:
-            raise ValueError("a network with dropout needs an rng in training mode")
-        channels, height, width = h.shape[1:]
-        return rng.keep(f"dropout/{self.name}", height, width, channels, drop=self.dropout).permute(0, 3, 1, 2)
 
 
 class ResidualInput(nn.Module):
@@ -324,6 +317,7 @@ class SongUNet(nn.Module):
         super().__init__()
         self.config, self.num_classes, self.augment_dims = network, num_classes, augment_dims
         self.embedding = 4 * network.num_channels
+        self.masks: list[str] = []
         waves = network.embedding_mult * network.num_channels
         self.map_noise = FourierEmbedding(waves) if network.embedding == "fourier" else None
         self.map_label = None if num_classes is None else _drawn(nn.Linear(num_classes, waves))
@@ -376,6 +370,7 @@ class SongUNet(nn.Module):
 
     def _block(self, ins: int, outs: int, name: str, *, heads: int = 0, resampling: Resampling = "none") -> SongBlock:
         dropout, taps = self.config.dropout, self.config.resample_filter
+        self.masks += [mask_name(name)] if dropout else []
         return SongBlock(ins, outs, embedding=self.embedding, dropout=dropout, heads=heads, resampling=resampling, taps=taps, name=name)
 
     def _embed(self, t: Tensor, labels: Tensor | None, augment: Tensor | None) -> Tensor:
@@ -406,7 +401,7 @@ class SongUNet(nn.Module):
 
         `rng` draws the dropout masks in training mode; `augment` is the label of augmentation, None for zeros.
         """
-        embedding = self._embed(t, labels, augment)
+        embedding, rng = self._embed(t, labels, augment), masks_ahead(self, rng)
         image = x.contiguous(memory_format=torch.channels_last)
         h, skips = image, []
         for layer in self.enc.values():

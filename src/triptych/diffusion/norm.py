@@ -2,7 +2,7 @@
 
 The chain is bound by memory traffic. On a CPU it is one autograd node that saves its input and two numbers a group, works in
 place, and recomputes the rest in its backward pass: less memory than the separate operations, and several times faster in
-bfloat16, whose fused kernel has a slow backward. Elsewhere the plain operations are used, for torch.compile to fuse.
+bfloat16, whose fused kernel has a slow backward. Elsewhere plain operations are used, for torch.compile to fuse.
 """
 
 from __future__ import annotations
@@ -61,20 +61,21 @@ class ModulatedGroupNorm(nn.GroupNorm):
 
 
 def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
+    """By operations that leave the layout of x as it is: on a GPU, F.group_norm gives no channels last, which convolutions and attention want."""
     with torch.autocast(x.device.type, enabled=False):
-        # Forwards, group_norm does not take channels last.
-        y = _by_moments(widened(x), norm) if has_tangent(x) else F.group_norm(widened(x), norm.num_groups, norm.weight, norm.bias, norm.eps)
+        wide, groups = widened(x), (norm.num_groups, -1)
+        # The numbers of a channel lie at equal distances in any layout; those of a group do not.
+        variance, mean = (values.unflatten(1, groups) for values in torch.var_mean(wide, dim=(2, 3), correction=0))
+        between, mean = torch.var_mean(mean, dim=2, correction=0, keepdim=True)
+        factor = norm.weight.unflatten(0, groups) * (variance.mean(2, keepdim=True) + between + norm.eps).rsqrt()
+        factor, offset = factor.flatten(1), norm.bias - (mean * factor).flatten(1)
         if m.scale is not None and m.shift is not None:
-            y = y * (1 + m.scale[:, :, None, None]) + m.shift[:, :, None, None]
+            gain = 1 + m.scale
+            factor, offset = factor * gain, offset * gain + m.shift
+        y = wide * factor[:, :, None, None] + offset[:, :, None, None]
         y = F.silu(y) if m.silu else y
         y = y if m.keep is None else y * m.keep * m.gain
         return y.to(x.dtype)
-
-
-def _by_moments(x: Tensor, norm: ModulatedGroupNorm) -> Tensor:
-    grouped = x.reshape(len(x), norm.num_groups, -1)
-    variance, mean = torch.var_mean(grouped, dim=2, correction=0, keepdim=True)
-    return ((grouped - mean) * (variance + norm.eps).rsqrt()).reshape(x.shape) * _spread(norm.weight) + _spread(norm.bias)
 
 
 def _parts(x: Tensor) -> list[slice]:

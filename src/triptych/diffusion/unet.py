@@ -20,6 +20,7 @@ from triptych.core.config import Config, config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import AttentionOrder, Resampling, ResBlock, SelfAttention, timestep_embedding, zeroed
+from triptych.diffusion.dropout import mask_name, masks_ahead
 from triptych.diffusion.norm import NUM_GROUPS, ModulatedGroupNorm, Modulation
 from triptych.nn.convolution import FastConv2d
 from triptych.nn.enlarging import convolved_enlarged
@@ -198,6 +199,7 @@ class UNetEncoder(nn.Module):
         self.config, self.levels = network, levels_of(network, image_size=image_size)
         self.image_size, self.in_channels, self.num_labels = image_size, in_channels, num_labels
         self.embedding = 4 * network.num_channels
+        self.masks: list[str] = []
         self.time_embed = _embedder(network.num_channels, self.embedding)
         if num_labels is not None:
             self.label_emb = nn.Embedding(num_labels, self.embedding)
@@ -227,6 +229,7 @@ class UNetEncoder(nn.Module):
 
     def _residual(self, width: int, out_width: int, name: str, resampling: Resampling = "none") -> ResBlock:
         scale_shift, dropout = self.config.scale_shift_norm, self.config.dropout
+        self.masks += [mask_name(name)] if dropout else []
         return ResBlock(
             width, out_width, embedding=self.embedding, scale_shift=scale_shift, dropout=dropout, resampling=resampling, name=name
         )
@@ -333,6 +336,7 @@ class UNet(UNetEncoder):
 
     def _through(self, x: Tensor, embedding: Tensor, rng: Rng | None) -> Tensor:
         """The output for noisy images and the embedding of what is told of them."""
+        rng = masks_ahead(self, rng)
         skips, h = self._down(x, embedding, rng)
         for stage in self.output_blocks:
             h = self._run(stage, h, skips.pop(), embedding, rng)

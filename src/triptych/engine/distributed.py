@@ -216,6 +216,8 @@ def open_world(device: str | None = None) -> World:
     name = device or ("cuda" if torch.cuda.is_available() else "cpu")
     local_rank = dist.get_node_local_rank(0) if launched else 0  # pyright: ignore[reportPrivateImportUsage]
     chosen = _device(name, local_rank)
+    if chosen.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else its products may add in another order each time
     if not launched:
         return World(0, 1, chosen)
     if chosen.type == "cuda":

@@ -214,11 +214,20 @@ def _prepare_scores(scores: TrainingScores, reporting: Reporting | None) -> None
         scores.prepare(task.update)
 
 
+_COMPILED_ITERATIONS = 5000
+"""To compile networks takes a minute or more, which a run of fewer iterations does not win back."""
+
+
 def prepare_backend(model: Model, config: RunConfig, world: World) -> None:
     """Sets what a training's arithmetic needs, and compiles the networks where `train.compile` wishes it."""
-    torch.backends.cudnn.deterministic = True  # its faster kernels add in an order of their own, and a resume would show it
-    wish = config.train.compile
-    if wish == "on" or (wish == "auto" and world.device.type == "cuda" and not is_divided(config.train, world)):
+    if world.device.type == "cuda":
+        # Faster kernels add in an order of their own, and a resume would show it. Where there are no others, a warning says so.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        torch.backends.cudnn.deterministic = True
+    wish, iterations = config.train.compile, config.train.total_images / config.train.batch_size
+    long = world.device.type == "cuda" and not is_divided(config.train, world) and iterations >= _COMPILED_ITERATIONS
+    if wish == "on" or (wish == "auto" and long):
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
 
