@@ -90,7 +90,7 @@ def test_compiled_networks_of_each_kind_have_the_same_losses(name, tmp_path):
     lines = []
     for wish in ("off", "on"):
         run = train(settings.updated({"train": {"compile": wish}}), tmp_path / wish, device="cuda")
-        lines.append([line for line in read_metrics(run.directory / "metrics.jsonl") if any(name.endswith("/loss") for name in line)][0])
+        lines.append(next(line for line in read_metrics(run.directory / "metrics.jsonl") if any(name.endswith("/loss") for name in line)))
     names = [name for name in lines[0] if name.endswith("/loss") and not name.startswith("validation")]
     assert names
     for loss in names:

@@ -107,7 +107,7 @@ class Rng:
     def ahead(self, names: Sequence[str], count: int) -> Rng:
         """The same stream, for which the first `count` words of these names are drawn, all in one go.
 
-        Drawn one by one each takes a hundred small operations: to start them costs more time than they take, and to compile them most of all.
+        Drawn one by one each takes a hundred small operations: to start them costs more time than they take, and more yet to compile them.
         """
         return replace(self, drawn=dict(zip(names, self._words(names, count), strict=True))) if names else self
 
@@ -118,9 +118,11 @@ class Rng:
         if device.type == "cpu" and len(names) * len(self) * count <= _FEW_WORDS and not torch.compiler.is_compiling():
             first, second = np.array(keys, dtype=np.int64).T[:, :, None, None]
             return torch.from_numpy(words(self.index.numpy(), key=(first, second), count=count))  # the same words, in half the time
-        blocks, key = -(-count // 4), keys[0]
+        key: tuple[Any, Any] = keys[0]
         if len(names) > 1:
-            key = torch.tensor(keys, device=device).T[:, :, None, None].unbind()
+            first, second = torch.tensor(keys, device=device).T[:, :, None, None]
+            key = first, second
+        blocks = -(-count // 4)
         counter = torch.zeros(len(names), len(self), blocks, dtype=torch.int64, device=device)
         index, block = counter + self.index[:, None], counter + torch.arange(blocks, device=device)
         drawn = philox(block, counter, index & _MASK, index >> 32, key=key)
@@ -194,8 +196,10 @@ def _mixed(x: Tensor, key: Tensor) -> Tensor:
 
 
 def _halves(x: Tensor) -> Tensor:
-    """The int16 that int32 (b, n) are made of, the lower ones first: (b, 2n); of int32 where they are compiled, for that fuses with others."""
-    return torch.stack((x << 16 >> 16, x >> 16), dim=-1).flatten(1) if torch.compiler.is_compiling() else x.view(torch.int16)
+    """The int16 that int32 (b, n) are made of, the lower ones first: (b, 2n)."""
+    if torch.compiler.is_compiling():  # which fuses this with what comes after, and a view not
+        return torch.stack((x << 16 >> 16, x >> 16), dim=-1).flatten(1)
+    return x.view(torch.int16)
 
 
 def _signed(word: int) -> int:

@@ -61,7 +61,7 @@ class ModulatedGroupNorm(nn.GroupNorm):
 
 
 def _plain(x: Tensor, norm: ModulatedGroupNorm, m: Modulation) -> Tensor:
-    """By operations that leave the layout of x as it is: on a GPU, F.group_norm gives no channels last, which convolutions and attention want."""
+    """By operations that leave the layout of x as it is: on a GPU F.group_norm gives no channels last, as attention wants them."""
     with torch.autocast(x.device.type, enabled=False):
         wide, groups = widened(x), (norm.num_groups, -1)
         # The numbers of a channel lie at equal distances in any layout; those of a group do not.

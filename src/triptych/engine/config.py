@@ -82,7 +82,7 @@ class TrainConfig(Config):
     """How long, how large, how precise, and what is written when."""
 
     fixed: ClassVar = frozenset(("seed", "randomized_seed"))
-    unwritten: ClassVar = frozenset(("shard", "shard_size", "checkpoint_writing"))
+    unwritten: ClassVar = frozenset(("shard", "shard_size", "checkpoint_writing", "deterministic"))
 
     total_images: int
     "Images seen when the run ends (every repetition counts)."
@@ -102,6 +102,8 @@ class TrainConfig(Config):
     "fp16: the run stops with a message when the scale falls below this."
     compile: Literal["auto", "on", "off"] = "auto"
     "torch.compile the networks; auto: on CUDA, in a run of 5000 iterations or more, which wins back the minutes that this takes."
+    deterministic: bool = True
+    "On CUDA: add in a fixed order, so that a resume ends with the same bytes. Without it some kernels are faster."
     seed: int = 0
     "Seed of everything random in the run."
     randomized_seed: bool = False

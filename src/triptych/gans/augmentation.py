@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from triptych.core.rng import Rng
+from triptych.nn.lookup import looked_up
 from triptych.nn.precision import widened
 
 Change = Literal["color", "translation", "translation_scale", "cutout"]
@@ -112,7 +113,7 @@ def scaled(images: Float[Tensor, "b c h w"], *, scale: Float[Tensor, " b"], shif
     affine = torch.cat((linear, shift[:, :, None]), dim=2).to(images.dtype)
     with torch.autocast(images.device.type, enabled=False):
         grid = F.affine_grid(affine, list(images.shape), align_corners=False)
-        return F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
+        return looked_up(images, grid, border="reflection", align_corners=False)
 
 
 def cut_out(

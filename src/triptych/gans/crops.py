@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from triptych.core.batch import InputSpec
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
 from triptych.gans.discriminators import PatchDiscriminatorConfig, least_side
+from triptych.nn.lookup import looked_up
 from triptych.nn.precision import widened
 
 Part = Literal["face", "hand"]
@@ -120,7 +120,7 @@ class Crops:
         across, down = axes
         grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=-1)
         with torch.autocast(images.device.type, enabled=False):
-            return F.grid_sample(many, grid, padding_mode="border", align_corners=True)
+            return looked_up(many, grid, border="border", align_corners=True)
 
 
 def face_crops(pose: Float[Tensor, "b c h w"], *, drawn: bool) -> Crops:

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from triptych.gans.losses import l1, sample_mean
+from triptych.nn.lookup import looked_up
 from triptych.nn.precision import widened
 
 CONFIDENT = 0.02
@@ -30,7 +31,7 @@ def warped(image: Float[Tensor, "b c h w"], flow: Float[Tensor, "b 2 h w"]) -> F
             start = torch.arange(side, dtype=flow.dtype, device=flow.device)
             at = (start if axis == 0 else start[:, None]) + flow[:, axis]
             places.append(2 * at / max(side - 1, 1) - 1)
-        return F.grid_sample(image, torch.stack(places, dim=-1), mode="bilinear", padding_mode="border", align_corners=True)
+        return looked_up(image, torch.stack(places, dim=-1), border="border", align_corners=True)
 
 
 def cost_volume(now: Float[Tensor, "b n h w"], before: Float[Tensor, "b n h w"], *, radius: int) -> Float[Tensor, "b m h w"]:

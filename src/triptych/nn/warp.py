@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from triptych.nn.lookup import gathered
+
 # Low-pass filter of the orthogonal wavelet sym6; the squares of the taps sum to 1.
 SYM6 = (
     *(0.015404109327027373, 0.0034907120842174702, -0.11799011114819057, -0.048311742585633, 0.4910559419267466, 0.787641141030194),
@@ -43,13 +45,14 @@ def transformed(images: Float[Tensor, "b c h w"], source: Float[Tensor, "b 2 3"]
         row[:, None, None, 0] * x + row[:, None, None, 1] * y[:, None] + scale * row[:, None, None, 2] + scale * (side - 1) / 2
         for row, side in zip(source.unbind(1), (width, height), strict=True)
     )
+    lookup = _in_order if images.device.type != "cpu" and torch.are_deterministic_algorithms_enabled() else _Lookup.apply
     if not fine:
-        return _Lookup.apply(images, _grid(across, down, (width - 1, height - 1)))
+        return lookup(images, _grid(across, down, (width - 1, height - 1)))
     periods = 4 * (width - 1), 4 * (height - 1)
     rows, columns = (_finer(side, device=images.device).to(images) for side in (height, width))
-    looked_up = _Lookup.apply(rows @ images @ columns.T, _grid(across % periods[0], down % periods[1], periods))
+    found = lookup(rows @ images @ columns.T, _grid(across % periods[0], down % periods[1], periods))
     rows, columns = (_coarser(side, device=images.device).to(images) for side in (height, width))
-    return rows @ looked_up @ columns.T
+    return rows @ found @ columns.T
 
 
 def changed(
@@ -83,6 +86,11 @@ def moving(by: Float[Tensor, "b 2"]) -> Float[Tensor, "b 3 3"]:
     matrix = torch.eye(3, dtype=by.dtype, device=by.device).repeat(len(by), 1, 1)
     matrix[:, :2, 2] = by
     return matrix
+
+
+def _in_order(images: Tensor, grid: Tensor) -> Tensor:
+    """`_Lookup`, whose gradients a GPU adds in a fixed order."""
+    return gathered(images, grid, border="reflection", align_corners=True)
 
 
 class _Lookup(torch.autograd.Function):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from triptych.core.errors import Stopped
+from triptych.core.errors import RunError, Stopped
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
 from triptych.data.images import Data
@@ -155,7 +155,7 @@ def _loop(
     scores: TrainingScores | None,
 ) -> None:
     config = document.config
-    prepare_backend(model, config, world)
+    notes = [*notes, *prepare_backend(model, config, world)]
     started_before = directory.metrics_path.exists()
     if checkpoint is None and started_before and directory.metrics_path.stat().st_size:
         lost = f"warning: {directory.root} has figures of a training, but no checkpoint to go on from: it begins again at 0 images"
@@ -218,18 +218,21 @@ _COMPILED_ITERATIONS = 5000
 """To compile networks takes a minute or more, which a run of fewer iterations does not win back."""
 
 
-def prepare_backend(model: Model, config: RunConfig, world: World) -> None:
-    """Sets what a training's arithmetic needs, and compiles the networks where `train.compile` wishes it."""
+def prepare_backend(model: Model, config: RunConfig, world: World) -> list[str]:
+    """Sets what a training's arithmetic needs, and compiles the networks where `train.compile` wishes it, which it says."""
     if world.device.type == "cuda":
-        # Faster kernels add in an order of their own, and a resume would show it. Where there are no others, a warning says so.
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.use_deterministic_algorithms(config.train.deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.deterministic = config.train.deterministic
     wish, iterations = config.train.compile, config.train.total_images / config.train.batch_size
     long = world.device.type == "cuda" and not is_divided(config.train, world) and iterations >= _COMPILED_ITERATIONS
     if wish == "on" or (wish == "auto" and long):
         for name in dict.fromkeys(name for phase in model.phases for name in phase.networks):
             getattr(model, name).compile()
+        for message in ("Dynamo detected a call to a `functools.lru_cache`", "TensorFloat32 tensor cores"):
+            warnings.filterwarnings("ignore", message=message)  # what is cached is a constant; float32 is meant
+        return ["the first step compiles the networks, which takes minutes (--train.compile off: it does not)"]
+    return []
 
 
 def _reporting(directory: RunDirectory, document: RunDocument, stack: ExitStack, checkpoint: Checkpoint | None) -> Reporting:
@@ -245,10 +248,13 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         with failing_together():
             finished = loop.run(stop)
     except Exception as error:
-        say(f"failed at {loop.images_seen} images: {error}")
+        explained = _explained(error)
+        say(f"failed at {loop.images_seen} images: {explained}")
         if page is not None:
             page.write()
-        raise
+        if explained is error:
+            raise
+        raise explained from error
     except KeyboardInterrupt:
         say(f"interrupted at {loop.images_seen} images")
         raise
@@ -259,6 +265,16 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         say(f"stopped by {stop.name or 'another process'} at {loop.images_seen} images and saved; the same command goes on from there")
     if page is not None:
         page.write()
+
+
+def _explained(error: Exception) -> Exception:
+    """The error, or what it means to who trains."""
+    what, lacks, _ = str(error).partition(" does not have a deterministic implementation")
+    if not lacks:
+        return error
+    return RunError(
+        f"{what} adds in no fixed order on this device: --train.no-deterministic trains with it, and a resume may end otherwise"
+    )
 
 
 @contextmanager
