@@ -2,10 +2,11 @@
 
     python benchmarks/gpu.py [--guided-diffusion DIR] [--minutes 9.5] --out benchmarks/results/gpu-DATE.md
 
-Each measurement is a process of its own: the training loop as `triptych train` has it, on random images that lie in memory, without
-checkpoints and grids. The switches are tried on the first case: torch.compile, channels_last, the fused optimizer, cuDNN's own search for
-kernels, and the kernels that add in a fixed order, which exact resume needs. A batch that does not fit is halved. Then the loader alone,
-beside what the step of that case takes in. With --guided-diffusion also the step of its image_train.py, in fp16.
+The training loop is that of `triptych train`, on random images that lie in memory, without checkpoints and grids. Processes build and
+compile networks beside one another; for the iterations that are timed each has the GPU to itself. The switches are tried on the first
+case: torch.compile, channels_last, the fused optimizer, cuDNN's own search for kernels, and the kernels that add in a fixed order, which
+exact resume needs. A batch that does not fit is halved. At last the loader alone, beside what the step of that case takes in. With
+--guided-diffusion also the step of its image_train.py, in fp16.
 
 What no longer fits into --minutes is named and left out. `--device cpu --small --compile off` runs all of it on small networks, which
 tries the script and judges nothing.
@@ -18,13 +19,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import fcntl
 import itertools
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +37,10 @@ from machine import machine
 from PIL import Image
 
 SHARE, AHEAD = 0.5, 2.0
-_SECONDS = 4.0  # of iterations, after the warm-up
-_NEEDED = 45.0  # a process that compiles may take this long, and is not begun later
+_SECONDS = 3.0  # of iterations, after the warm-up
+_NEEDED = 20.0  # a process is not begun later
+_FOR_LOADERS = 20.0
+_TOGETHER = 3  # processes that do not compile
 
 
 @dataclass(frozen=True)
@@ -54,21 +59,24 @@ class Case:
 
 _NARROW = {"network": {"num_channels": 128}}
 CASES = (
-    Case("ADM-64", "adm-imagenet64", 192, "images64.npz"),
-    Case("ADM-256, half its width", "adm-imagenet256", 24, "images256.npz", _NARROW),
-    Case("Glow-64", "glow-imagenet64", 64, "images64.npz", precision="float32"),
-    Case("SPADE-256", "spade-coco256", 8, "pairs256"),
+    Case("ADM-64", "adm-imagenet64", 160, "images64.npz"),
+    Case("ADM-256, half its width", "adm-imagenet256", 12, "images256.npz", _NARROW),
+    Case("EDM2-XS", "edm2-img64-xs", 128, "images64.npz"),
     Case("flow matching, DiT-S/4", "flow-photos64", 512, "images64.npz"),
-    Case("EDM2-XS", "edm2-img64-xs", 192, "images64.npz"),
+    Case("SPADE-256", "spade-coco256", 8, "pairs256"),
+    Case("Glow-64", "glow-imagenet64", 64, "images64.npz", precision="float32"),
 )
-TRAINED = "as trained"
-SWITCHES = {
-    "without channels_last": "contiguous",
-    "optimizer not fused": "foreach",
-    "cuDNN searches": "search",
-    "order of sums free": "free_order",
-    "cuDNN searches, order free": "search free_order",
-}
+PLAIN, TRAINED = "compile off", "as trained"
+COMPILED = ("ADM-64", "ADM-256, half its width", "EDM2-XS", "flow matching, DiT-S/4")
+"""Cases that are compiled as well; Glow goes back through its inverses, and SPADE's spectral norms lie outside of its networks."""
+PLAIN_BATCH = 64
+"""Of ADM-64 without torch.compile, which needs more memory."""
+JOBS = (
+    ({TRAINED: "", "cuDNN searches": "search", "optimizer not fused": "foreach"}, ""),
+    ({"order of sums free": "free_order", "cuDNN searches, order free": "search free_order"}, "free_order"),
+)
+"""Of the first case, compiled: processes, by what each measures, and what it is built with."""
+CONTIGUOUS = "compile off, without channels_last"
 PEER = "guided-diffusion fp16"
 LOADED = {"JPEGs of 256x256": "jpegs", "arrays of 64x64": "images64.npz"}
 SMALL = {"images64.npz": 8, "images256.npz": 8, "pairs256": 32}
@@ -78,14 +86,13 @@ SMALL = {"images64.npz": 8, "images256.npz": 8, "pairs256": 32}
 # ---------------------------------------------------------------------------------------------------------------- the child
 
 
-def prepare(case: Case, switches: list[str], *, data: Path, device: str, small: bool, compile_: str) -> tuple[Any, Any]:
-    """The loop of the case, and its iterations on batches that lie in memory."""
+def prepare(case: Case, switches: list[str], *, data: Path, device: str, small: bool, compile_: str) -> tuple[Any, list[Any]]:
+    """The loop of the case, and batches that lie in memory."""
     import torch
 
     if "contiguous" in switches:
         torch.channels_last = torch.contiguous_format  # all that asks for the one gets the other
     from triptych.data.loader import Loader
-    from triptych.engine import optim
     from triptych.engine.distributed import open_world
     from triptych.gans.spade import SPADEConfig
     from triptych.recipes.catalogue import load_recipe
@@ -103,6 +110,7 @@ def prepare(case: Case, switches: list[str], *, data: Path, device: str, small: 
         "precision": case.precision,
         "out_of_memory": "stop",
         "compile": "off" if "no_compile" in switches else compile_,
+        "deterministic": "free_order" not in switches,
         "total_images": 10**6 * case.batch,
         "sample_count": 0,
         "validate_images": 0,
@@ -112,40 +120,60 @@ def prepare(case: Case, switches: list[str], *, data: Path, device: str, small: 
     where = {"path": str(data / case.data), "image_size": side, "workers": 0, "validation_fraction": 0.0}
     where |= {"source": "auto", "labels": "auto"} if case.data.startswith("images") else {}
     config = replace(recipe, model=model, data=replace(recipe.data, **where), train=replace(recipe.train, **settings))
-    if "foreach" in switches:
-        optim._uncompiled = _unfused(optim._uncompiled)
     world = open_world(device)
     source = config.data.open()
     loop = _loop(config, source, world)
-    torch.backends.cudnn.benchmark = "search" in switches
-    torch.backends.cudnn.deterministic = "free_order" not in switches
     with contextlib.closing(Loader(source.train, batch_size=case.batch, seed=0, workers=0)) as loader:
         kept = list(itertools.islice(loader.batches(middle(loop)), 2))
-    iterations = loop.iterations(itertools.cycle(kept))
-    return loop, iterations
+    return loop, kept
 
 
-def child(case: Case, switches: list[str], **where: Any) -> dict[str, Any]:
-    """Seconds of an iteration, peak of memory and, where nothing is compiled, the operations of an image; `where` as `prepare` has it."""
+@contextlib.contextmanager
+def turn(data: Path) -> Iterator[None]:
+    """Within it no other process of these uses the GPU."""
+    with (data / "turn").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def child(case: Case, switches: list[str], variants: dict[str, str], **where: Any) -> dict[str, Any]:
+    """Seconds of an iteration and peak of memory of each variant and, where nothing is compiled, the operations of an image."""
+    import torch
+
+    from triptych.core.memory import is_out_of_memory
+    from triptych.engine.microbatch import DoesNotFit
     from triptych.runs.plan_probe import _operations, _peak, _timed
 
-    loop, iterations = prepare(case, switches, **where)
-    world = loop.world
-    _peak(world)
     began = time.monotonic()
-    seconds, rounds = _timed(loop, iterations, _SECONDS)
-    found = {"seconds": seconds, "rounds": rounds, "measured_seconds": time.monotonic() - began, "bytes": _peak(world)}
-    return found | ({"flops": _operations(loop, iterations)} if "no_compile" in switches else {})
+    loop, kept = prepare(case, switches, **where)
+    found: dict[str, Any] = {"variants": {}}
+    if "no_compile" not in switches:
+        try:
+            next(loop.iterations(itertools.cycle(kept)))
+        except (RuntimeError, DoesNotFit) as error:
+            if isinstance(error, RuntimeError) and not is_out_of_memory(error):
+                raise
+        found["first_seconds"] = time.monotonic() - began
+        _peak(loop.world)  # what others need meanwhile
+    with turn(where["data"]):
+        iterations = loop.iterations(itertools.cycle(kept))
+        for name, change in variants.items():
+            torch.backends.cudnn.benchmark = "search" in change
+            if "foreach" in change:
+                _unfuse(loop)
+            _peak(loop.world)
+            seconds, rounds = _timed(loop, iterations, _SECONDS)
+            found["variants"][name] = {"seconds": seconds, "rounds": rounds, "bytes": _peak(loop.world)}
+        return found | ({"flops": _operations(loop, iterations)} if "no_compile" in switches else {})
 
 
-def _unfused(make: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """What makes optimizers of a class, by operations on lists of tensors in the place of one kernel."""
-
-    def kind(optimizer: Any) -> Callable[..., Any]:
-        made = make(optimizer)
-        return lambda group, **settings: made(group, **(settings | ({"fused": False, "foreach": True} if "fused" in settings else {})))
-
-    return kind
+def _unfuse(loop: Any) -> None:
+    """Has the optimizers of the loop step by operations on lists of tensors, in the place of one kernel."""
+    for updater in loop.updaters.values():
+        for group in updater.optimizer.param_groups:
+            group |= {"fused": False, "foreach": True} if "fused" in group else {}
+        for state in updater.optimizer.state.values():
+            state["step"] = state["step"].cpu()
 
 
 def peak_rate(device: str, size: int) -> float:
@@ -163,7 +191,7 @@ def peak_rate(device: str, size: int) -> float:
     return 2 * size**3 / sorted(times)[len(times) // 2]
 
 
-def guided_diffusion(folder: Path, *, batch: int, device: str, small: bool) -> dict[str, Any]:
+def guided_diffusion(folder: Path, *, batch: int, data: Path, device: str, small: bool) -> dict[str, Any]:
     """A step of guided-diffusion's image_train.py with the published flags of ImageNet 64x64: its model, loss, fp16 trainer and average."""
     import types
 
@@ -173,7 +201,6 @@ def guided_diffusion(folder: Path, *, batch: int, device: str, small: bool) -> d
     sys.modules |= {name: types.ModuleType(name) for name in ("blobfile", "mpi4py")}  # for files and MPI, which a step does not touch
     sys.modules["mpi4py"].MPI = types.SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
     from guided_diffusion.fp16_util import MixedPrecisionTrainer  # pyright: ignore[reportMissingImports]
-    from guided_diffusion.nn import update_ema  # pyright: ignore[reportMissingImports]
     from guided_diffusion.script_util import create_model_and_diffusion, model_and_diffusion_defaults  # pyright: ignore[reportMissingImports]
 
     flags = {"image_size": 64, "num_channels": 192, "num_res_blocks": 3, "attention_resolutions": "32,16,8", "num_head_channels": 64}
@@ -187,7 +214,18 @@ def guided_diffusion(folder: Path, *, batch: int, device: str, small: bool) -> d
     optimizer = torch.optim.AdamW(trainer.master_params, lr=1e-4)
     average = [parameter.detach().clone() for parameter in trainer.master_params]
     images, labels = torch.rand(batch, 3, 64, 64, device=device) * 2 - 1, torch.randint(0, 1000, (batch,), device=device)
+    with turn(data):
+        return {"batch": batch, **_steps_of(trainer, model, diffusion, optimizer, average, images, labels, device)}
+
+
+def _steps_of(
+    trainer: Any, model: Any, diffusion: Any, optimizer: Any, average: Any, images: Any, labels: Any, device: str
+) -> dict[str, Any]:
+    import torch
+    from guided_diffusion.nn import update_ema  # pyright: ignore[reportMissingImports]
+
     times: list[float] = []
+    batch = len(images)
     while len(times) < 3 or (sum(times[2:]) < _SECONDS and len(times) < 50):
         began = time.perf_counter()
         trainer.zero_grad()
@@ -254,16 +292,41 @@ def write_data(folder: Path, *, small: bool) -> None:
 # --------------------------------------------------------------------------------------------------------------- the parent
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    case: Case
+    name: str
+    found: dict[str, Any]
+
+    @property
+    def images(self) -> float:
+        """In a second."""
+        return self.case.batch / self.found["seconds"]
+
+    def line(self, flops: float, rate: float) -> str:
+        """The line; `flops` are those of an image."""
+        first = f"{self.found['first_seconds']:.0f}" if "first_seconds" in self.found else ""
+        share = self.images * flops / rate
+        figures = f"{1e3 * self.found['seconds']:.1f} | {self.images:.1f} | {share:.2f} | {self.found['bytes'] / 2**30:.1f} | {first}"
+        return f"| {self.case.name} | {self.name} | {self.case.batch} | {figures} |"
+
+
 class Measurements:
     """Child processes, until the time is up."""
 
     def __init__(self, given: argparse.Namespace, data: Path) -> None:
-        self._given, self._data, self._end = given, data, time.monotonic() + 60 * given.minutes
+        self._given, self._data, self._end = given, data, time.monotonic() + 60 * given.minutes - _FOR_LOADERS
         self.left_out: list[str] = []
+
+    def allow(self, seconds: float) -> None:
+        """Lets it go on for so much longer."""
+        self._end += seconds
 
     def ask(self, what: str, question: dict[str, Any]) -> dict[str, Any] | None:
         """The answer of a child process; None, and a line, where there is no time left or it failed."""
-        if self._end - time.monotonic() < _NEEDED:
+        if self._end - time.monotonic() < min(_NEEDED, _FOR_LOADERS / 2):
             self.left_out.append(f"{what}: no time left")
             return None
         given = self._given
@@ -282,72 +345,57 @@ class Measurements:
         print(what, done.stdout.splitlines()[-1], file=sys.stderr, flush=True)
         return json.loads(done.stdout.splitlines()[-1])
 
-    def step(self, case: Case, switches: str) -> tuple[Case, dict[str, Any] | None]:
-        """What a step takes, of the largest batch that fits."""
+    def steps(self, case: Case, switches: str, variants: dict[str, str]) -> list[Row]:
+        """What the variants of a step take, of the largest batch that fits."""
         while True:
-            found = self.ask(f"{case.name}, {switches or 'as trained'}", {"case": asdict(case), "switches": switches.split()})
-            if found is None or not found.get("out_of_memory") or case.batch == 1:
-                return case, None if found is None or found.get("out_of_memory") else found
+            what = f"{case.name}, {', '.join(variants)}"
+            found = self.ask(what, {"case": asdict(case), "switches": switches.split(), "variants": variants})
+            if found is None:
+                return []
+            if not found.get("out_of_memory"):
+                more = {key: found[key] for key in ("flops", "first_seconds") if key in found}
+                return [Row(case, name, figures | more) for name, figures in found["variants"].items()]
+            if case.batch == 1:
+                return []
             case = replace(case, batch=case.batch // 2)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table."""
-
-    case: Case
-    name: str
-    found: dict[str, Any]
-
-    @property
-    def images(self) -> float:
-        """In a second."""
-        return self.case.batch / self.found["seconds"]
-
-    def line(self, flops: float, rate: float) -> str:
-        """The line; `flops` are those of an image."""
-        figures = (
-            f"{1e3 * self.found['seconds']:.1f} | {self.images:.1f} | {self.images * flops / rate:.2f} | {self.found['bytes'] / 2**30:.1f}"
-        )
-        return f"| {self.case.name} | {self.name} | {self.case.batch} | {figures} |"
-
-
-def both(measure: Measurements, wanted: Case) -> list[Row]:
-    """The step without and with torch.compile."""
-    case, plain = measure.step(wanted, "no_compile")
-    if plain is None:
-        return []
-    trained, found = measure.step(case, "")
-    return [Row(case, "compile off", plain), *([] if found is None else [Row(trained, TRAINED, found)])]
+def rows(given: argparse.Namespace, measure: Measurements) -> tuple[list[Row], dict[str, Any] | None]:
+    """The steps, and that of guided-diffusion."""
+    cases = [replace(case, batch=2) for case in CASES] if given.small else list(CASES)
+    plain = replace(cases[0], batch=min(cases[0].batch, PLAIN_BATCH))
+    with ThreadPoolExecutor(len(JOBS) + len(COMPILED)) as compiling, ThreadPoolExecutor(_TOGETHER) as others:
+        compiled = [compiling.submit(measure.steps, cases[0], switches, variants) for variants, switches in JOBS]
+        compiled += [compiling.submit(measure.steps, case, "", {TRAINED: ""}) for case in cases[1:] if case.name in COMPILED]
+        uncompiled = [others.submit(measure.steps, plain, "no_compile", {PLAIN: ""})]
+        question = {"guided_diffusion": str(given.guided_diffusion), "batch": plain.batch}
+        peer = None if given.guided_diffusion is None else others.submit(measure.ask, PEER, question)
+        uncompiled += [others.submit(measure.steps, case, "no_compile", {PLAIN: ""}) for case in cases[1:]]
+        uncompiled.append(others.submit(measure.steps, plain, "no_compile contiguous", {CONTIGUOUS: ""}))
+        table = [row for job in (*uncompiled, *compiled) for row in job.result()]
+    order = [case.name for case in CASES]
+    return sorted(table, key=lambda row: order.index(row.case.name)), None if peer is None else peer.result()
 
 
 def report(given: argparse.Namespace, measure: Measurements) -> tuple[str, bool]:
     """The tables, and whether the goals are reached."""
-    cases = [replace(case, batch=2) for case in CASES] if given.small else list(CASES)
     rate = (measure.ask("rate of bf16", {"rate": 512 if given.small else 8192}) or {"rate": float("nan")})["rate"]
     lines = [f"# Steps on a GPU, {datetime.date.today()}", "", machine(), ""]
     lines += [f"Product of two bf16 matrices: {rate / 1e12:.3g} TFLOP/s; shares are of it. Batches lie in memory.", ""]
-    lines += ["| step | | batch | ms | images/s | share | memory, GiB |", "|---|---|---|---|---|---|---|"]
-    first = both(measure, cases[0])
-    peer = None
-    if first and given.guided_diffusion is not None:
-        batch = first[-1].case.batch
-        peer = measure.ask(PEER, {"guided_diffusion": str(given.guided_diffusion), "batch": batch})
+    lines += ["| step | | batch | ms | images/s | share | memory, GiB | seconds to the first step |", "|---|---|---|---|---|---|---|---|"]
+    table, peer = rows(given, measure)
+    measure.allow(_FOR_LOADERS)
     loaders = {name: measure.ask(f"loader, {name}", {"loader": path}) for name, path in LOADED.items()}
-    table = [*first, *itertools.chain.from_iterable(both(measure, case) for case in cases[1:])]
-    for name, switches in SWITCHES.items() if first else ():
-        found = measure.step(first[-1].case, switches)[1]
-        table += [] if found is None else [Row(first[-1].case, name, found)]
     flops = {row.case.name: row.found["flops"] for row in table if "flops" in row.found}
-    lines += [row.line(flops[row.case.name], rate) for row in table]
+    lines += [row.line(flops.get(row.case.name, float("nan")), rate) for row in table]
     goals: list[tuple[str, bool]] = []
-    trained = next((row for row in first if row.name == TRAINED), None)
-    if trained is not None:
+    trained = next((row for row in table if row.name == TRAINED and row.case.name == CASES[0].name), None)
+    if trained is not None and trained.case.name in flops:
         share = trained.images * flops[trained.case.name] / rate
         goals.append((f"{trained.case.name}: {share:.2f} of the rate, {SHARE} wanted", share >= SHARE))
     if peer is not None:
-        images = batch / peer["seconds"]
-        lines.append(f"| {PEER} | | {batch} | {1e3 * peer['seconds']:.1f} | {images:.1f} | | {peer['bytes'] / 2**30:.1f} |")
+        images = peer["batch"] / peer["seconds"]
+        lines.append(f"| {PEER} | | {peer['batch']} | {1e3 * peer['seconds']:.1f} | {images:.1f} | | {peer['bytes'] / 2**30:.1f} | |")
         if trained is not None:
             goals.append((f"{trained.images / images:.2f} times {PEER}, {AHEAD} wanted", trained.images >= AHEAD * images))
     rates = {name: found["rate"] for name, found in loaders.items() if found is not None}
@@ -370,12 +418,13 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     if "loader" in question:
         return {"rate": loader_rate(data / question["loader"], workers=None)}
     if "guided_diffusion" in question:
-        return guided_diffusion(Path(question["guided_diffusion"]), batch=question["batch"], device=device, small=small)
+        return guided_diffusion(Path(question["guided_diffusion"]), batch=question["batch"], data=data, device=device, small=small)
     from triptych.core.memory import is_out_of_memory
     from triptych.engine.microbatch import DoesNotFit
 
     try:
-        return child(Case(**question["case"]), question["switches"], data=data, device=device, small=small, compile_=question["compile"])
+        where = {"data": data, "device": device, "small": small, "compile_": question["compile"]}
+        return child(Case(**question["case"]), question["switches"], question["variants"], **where)
     except (RuntimeError, MemoryError, DoesNotFit) as error:
         if isinstance(error, RuntimeError) and not is_out_of_memory(error):
             raise
