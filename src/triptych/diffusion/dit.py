@@ -13,6 +13,7 @@ computed for the size at hand instead of being kept in the state.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import ClassVar, Self
 
@@ -79,6 +80,15 @@ def position_table(height: int, width: int, channels: int) -> Float[Tensor, "1 {
         angles = place.reshape(-1, 1) * frequencies
         halves += [angles.sin(), angles.cos()]
     return torch.cat(halves, dim=1)[None]
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_table(height: int, width: int, channels: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return position_table(height, width, channels).to(device, dtype)
+
+
+# What torch.compiler.assume_constant_result does; see core/rng.py.
+_kept_table.__wrapped__._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 class _Embedder(nn.Module):
@@ -202,7 +212,6 @@ class DiT(nn.Module):
             self.y_embedder = _LabelTable(num_classes, width)
         self.blocks = nn.ModuleList(Block(width, heads=network.heads) for _ in range(network.depth))
         self.final_layer = _Final(width, network.patch**2 * self._outputs)
-        self._tables: dict[tuple[int, int, torch.device, torch.dtype], Tensor] = {}
 
     def forward(
         self,
@@ -221,7 +230,7 @@ class DiT(nn.Module):
         h, w, p = x.shape[2], x.shape[3], self.config.patch
         rows, columns = h // p, w // p
         tokens = self.x_embedder["proj"](x).flatten(2).transpose(1, 2)
-        tokens = tokens + self._positions(rows, columns, x)
+        tokens = tokens + _kept_table(rows, columns, self.config.width, x.device, x.dtype)
         for block in self.blocks:
             tokens = self._run(block, tokens, told)
         with torch.autocast(x.device.type, enabled=False):
@@ -240,12 +249,6 @@ class DiT(nn.Module):
             if y is not None:
                 c = c + self.y_embedder(y)
             return F.silu(c)
-
-    def _positions(self, rows: int, columns: int, x: Tensor) -> Tensor:
-        place = rows, columns, x.device, x.dtype
-        if place not in self._tables:
-            self._tables[place] = position_table(rows, columns, self.config.width).to(x.device, x.dtype)
-        return self._tables[place]
 
     def _run(self, block: nn.Module, tokens: Tensor, told: Tensor) -> Tensor:
         if self.config.checkpoint and torch.is_grad_enabled():
