@@ -11,6 +11,7 @@ import pytest
 
 from tests.data.pictures import picture
 from triptych.core.errors import DataError
+from triptych.core.memory import in_bytes
 from triptych.core.npz import Npz
 from triptych.data import arrays
 from triptych.data.arrays import array_file
@@ -72,7 +73,8 @@ def test_what_cannot_be_unpacked(tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         free = arrays._LEFT_FREE + IMAGES.nbytes
         patched.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free - 1))
-        with pytest.raises(DataError, match=r"x\.npz: unpacked it has 0\.0 GB, and .*/arrays has room for 0\.0; name a folder"):
+        needed, room = (in_bytes(IMAGES.nbytes - less) for less in (0, 1))
+        with pytest.raises(DataError, match=rf"x\.npz: unpacked it has {needed}, and .*/arrays has room for {room}; name a folder"):
             array_file(path)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 255

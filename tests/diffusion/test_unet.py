@@ -11,7 +11,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.blocks import SelfAttention, attend, timestep_embedding
 from triptych.diffusion.dropout import kept
-from triptych.diffusion.norm import ModulatedGroupNorm, Modulation
+from triptych.diffusion.norm import ModulatedGroupNorm, Modulation, _plain
 from triptych.diffusion.unet import CHANNEL_MULT, UNet, UNetConfig, levels_of
 from triptych.nn.resample import enlarged
 
@@ -44,9 +44,10 @@ def relative(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize("silu", [False, True])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("fused", [True, False])  # as on a CPU, and as elsewhere
 @pytest.mark.parametrize(("groups", "eps", "together"), [(32, 1e-5, 3), (4, 0.1, 2)])  # all samples, and two at a time
-def test_fused_norm_against_separate_operations(
-    silu: bool, scaled: bool, dropped: bool, groups: int, eps: float, together: int, monkeypatch: pytest.MonkeyPatch
+def test_norm_against_separate_operations(
+    silu: bool, scaled: bool, dropped: bool, fused: bool, groups: int, eps: float, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("triptych.diffusion.norm._CACHED_VALUES", together * 64 * 5 * 7)
@@ -63,13 +64,19 @@ def test_fused_norm_against_separate_operations(
         expected = expected * (1 + scale[:, :, None, None]) + shift[:, :, None, None]
     expected = F.silu(expected) if silu else expected
     expected = expected if keep is None else torch.where(keep, expected * 1.25, 0)
-    actual = norm(x, Modulation(scale=scale, shift=shift, silu=silu, keep=keep, gain=1.25))
+    modulation = Modulation(scale=scale, shift=shift, silu=silu, keep=keep, gain=1.25)
+    actual = norm(x, modulation) if fused else _plain(x, norm, modulation)
     torch.testing.assert_close(actual, expected, atol=1e-12, rtol=1e-12)
     grad = torch.randn_like(expected)
     for ours, theirs in zip(torch.autograd.grad(actual, variables, grad), torch.autograd.grad(expected, variables, grad), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
     with torch.no_grad():
-        assert torch.equal(norm(x, Modulation(scale=scale, shift=shift, silu=silu, keep=keep, gain=1.25)), actual)
+        assert not fused or torch.equal(norm(x, modulation), actual)
+
+
+def test_norm_on_a_gpu_leaves_the_layout() -> None:
+    x = torch.randn(2, 32, 4, 4).to(memory_format=torch.channels_last)
+    assert _plain(x, ModulatedGroupNorm(32), Modulation(silu=True)).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_norm_of_one_image_whose_axis_of_images_has_an_odd_stride() -> None:

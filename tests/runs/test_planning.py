@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.contract.shrink import shrunk
+from tests.contract.shrink import light, shrunk
 from tests.core.test_parent import gone
 from triptych.cli import plan as cli
 from triptych.core.errors import CheckpointError, ConfigError, DataError
@@ -21,7 +21,7 @@ from triptych.core.rng import Rng
 from triptych.engine.allocator import return_freed_memory
 from triptych.engine.config import TrainConfig
 from triptych.engine.distributed import World
-from triptych.runs import plan_probe, planning
+from triptych.runs import plan_probe, planning, train
 from triptych.runs.operations import Operations
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, _extrapolated, _loop, _operations, kinds_of_iterations, measure, middle
@@ -302,6 +302,17 @@ def test_nothing_is_measured_for_a_run_that_could_not_begin(tmp_path):
     for place, reason in ((tmp_path, "is not a run"), (tmp_path / "photo.png", "a file is in the way")):
         with pytest.raises(CheckpointError, match=reason):
             plan(small(tmp_path), directory=place, device="cpu", say=pytest.fail)
+
+
+def test_what_a_run_refuses_its_plan_refuses_too(tmp_path):
+    run = train(light("glow-digits"), tmp_path / "run", device="cpu")
+    for changes, words in (
+        ({"train": {"total_images": 1}}, "train.total_images: got 1, but the run has seen 24 images of 24"),
+        ({"train": {"seed": 5}}, "train.seed: "),
+        ({"model": {"levels": 1}}, "model.levels: "),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            plan(run.config.updated(changes), directory=run.directory, device="cpu", say=pytest.fail)
 
 
 def test_a_batch_that_is_cut_is_measured_with_one_and_with_two_microbatches(tmp_path):

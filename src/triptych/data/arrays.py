@@ -22,6 +22,7 @@ from triptych.core.address import Address, Place
 from triptych.core.cache import cache_folder
 from triptych.core.errors import DataError
 from triptych.core.files import remove, sweep, whole
+from triptych.core.memory import in_bytes
 from triptych.core.npz import DamagedArchive, Header, Npz, OnDisk, Rows, local, map_npy, open_npz
 from triptych.core.reading import MOST_CLASSES, open_regular
 from triptych.data.naming import LABELS
@@ -217,7 +218,7 @@ def _unpacked(file: Npz, name: str, path: Path) -> OnDisk:
     sweep(folder)
     free = shutil.disk_usage(folder).free
     if free < header.bytes + _LEFT_FREE:
-        reason = f"{path}: unpacked it has {header.bytes / 1e9:.1f} GB, and {folder} has room for {max(0, free - _LEFT_FREE) / 1e9:.1f}"
+        reason = f"{path}: unpacked it has {in_bytes(header.bytes)}, and {folder} has room for {in_bytes(max(0, free - _LEFT_FREE))}"
         raise DataError(f"{reason}; name a folder with more in TRIPTYCH_CACHE, or save it with np.savez, which does not compress")
     with whole(target) as temporary:
         file.unpack(name, temporary)

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from triptych.core.batch import RawBatch, share
 from triptych.core.errors import DataError, RunError
-from triptych.core.memory import available_memory, kills_for_memory
+from triptych.core.memory import available_memory, in_bytes, kills_for_memory
 from triptych.core.parent import end_with
 from triptych.core.rng import permutation
 from triptych.data.images import ImageSet
@@ -211,7 +211,7 @@ def _lost(said: str, *, killed: bool, for_memory: bool) -> str:
     if not killed and "signal: Killed" not in said:
         return f"a loader process ended: {said.partition('. ')[0]}"
     room = available_memory()
-    free = "" if room is None else f" ({room / 2**30:.1f} GiB are free now)"
+    free = "" if room is None else f" ({in_bytes(room)} are free now)"
     return f"a loader process was killed, {'' if for_memory else 'most likely '}by the system for want of memory{free}: lower data.workers"
 
 

@@ -12,6 +12,7 @@ from triptych.core.address import Address, Place, is_address
 from triptych.core.batch import DataSpec
 from triptych.core.cache import cache_folder, remote_limit
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.memory import in_bytes
 from triptych.core.reading import user_path
 from triptych.core.remote import identity_of
 from triptych.data import arrays
@@ -105,7 +106,7 @@ def _elsewhere(config: DataConfig, path: Address, source: Source, left_out: Left
         if str(identity_of(path)) != identity:
             raise DataError(f"{path}: changed while it was opened; start again")
     count = f"{len(data.objects):,} files, " if len(data.objects) > 1 else ""
-    kept = f"parts are kept in {cache_folder() / 'remote'}, {remote_limit() / 1e9:g} GB at most"
+    kept = f"parts are kept in {cache_folder() / 'remote'}, {in_bytes(remote_limit())} at most"
     return replace(data, notes=(*data.notes, f"{path}: {count}read from there; {kept}"))
 
 

@@ -42,8 +42,8 @@ class Start:
     "As in RunDocument."
 
 
-def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack) -> Start:
-    """The start of a run in `directory`, new or going on, under the lock of the run where there is one already.
+def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device: torch.device, stack: ExitStack | None) -> Start:
+    """The start of a run in `directory`, new or going on, under the lock of the run where there is one already (no `stack`: without).
 
     Raises ConfigError for a setting that may not change, CheckpointError for a directory that holds no run of this version.
     """
@@ -60,7 +60,8 @@ def begin(config: RunConfig, directory: RunDirectory, recipe: str | None, device
             notes = [f"drew seed {seed}"]
         config, reasons = with_precision(config, device)
         return Start(config, recipe, None, [*notes, *reasons])
-    stack.enter_context(directory.lock())
+    if stack is not None:
+        stack.enter_context(directory.lock())
     stored = RunDocument.from_dict(directory.read_config(), directory.config_path)
     if config.train.randomized_seed:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=stored.config.train.seed))

@@ -23,6 +23,7 @@ from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.engine.schedule import refuse_impossible, refuse_single_frames, refuse_unknown_phases
 from triptych.recipes.config import RunConfig
+from triptych.runs.beginning import begin
 from triptych.runs.latent_space import copy_bytes
 from triptych.runs.plan_figures import Memory, Plan, Size, kept_bytes, line_through, step_seconds, times_due
 from triptych.runs.plan_probe import Task, turns_of_phases
@@ -55,10 +56,11 @@ def plan(
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("", "a plan is measured by one process: run it without torchrun, with --processes")
-    RunDirectory(Path(directory)).check()
+    place = RunDirectory(Path(directory))
+    place.check()
     world = open_world(device)
     count = machines.processes
-    config = config.rescaled(count)
+    config = begin(config.rescaled(count), place, None, world.device, None).config
     machines.refuse_uneven(shard_size(config.train, machines))
     if config.train.shard == "hybrid" and count > 1:
         config = config.updated({"train": {"shard_size": shard_size(config.train, machines)}})
