@@ -894,7 +894,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/sampling.py", "room is not None and size > room", "room is not None and size >= room"),
     ("runs/beginning.py", "if total < min(before, seen):", "if total < seen:", "tests/runs/test_runs.py"),
     ("runs/beginning.py", "if total < min(before, seen):", "if total < before:", "tests/runs/test_runs.py"),
-    ("runs/planning.py", "RunDirectory(Path(directory)).check()", "pass"),
+    ("runs/planning.py", "place.check()", "pass"),
     ("runs/sampling.py", "samples.labels is None and _LABELS in made_in(out)", "False"),
     ("engine/optim.py", "if _layout(gradient) != _layout(parameter):", "if False:"),
     ("nn/magnitude.py", "if dtype == torch.float16:", "if False:"),
