@@ -38,7 +38,7 @@ from PIL import Image
 
 SHARE, AHEAD = 0.5, 2.0
 _SECONDS = 3.0  # of iterations, after the warm-up
-_NEEDED = 20.0  # a process is not begun later
+_NEEDED = 10.0  # a process is not begun later
 _FOR_LOADERS = 20.0
 _TOGETHER = 3  # processes that do not compile
 
@@ -201,6 +201,7 @@ def guided_diffusion(folder: Path, *, batch: int, data: Path, device: str, small
     sys.modules |= {name: types.ModuleType(name) for name in ("blobfile", "mpi4py")}  # for files and MPI, which a step does not touch
     sys.modules["mpi4py"].MPI = types.SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
     from guided_diffusion.fp16_util import MixedPrecisionTrainer  # pyright: ignore[reportMissingImports]
+    from guided_diffusion.nn import update_ema  # pyright: ignore[reportMissingImports]
     from guided_diffusion.script_util import create_model_and_diffusion, model_and_diffusion_defaults  # pyright: ignore[reportMissingImports]
 
     flags = {"image_size": 64, "num_channels": 192, "num_res_blocks": 3, "attention_resolutions": "32,16,8", "num_head_channels": 64}
@@ -214,30 +215,20 @@ def guided_diffusion(folder: Path, *, batch: int, data: Path, device: str, small
     optimizer = torch.optim.AdamW(trainer.master_params, lr=1e-4)
     average = [parameter.detach().clone() for parameter in trainer.master_params]
     images, labels = torch.rand(batch, 3, 64, 64, device=device) * 2 - 1, torch.randint(0, 1000, (batch,), device=device)
-    with turn(data):
-        return {"batch": batch, **_steps_of(trainer, model, diffusion, optimizer, average, images, labels, device)}
-
-
-def _steps_of(
-    trainer: Any, model: Any, diffusion: Any, optimizer: Any, average: Any, images: Any, labels: Any, device: str
-) -> dict[str, Any]:
-    import torch
-    from guided_diffusion.nn import update_ema  # pyright: ignore[reportMissingImports]
-
     times: list[float] = []
-    batch = len(images)
-    while len(times) < 3 or (sum(times[2:]) < _SECONDS and len(times) < 50):
-        began = time.perf_counter()
-        trainer.zero_grad()
-        timesteps = torch.randint(0, diffusion.num_timesteps, (batch,), device=device)
-        trainer.backward(diffusion.training_losses(model, images, timesteps, model_kwargs={"y": labels})["loss"].mean())
-        if trainer.optimize(optimizer):
-            update_ema(average, trainer.master_params, rate=0.9999)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
+    with turn(data):
+        while len(times) < 3 or (sum(times[2:]) < _SECONDS and len(times) < 50):
+            began = time.perf_counter()
+            trainer.zero_grad()
+            timesteps = torch.randint(0, diffusion.num_timesteps, (batch,), device=device)
+            trainer.backward(diffusion.training_losses(model, images, timesteps, model_kwargs={"y": labels})["loss"].mean())
+            if trainer.optimize(optimizer):
+                update_ema(average, trainer.master_params, rate=0.9999)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
     taken = sorted(times[2:])
-    return {"seconds": taken[len(taken) // 2], "bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0}
+    return {"batch": batch, "seconds": taken[len(taken) // 2], "bytes": torch.cuda.max_memory_allocated() if device == "cuda" else 0}
 
 
 def loader_rate(path: Path, *, workers: int | None) -> float:
@@ -326,7 +317,7 @@ class Measurements:
 
     def ask(self, what: str, question: dict[str, Any]) -> dict[str, Any] | None:
         """The answer of a child process; None, and a line, where there is no time left or it failed."""
-        if self._end - time.monotonic() < min(_NEEDED, _FOR_LOADERS / 2):
+        if self._end - time.monotonic() < _NEEDED:
             self.left_out.append(f"{what}: no time left")
             return None
         given = self._given

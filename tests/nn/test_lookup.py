@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from triptych.nn.lookup import gathered, looked_up
 from triptych.nn.resample import enlarged, repeated
-from triptych.nn.warp import _in_order, _Lookup
+from triptych.nn.warp import _gathered, _Lookup
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -46,7 +46,7 @@ def test_in_order_has_the_derivatives_of_a_lookup():
     images, grid = numbers(2, 3, 6, 5).requires_grad_(), 1.5 * numbers(2, 4, 4, 2, seed=1)
     weights = numbers(2, 3, 4, 4, seed=2).requires_grad_()
     results = []
-    for lookup in (_in_order, _Lookup.apply):
+    for lookup in (_gathered, _Lookup.apply):
         y = lookup(images, grid)
         (first,) = torch.autograd.grad((y * weights).sum(), images, create_graph=True)
         results.append((y.detach(), first.detach(), *torch.autograd.grad(first.square().sum(), weights)))

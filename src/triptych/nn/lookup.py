@@ -16,10 +16,14 @@ def looked_up(
     images: Float[Tensor, "b c h w"], grid: Float[Tensor, "b i j 2"], *, border: Border, align_corners: bool
 ) -> Float[Tensor, "b c i j"]:
     """F.grid_sample, bilinear; on a GPU whose sums have a fixed order, where gradients are wanted, by operations that can keep to it."""
-    wanted = torch.is_grad_enabled() and (images.requires_grad or grid.requires_grad)
-    if wanted and images.device.type != "cpu" and torch.are_deterministic_algorithms_enabled():
+    if torch.is_grad_enabled() and (images.requires_grad or grid.requires_grad) and in_order(images):
         return gathered(images, grid, border=border, align_corners=align_corners)
     return F.grid_sample(images, grid, padding_mode=border, align_corners=align_corners)
+
+
+def in_order(images: Tensor) -> bool:
+    """Whether gradients of lookups are to be added in a fixed order, and the library's own operation would not: on a GPU."""
+    return images.device.type != "cpu" and torch.are_deterministic_algorithms_enabled()
 
 
 def gathered(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from triptych.nn.lookup import gathered
+from triptych.nn.lookup import gathered, in_order
 
 # Low-pass filter of the orthogonal wavelet sym6; the squares of the taps sum to 1.
 SYM6 = (
@@ -45,7 +45,7 @@ def transformed(images: Float[Tensor, "b c h w"], source: Float[Tensor, "b 2 3"]
         row[:, None, None, 0] * x + row[:, None, None, 1] * y[:, None] + scale * row[:, None, None, 2] + scale * (side - 1) / 2
         for row, side in zip(source.unbind(1), (width, height), strict=True)
     )
-    lookup = _in_order if images.device.type != "cpu" and torch.are_deterministic_algorithms_enabled() else _Lookup.apply
+    lookup = _gathered if in_order(images) else _Lookup.apply
     if not fine:
         return lookup(images, _grid(across, down, (width - 1, height - 1)))
     periods = 4 * (width - 1), 4 * (height - 1)
@@ -88,7 +88,7 @@ def moving(by: Float[Tensor, "b 2"]) -> Float[Tensor, "b 3 3"]:
     return matrix
 
 
-def _in_order(images: Tensor, grid: Tensor) -> Tensor:
+def _gathered(images: Tensor, grid: Tensor) -> Tensor:
     """`_Lookup`, whose gradients a GPU adds in a fixed order."""
     return gathered(images, grid, border="reflection", align_corners=True)
 
