@@ -18,6 +18,7 @@ from triptych.cli import (
     data_doctor,
     data_draw,
     data_pack,
+    data_person,
     data_points,
     data_show,
     encode,
@@ -197,13 +198,15 @@ def script_takes(rest: list[str]) -> None:
 
 
 def data_takes(rest: list[str]) -> None:
-    assert rest[0] in ("doctor", "stats", "encode", "pack", "points", "draw", "show") and not rest[1].startswith("-")
+    assert rest[0] in ("doctor", "stats", "encode", "pack", "points", "draw", "person", "show") and not rest[1].startswith("-")
     if rest[0] == "pack":
         assert data_pack.configure(rest[1:])[1].path == rest[1]
     elif rest[0] == "points":
         assert data_points.configure(rest[1:])[0] == rest[1]
     elif rest[0] == "draw":
         assert data_draw.configure(rest[1:])[0] == rest[1]
+    elif rest[0] == "person":
+        assert data_person.configure(rest[1:])[0] == rest[1]
     elif rest[0] == "show":
         assert data_show.configure(rest[1:])[1].data.path == rest[1]
     elif rest[0] == "doctor":

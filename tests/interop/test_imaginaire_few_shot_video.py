@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.interop.imaginaire_files import changed
+from tests.interop.imaginaire_files import IMAGE, MASK, changed
 from tests.interop.imaginaire_videos import VIDEOS
 from tests.interop.test_imaginaire_video import PATCH, build_meta, random_network, read
 from triptych.core.errors import CheckpointError, ConfigError
@@ -126,6 +126,12 @@ def test_a_file_of_dances() -> None:
     assert shown == ["densepose", "pixels", "pixels", "densepose", "pixels"]
     drawing = "data.input_types.poses-openpose: lines of people are read as images here: triptych data draw"
     assert [line for line in experiment.warnings if line.startswith(drawing) and "--face False --out DATA/train/poses" in line]
+    assert not [line for line in experiment.warnings if "other people" in line]
+    types = [{"images": IMAGE}, {"pose_maps-densepose": IMAGE}, {"poses-openpose": IMAGE}, {"human_instance_maps": MASK}]
+    crowded = read(changed(VIDEOS["few-shot dancing"], {"data": {"input_types": types}})).warnings
+    assert [
+        line for line in crowded if line.startswith("data.input_types.human_instance_maps: other people stay on the maps; triptych data")
+    ]
     alone = {"input_labels": ["poses-openpose"], "input_few_shot_labels": ["poses-openpose"]}
     lines = read(changed(VIDEOS["few-shot dancing"], {"data": alone}))
     assert isinstance(lines.data.config, ClipDataConfig) and lines.data.config.cut_out == "person" and lines.data.config.drop_parts == 0

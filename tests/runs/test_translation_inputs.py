@@ -288,8 +288,10 @@ def test_what_cannot_be_read(plain: Run, mapped: Run, paired: Run, pairs: Path, 
         (paired, np.zeros((2, 8, 12), dtype=int), ConfigError, "inputs: got one array, expected arrays by the names labels, objects"),
     ]
     for run, given, error, message in cases:
+        out = tmp_path / "out/made"
         with pytest.raises(error, match=message):
-            run.translate(given, out=tmp_path / "out/made", **CPU)
+            run.translate(given, out=out, **CPU)
+        assert not out.exists(), "nothing was made"
     assert not (tmp_path.parent / "evil.png").exists() and not (tmp_path / "evil.png").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli import data_doctor, data_draw, data_pack, data_points, data_show
+from triptych.cli import data_doctor, data_draw, data_pack, data_person, data_points, data_show
 from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images, run_argument
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
@@ -23,6 +23,7 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
        triptych data pack IMAGES --size N --out FILE.npz [--recipe RECIPE] [--data.SETTING ...]
        triptych data points UNPROJECTIONS --out FOLDER [--height N] [--width N]
        triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]
+       triptych data person MAPS --out FOLDER --instances FOLDER --poses FOLDER
 
   doctor   decode every image, and say whether a training can use them and what is wrong with which: damaged files, sizes, colours,
            duplicates; ends with 1 where it cannot
@@ -36,6 +37,7 @@ USAGE = """usage: triptych data doctor IMAGES [--image-size N] [--against OTHERS
            gives the same batches
   points   write imaginaire's unprojection files (.pkl), which are not run, as maps of the points of a scene, for data.points of clips
   draw     draw key points of faces (68 each) and of people (OpenPose), .json, as images for data.conditions of pairs and clips
+  person   take all people but one out of maps of people, by maps that say who is where
 
 IMAGES is a folder, .zip, .tar, .npz or .npy, an LMDB, or a folder of MNIST's, CIFAR-10's or openai/glow's files.
 
@@ -46,7 +48,7 @@ example: triptych data doctor ./photos --image-size 64 --page photos.html
          triptych data encode ./photos --with runs/kl --out latents.npz
          triptych data show ./photos --recipe stylegan2-photos64 --p 0.5
          triptych data pack ./photos --size 64 --out photos64.npz"""
-_VERBS = ("doctor", "stats", "encode", "pack", "points", "draw", "show")
+_VERBS = ("doctor", "stats", "encode", "pack", "points", "draw", "person", "show")
 
 
 @config
@@ -93,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         "pack": data_pack.main,
         "points": data_points.main,
         "draw": data_draw.main,
+        "person": data_person.main,
         "show": data_show.main,
     }
     return verbs[arguments[0]](arguments[1:])

@@ -122,14 +122,14 @@ def number_map(data: bytes, *, wide: bool = False) -> np.ndarray:
     return numbers // _SPREAD.get(raw if isinstance(raw, str) else raw[0] if raw else "", 1)
 
 
-def levels_of(data: bytes, mode: str) -> np.ndarray:
-    """The levels of an encoded image of numbers in channels, as they lie: uint8 (h, w, c). `mode`: the one it must have, RGB or RGBA.
+def levels_of(data: bytes, *modes: str) -> np.ndarray:
+    """The levels of an encoded image of numbers in channels, as they lie: uint8 (h, w, c). `modes`: it must have one of these, RGB, RGBA.
 
     Raises ValueError for others, and whatever Pillow raises when the file cannot be read.
     """
     with open_image(data) as image:
-        if image.format != "PNG" or image.mode != mode:
-            raise ValueError(f"{image.format} in {image.mode}, expected PNG in {mode}, whose levels are numbers")
+        if image.format != "PNG" or image.mode not in modes:
+            raise ValueError(f"{image.format} in {image.mode}, expected PNG in {' or '.join(modes)}, whose levels are numbers")
         image.load()
         return np.asarray(ImageOps.exif_transpose(image))
 

@@ -17,6 +17,7 @@ from triptych.core.npz import Blocks, write_npz
 from triptych.core.reading import user_path
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
+from triptych.runs.translation_folder import STAMP
 
 
 def check_place(out: Path) -> None:
@@ -93,6 +94,8 @@ def writing(out: Path, *, world: World, kept: str | None = None) -> Iterator[Non
             lock.release(remove=True)
             if not was_there:
                 with suppress(OSError):  # what was written is in it
+                    if os.listdir(place) == [STAMP]:
+                        (place / STAMP).unlink()
                     place.rmdir()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from triptych.core.model import Model
+from triptych.core.model import Model, VideoTranslator
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data
 from triptych.engine.callables import BY_VALIDATION
@@ -49,7 +49,18 @@ def opening_lines(
             "nothing chooses the best checkpoint, for this model has no loss on held-out images: "
             f"--train.evaluate-every {every} --train.best-by kid measures its samples, and warns when they become alike"
         )
+    yield from short_clips(model, data)
     yield from long_warmup(document.config)
+
+
+def short_clips(model: Model, data: Data) -> Iterator[str]:
+    """A warning where no training clip has a frame with as many before it as the model looks at."""
+    length = data.spec.clip_length
+    if isinstance(model, VideoTranslator) and length is not None and length.most <= model.past_frames:
+        yield (
+            f"warning: clips have at most {length.most} frame{'' if length.most == 1 else 's'}, and a frame is made from the "
+            f"{model.past_frames} before it: what makes later frames is not learned; set --data.length.most {model.past_frames + 1} or more"
+        )
 
 
 def long_warmup(config: RunConfig) -> Iterator[str]:

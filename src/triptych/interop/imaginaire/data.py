@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
@@ -141,7 +141,7 @@ def read_data(kind: ModelType, data: Settings, *, num_classes: int | None) -> Da
     spec = DataSpec(image_size=config.image_size, width=width, channels=channels, num_classes=num_classes, inputs=inputs)
     if kind in VIDEO:
         references = data.number("initial_few_shot_K", 1, most=64) if kind == "fs_vid2vid" else 0
-        people = _people(data, spec.inputs, cut_out=kind == "fs_vid2vid") if kind in _OF_PEOPLE else {}
+        people = _people(data, spec.inputs, types, cut_out=kind == "fs_vid2vid") if kind in _OF_PEOPLE else {}
         config, spec = _clips(config, spec, train, people, points=kind == "wc_vid2vid", tables=tables, references=references)
     shown = any(entry.stored == "densepose" for entry in inputs)
     alike = len(positive) in (0, sum(entry.kind == "image" for entry in inputs))
@@ -284,7 +284,7 @@ def _dont_care(data: Settings, types: Mapping[str, Settings], labels: list[str])
     return any((flags | {name: section.flag(name, False) for name in value if name in labels}).values())
 
 
-def _people(data: Settings, inputs: Sequence[InputSpec], *, cut_out: bool) -> dict[str, object]:
+def _people(data: Settings, inputs: Sequence[InputSpec], types: Iterable[str], *, cut_out: bool) -> dict[str, object]:
     """The settings of data of people, where it is that. `cut_out`: the person is, where the file gives a size for that."""
     posed = {spec.stored: spec.name for spec in inputs if spec.stored != "pixels"}
     if not posed and data.value(_POSES) is None:
@@ -308,6 +308,10 @@ def _people(data: Settings, inputs: Sequence[InputSpec], *, cut_out: bool) -> di
         data.warn("train.augmentations.horizontal_flip", "not done here with maps of people, whose left would become right")
     if cut_out and _size(data, "output_h_w") is not None:
         values["cut_out"] = "person"
+        for name in types:
+            if "instance" in name:
+                command = f"triptych data person MAPS --instances DATA/train/{name} --poses DATA/train/poses --out DATA/train/FOLDER"
+                data.warn(f"input_types.{name}", f"other people stay on the maps; {command} takes them out")
     return values
 
 

@@ -1,0 +1,25 @@
+"""What the log says of clips that are too short for a model that looks back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.shrink import light
+from triptych.runs.opening_lines import short_clips
+from triptych.runs.stored import build
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(1, "at most 1 frame, and a frame is made from the 2 before it"), (2, "at most 2 frames,"), (3, None)]
+)
+def test_clips_that_are_too_short_to_look_back_are_warned_of(most, said):
+    config = light("vid2vid-maps64").updated({"data": {"length": {"first": 1, "most": most}}, "model": {"generator": {"frames": 3}}})
+    data = config.data.open()
+    lines = list(short_clips(build(config, data.spec), data))
+    assert not lines if said is None else said in lines[0] and "--data.length.most 3 or more" in lines[0]
+
+
+def test_models_of_single_images_have_no_clips():
+    config = light("adm-digits")
+    data = config.data.open()
+    assert not list(short_clips(build(config, data.spec), data))
