@@ -27,8 +27,9 @@ from tests.runs.translators import (
 )
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.rng import Rng
+from triptych.data.files import open_folder
+from triptych.data.made import STAMP
 from triptych.runs import Run
-from triptych.runs.translation_folder import STAMP
 from triptych.runs.translation_grid import palette
 
 CPU = {"device": "cpu"}
@@ -77,6 +78,24 @@ def test_the_style_of_images_together_and_in_turn(styled: Run, tmp_path: Path) -
     assert shown(style=looks, style_each=True, style_count=3) == every
     assert shown(style=looks, style_each=True, style_count=3, batch_size=1) == every
     assert shown(style=looks, style_each=True, style_count=2)[1] == [expected(220), expected(20)]
+
+
+def test_the_grid_is_none_of_the_images_of_its_folder(plain: Run, tmp_path: Path) -> None:
+    write_images(tmp_path / "in", ["a.png", "b.png"], size=(16, 16), channels=1)
+    out = tmp_path / "made/first"
+
+    def images(place: Path) -> list[str]:
+        return list(open_folder(place)[0].names)
+
+    plain.translate(tmp_path / "in", out=out, **CPU)
+    assert (out / "grid.png").exists() and images(out) == ["a.png", "b.png"] and images(out.parent) == ["first/a.png", "first/b.png"]
+    plain.translate(tmp_path / "in", out=out, grid=0, **CPU)
+    assert (out / "grid.png").exists() and images(out) == ["a.png", "b.png"], "the one that the call before drew"
+    (out / STAMP).unlink()
+    assert images(out) == ["a.png", "b.png", "grid.png"], "nothing says what it is"
+    (tmp_path / "in/b.png").rename(tmp_path / "in/grid.png")
+    plain.translate(tmp_path / "in", out=tmp_path / "named", grid=0, **CPU)
+    assert images(tmp_path / "named") == ["a.png", "grid.png"], "made of an input of that name"
 
 
 def test_the_grid_has_a_column_of_styles_and_one_for_each_answer(styled: Run, tmp_path: Path) -> None:

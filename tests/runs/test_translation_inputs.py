@@ -31,13 +31,13 @@ from tests.runs.translators import (
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.data.domains import UnpairedDataConfig
+from triptych.data.made import STAMP
 from triptych.evaluation.bits_per_dim import BitsPerDimConfig, bits_per_dim
 from triptych.runs import Run
 from triptych.runs.encoding import require_encoder
 from triptych.runs.sampling import require_sampler
 from triptych.runs.stored import build
 from triptych.runs.translating import require_translator
-from triptych.runs.translation_folder import STAMP
 from triptych.runs.translation_grid import palette
 
 CPU = {"device": "cpu"}

@@ -20,6 +20,7 @@ from triptych.core.address import Place
 from triptych.core.errors import DataError
 from triptych.core.reading import read_regular
 from triptych.data.folder_index import Listing, keep, kept, status_of
+from triptych.data.made import STAMP, made_in
 from triptych.data.naming import Classes
 
 LABELS_FILE = "dataset.json"
@@ -281,6 +282,7 @@ def walked(
 def open_folder(root: Path) -> tuple[Folder, list[str]]:
     """The images of a folder and all folders below it, links followed, and its sub-folders that hold none.
 
+    The picture in which `triptych translate` shows several images of a folder is none of them.
     The list of a large folder is kept in the user's cache while no folder in it changes. Raises DataError for a pipe or device that is
     named like an image: reading it could wait or go on for ever.
     """
@@ -292,7 +294,8 @@ def open_folder(root: Path) -> tuple[Folder, list[str]]:
     for relative, folders, others in walked(root, statuses):
         links |= any(entry.is_symlink() for entry in others)
         folders[:] = [entry for entry in folders if not entry.name.startswith(".")]
-        taken = [entry for entry in others if chosen(entry.name, passed_over)]
+        overview = made_in(root / relative).overview if any(entry.name == STAMP for entry in others) else None
+        taken = [entry for entry in others if entry.name != overview and chosen(entry.name, passed_over)]
         for entry in taken:
             if not _holds(entry.is_file) and os.path.exists(entry.path):
                 raise DataError(f"{entry.path}: not a regular file but a pipe or a device, or a link to one; remove it")

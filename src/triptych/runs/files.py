@@ -15,9 +15,9 @@ from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, write_npz
 from triptych.core.reading import user_path
+from triptych.data.made import STAMP
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
-from triptych.runs.translation_folder import STAMP
 
 
 def check_place(out: Path) -> None:

@@ -22,6 +22,7 @@ from triptych.core.memory import available_memory, in_bytes
 from triptych.core.model import Report, Sampler, Translator, Upsampler
 from triptych.core.rng import Rng
 from triptych.data.files import is_image
+from triptych.data.made import made_in, mark
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_place, save_npz
@@ -29,7 +30,6 @@ from triptych.runs.guidance import guided
 from triptych.runs.latent_space import Shown, shown_by
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.stored import Opened, StoredRun
-from triptych.runs.translation_folder import made_in, mark
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, ranges, steps_within
 
 _COLUMNS = 16  # of pictures with several kinds of images
@@ -212,7 +212,7 @@ def check_output(out: Path, *, count: int) -> None:
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")
         try:
-            there, made, names = set(os.listdir(out)), made_in(out), set(png_names(count))
+            there, made, names = set(os.listdir(out)), made_in(out).files, set(png_names(count))
         except OSError as error:
             raise DataError(f"cannot read {out}: {explain(error)}") from error
         other = next((name for name in _images_below(out) if name not in names), _LABELS if _LABELS in there - made else None)
@@ -244,7 +244,7 @@ def write_samples(out: Path, samples: Samples, columns: int | None = None) -> No
     else:
         out.mkdir(exist_ok=True)
         names = png_names(len(samples.images))
-        if samples.labels is None and _LABELS in made_in(out):  # of other samples
+        if samples.labels is None and _LABELS in made_in(out).files:  # of other samples
             (out / _LABELS).unlink(missing_ok=True)
         mark(out, [*names, *([] if samples.labels is None else [_LABELS])], request="samples")
         for name, image in zip(names, samples.images, strict=True):

@@ -1,12 +1,11 @@
-"""A folder of translations, or samples: every image is a file of its own, written whole or not at all.
+"""A folder of translations: every image is a file of its own, written whole or not at all.
 
-A small file beside them says what was asked: the same request goes on where it was, another one replaces what the first made, and nothing
-else is ever overwritten.
+A small file beside them says what was asked (data/made.py): the same request goes on where it was, another one replaces what the first
+made, and nothing else is ever overwritten.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -14,16 +13,12 @@ import numpy as np
 from PIL import Image
 
 from triptych.core.errors import ConfigError, DataError
-from triptych.core.files import write_text
 from triptych.core.images import save_picture
-from triptych.core.reading import is_inside, parsed_json
+from triptych.data.made import made_in, mark
 from triptych.data.stored import failure
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them."""
-
-STAMP = ".triptych-translate.json"
-"""The file that says which images were made by a command, and for what; samples have it too."""
 
 
 class Folder(Sequence[np.ndarray]):
@@ -40,7 +35,7 @@ class Folder(Sequence[np.ndarray]):
         clash = set(names).intersection(parent.as_posix() for name in names for parent in PurePosixPath(name).parents)
         if clash:
             raise DataError(f"{out / min(clash)}: would have to be an image and a folder; rename one of the two inputs")
-        self._written = [*names, *([GRID] if grid_rows else [])]
+        self._answers, self._written = names, [*names, *([GRID] if grid_rows else [])]
 
     def missing(self, items: range) -> Iterable[Sequence[int]]:
         """One group: images of one size are made together, wherever they stand."""
@@ -56,11 +51,12 @@ class Folder(Sequence[np.ndarray]):
     def claim(self, digest: str) -> None:
         """Makes the folder ready for a request: removes what another one made. Raises DataError for a file that no translation made."""
         out, names = self._out, self._written
-        made, before = _stamped(out)
+        before = made_in(out)
+        made = set(before.files)
         foreign = next((name for name in names if name not in made and (out / name).exists()), None)
         if foreign is not None:
             raise DataError(f"{out / foreign} is there already, and no such command made it; choose another folder, or remove it")
-        if before != digest:
+        if before.request != digest:
             left = next((name for name in sorted(made - {*names, GRID}) if (out / name).exists()), None)
             if left is not None:
                 raise DataError(
@@ -71,33 +67,14 @@ class Folder(Sequence[np.ndarray]):
                 (out / name).unlink(missing_ok=True)
             made = set()
         out.mkdir(parents=True, exist_ok=True)
-        mark(out, made.union(names), request=digest)
+        made.update(names)
+        mark(out, made, request=digest, overview=GRID if GRID in made.difference(self._answers) else None)
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __getitem__(self, item: int) -> np.ndarray:  # type: ignore[override]  (no slices)
         return np.stack([_read(self._out / name) for name in self._files[item]])
-
-
-def mark(out: Path, names: Iterable[str], *, request: str) -> None:
-    """Writes down which files of a folder a command makes, so that the next one may replace them."""
-    write_text(out / STAMP, json.dumps({"request": request, "files": sorted(names)}, indent=0) + "\n")
-
-
-def made_in(out: Path) -> set[str]:
-    """The files of a folder that commands made, as `mark` wrote them down."""
-    return _stamped(out)[0]
-
-
-def _stamped(out: Path) -> tuple[set[str], str | None]:
-    """The files that commands made in a folder, and the last request; nothing where no stamp can be read."""
-    try:
-        stamp = parsed_json((out / STAMP).read_text("utf-8"))
-        made, request = {str(name) for name in stamp["files"]}, str(stamp["request"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return set(), None
-    return (made, request) if all(map(is_inside, made)) else (set(), None)  # what is made may be deleted, but nothing elsewhere
 
 
 def _read(path: Path) -> np.ndarray:
