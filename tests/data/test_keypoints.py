@@ -160,6 +160,30 @@ def test_a_folder_becomes_pictures_that_clips_are_made_of(tmp_path: Path, capsys
     size = ["--height", "40", "--width", "40"]
     assert main(["data", "draw", str(tmp_path / "people"), "--out", str(out), "--kind", "people", *size]) == 0
     assert np.array_equal(opened(out / "b/7.png"), draw_person(person(p1=(10, 10), p8=(10, 30)), height=40, width=40))
+    assert (out / "a/2.png").exists(), "what was drawn before stays"
+
+
+def test_no_frame_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = tmp_path / "images"
+    write(tmp_path / "points/a/1.json", json.dumps(face().tolist()).encode())
+    write(frames / "a/1.png", encoded(picture(48, 40, seed=1)))
+    before = (frames / "a/1.png").read_bytes()
+    call = ["data", "draw", str(tmp_path / "points"), "--out", str(frames)]
+    for given, message in (
+        (["--frames", str(frames)], "images, which is read; choose another --out"),
+        (["--height", "40", "--width", "48"], "images/a/1.png is there already, and no such command made it"),
+    ):
+        assert main([*call, *given]) == 2
+        assert message in capsys.readouterr().err
+    assert (frames / "a/1.png").read_bytes() == before and [path.name for path in frames.iterdir()] == ["a"]
+
+
+def test_two_files_of_one_frame_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("1", "1_keypoints"):
+        write(tmp_path / f"people/a/{name}.json", json.dumps(openpose(person(p1=(10, 10), p8=(10, 30)))).encode())
+    given = ["--kind", "people", "--height", "40", "--width", "40"]
+    assert main(["data", "draw", str(tmp_path / "people"), "--out", str(tmp_path / "out"), *given]) == 2
+    assert "people: a/1.json and a/1_keypoints.json are of one frame; remove one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,23 @@ def test_what_does_not_fit_is_named(root, capsys, change, given, message):
     assert message in capsys.readouterr().err
 
 
+def test_maps_of_others_are_left_alone(root, capsys):
+    write(root / "one/b/1.png", b"mine")
+    assert main(call(root, "dense")) == 2
+    assert "one/b/1.png is there already, and no such command made it" in capsys.readouterr().err
+    assert (root / "one/b/1.png").read_bytes() == b"mine" and not (root / "one/a").exists()
+    (root / "one/b/1.png").unlink()
+    assert main(call(root, "dense")) == main(call(root, "limbs")) == 0
+    assert limbs_of(levels_of((root / "one/b/1.png").read_bytes(), "RGBA")).any(), "those of the first call are replaced"
+
+
+@pytest.mark.parametrize("out", ["file", "file/below", "file.png"])
+def test_a_file_is_no_folder_to_write_to(root, capsys, out):
+    write(root / out.partition("/")[0], b"mine")
+    assert main(call(root, "dense", out=out)) == 2
+    assert "is a file; choose another --out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("missing", ["--out", "--instances", "--poses"])
 def test_all_folders_are_needed(root, capsys, missing):
     words = call(root, "dense")

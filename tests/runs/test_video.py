@@ -34,7 +34,7 @@ from triptych.runs import Run, clip_videos, open_run, train
 from triptych.runs.clip_scoring import score_clips
 from triptych.runs.clip_videos import VideoSettings
 from triptych.runs.clip_videos import write_video as write_frames
-from triptych.runs.translation_folder import Folder
+from triptych.runs.image_folder import Folder
 
 SIDE, CLASSES = 16, 3
 CPU = {"device": "cpu"}

@@ -22,8 +22,8 @@ from triptych.data.stored import evenly_spaced
 from triptych.data.videos import Video, pyav
 from triptych.engine.distributed import World
 from triptych.runs.files import writing
+from triptych.runs.image_folder import GRID, Folder
 from triptych.runs.pieces import digest_of
-from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import write_rows
 
 VIDEOS = (".mp4", ".webm")

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from triptych.core.errors import DataError, nearest
-from triptych.core.files import whole
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.clip_files import clips_of
 from triptych.data.decode import header_size
@@ -20,6 +18,8 @@ from triptych.data.keypoints import COLOURED, Kind, PeopleStyle, drawn, read_fac
 from triptych.data.pairs import stems
 from triptych.data.poses import as_bits
 from triptych.engine.progress import Watch, unwatched
+from triptych.runs.files import check_apart
+from triptych.runs.image_folder import save_frames
 
 
 def draw_folder(
@@ -37,7 +37,7 @@ def draw_folder(
     """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.json; returns how many there are. With `style.limbs` as `as_bits` packs them.
 
     Of this height and width; None: of that of the image of the same name in `frames`. `fit`: the file of a face whose proportions all faces
-    get, which lie as those of clips do. Raises DataError naming the file for what cannot be drawn.
+    get, which lie as those of clips do. Raises DataError naming the file for what cannot be drawn, or is there and no drawing.
     """
     if not source.is_dir():
         raise DataError(f"{source}: no folder; name that of the key points (.json)")
@@ -45,13 +45,18 @@ def draw_folder(
     if not names:
         raise DataError(f"{source}: holds no key points (.json){nearest(source.name, listed(source.parent))}")
     faces = {} if fit is None else _fitted_faces(source, names, fit)
+    if frames is not None:
+        check_apart(out, frames)
     images = None if frames is None else open_folder(frames)[0]
     numbers = {} if images is None else stems(images)
-    for done, name in enumerate(names):
-        progress(done, len(names))
-        high, wide = size or (0, 0)
+    files = dict[str, Path]()
+    for name in names:
+        if files.setdefault(frame_of(name), name) != name:
+            raise DataError(f"{source}: {files[frame_of(name)]} and {name} are of one frame; remove one of them")
+
+    def picture(stem: str) -> np.ndarray:
+        name, (high, wide) = files[stem], size or (0, 0)
         if images is not None:
-            stem = frame_of(name)
             if stem not in numbers:
                 raise DataError(f"{source / name}: {frames} has no image {stem}.*, whose size it would have")
             wide, high = header_size(images.head(numbers[stem]))
@@ -60,12 +65,10 @@ def draw_folder(
             pixels = drawn(content, kind, height=high, width=wide, forehead=forehead, style=style)
         except (OSError, ValueError) as error:
             raise DataError(f"{source / name}: cannot be drawn ({error})") from error
-        place = out / f"{frame_of(name)}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as temporary:
-            Image.fromarray(as_bits(pixels) if style.limbs else pixels).save(temporary, "PNG")
-    progress(len(names), len(names))
-    return len(names)
+        return as_bits(pixels) if style.limbs else pixels
+
+    save_frames(out, list(files), picture, progress=progress)
+    return len(files)
 
 
 def _fitted_faces(source: Path, names: Sequence[Path], reference: Path) -> dict[Path, np.ndarray]:

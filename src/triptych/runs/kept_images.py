@@ -12,10 +12,10 @@ from triptych.engine.distributed import World
 from triptych.engine.progress import Watch
 from triptych.runs.embedding import GROUP, Look, looked_at, origin
 from triptych.runs.files import check_apart, check_place, writing
+from triptych.runs.image_folder import Folder
 from triptych.runs.model_images import ModelImages
 from triptych.runs.pieces import digest_of
 from triptych.runs.sampling import png_names
-from triptych.runs.translation_folder import Folder
 from triptych.runs.work import Part, Within, Work, make_missing
 
 

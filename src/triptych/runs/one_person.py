@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from PIL import Image
 
 from triptych.core.errors import DataError, nearest
-from triptych.core.files import whole
 from triptych.data.decode import levels_of, number_map
 from triptych.data.files import Files, listed, open_folder
 from triptych.data.pairs import stems
 from triptych.data.stored import named
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_apart
+from triptych.runs.image_folder import save_frames
 
 T = TypeVar("T")
 
@@ -26,7 +25,7 @@ def keep_person(maps: Path, out: Path, *, instances: Path, poses: Path, progress
 
     `instances`: maps of the number of the person that each pixel shows, from 1 on, 0 for nobody. `poses`: the pictures, or limbs, that
     `draw_folder` draws, of the person to be kept. All three have files of the same names, of one size. Raises DataError naming the file
-    for what is missing or does not fit.
+    for what is missing or does not fit, or is there and no such map.
     """
     for folder in (maps, instances, poses):
         if not folder.is_dir():
@@ -40,8 +39,9 @@ def keep_person(maps: Path, out: Path, *, instances: Path, poses: Path, progress
         missing = next((stem for stem in shown if stem not in numbers), None)
         if missing is not None:
             raise DataError(f"{one.place}: has no file {missing}.*, which {maps} has; add it, or remove that map")
-    for done, (stem, k) in enumerate(shown.items()):
-        progress(done, len(shown))
+
+    def alone(stem: str) -> np.ndarray:
+        k = shown[stem]
         levels = _read(files[0], k, _levels)
         who = _read(files[1], beside[0][stem], number_map)
         pose = _read(files[2], beside[1][stem], _levels)
@@ -50,11 +50,9 @@ def keep_person(maps: Path, out: Path, *, instances: Path, poses: Path, progress
                 (high, wide), (rows, columns) = other.shape[:2], levels.shape[:2]
                 where = file.describe(number)
                 raise DataError(f"{where}: {wide}x{high} pixels, but {files[0].describe(k)} has {columns}x{rows}; make them one size")
-        place = out / f"{stem}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as temporary:
-            Image.fromarray(levels * person_of(who, np.any(pose, axis=-1, keepdims=True)[..., 0])[..., None]).save(temporary, "PNG")
-    progress(len(shown), len(shown))
+        return levels * person_of(who, np.any(pose, axis=-1))[..., None]
+
+    save_frames(out, list(shown), alone, progress=progress)
     return len(shown)
 
 

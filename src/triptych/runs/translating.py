@@ -1,7 +1,7 @@
 """Translations by a trained model: images of one kind made from images, or maps, of another.
 
 `translate` opens the inputs and the styles, says where a call cannot succeed, opens the run, and makes the answers in batches of one size.
-They go to a folder (see translation_folder.py), or as other work to one file.
+They go to a folder (see image_folder.py), or as other work to one file.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from triptych.runs.given.translation import (
     open_inputs,
     open_styles,
 )
+from triptych.runs.image_folder import GRID, Folder
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
-from triptych.runs.translation_folder import GRID, Folder
 from triptych.runs.translation_grid import rows, write_rows
 from triptych.runs.video import Clips, frames_in_memory, make_missing_frames, whole_clip
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing

@@ -23,7 +23,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch
 from triptych.runs.first_frames import FirstFrames
 from triptych.runs.given.translation import GivenInputs, Styles
-from triptych.runs.translation_folder import Folder
+from triptych.runs.image_folder import Folder
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A folder of translations: every image is a file of its own, written whole or not at all.
+"""A folder of images that a command makes: every one is a file of its own, written whole or not at all.
 
 A small file beside them says what was asked (data/made.py): the same request goes on where it was, another one replaces what the first
 made, and nothing else is ever overwritten.
@@ -6,16 +6,21 @@ made, and nothing else is ever overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 from PIL import Image
 
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.files import whole
 from triptych.core.images import save_picture
 from triptych.data.made import made_in, mark
 from triptych.data.stored import failure
+from triptych.engine.distributed import open_world
+from triptych.engine.progress import Watch
+from triptych.runs.files import check_place, writing
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them."""
@@ -53,9 +58,7 @@ class Folder(Sequence[np.ndarray]):
         out, names = self._out, self._written
         before = made_in(out)
         made = set(before.files)
-        foreign = next((name for name in names if name not in made and (out / name).exists()), None)
-        if foreign is not None:
-            raise DataError(f"{out / foreign} is there already, and no such command made it; choose another folder, or remove it")
+        _refuse_foreign(out, names, made)
         if before.request != digest:
             left = next((name for name in sorted(made - {*names, GRID}) if (out / name).exists()), None)
             if left is not None:
@@ -75,6 +78,32 @@ class Folder(Sequence[np.ndarray]):
 
     def __getitem__(self, item: int) -> np.ndarray:  # type: ignore[override]  (no slices)
         return np.stack([_read(self._out / name) for name in self._files[item]])
+
+
+def save_frames(out: Path, names: Sequence[str], frame: Callable[[str], np.ndarray], *, progress: Watch) -> None:
+    """Writes OUT/NAME.png for each name, the levels as they are: uint8 (h, w) or (h, w, 3 or 4).
+
+    What an earlier command made there stays, or is replaced. Raises DataError for a file that none made, and where nothing can be written.
+    """
+    files = [f"{name}.png" for name in names]
+    check_place(out / files[0])
+    with writing(out, world=open_world("cpu")):
+        made = made_in(out)
+        _refuse_foreign(out, files, made.files)
+        mark(out, made.files.union(files), request=made.request or "frames", overview=made.overview)
+        for done, (name, file) in enumerate(zip(names, files, strict=True)):
+            progress(done, len(names))
+            image = Image.fromarray(frame(name))
+            (out / file).parent.mkdir(parents=True, exist_ok=True)
+            with whole(out / file) as temporary:
+                image.save(temporary, "PNG")
+    progress(len(names), len(names))
+
+
+def _refuse_foreign(out: Path, files: Iterable[str], made: AbstractSet[str]) -> None:
+    foreign = next((name for name in files if name not in made and (out / name).exists()), None)
+    if foreign is not None:
+        raise DataError(f"{out / foreign} is there already, and no such command made it; choose another folder, or remove it")
 
 
 def _read(path: Path) -> np.ndarray:
