@@ -100,6 +100,18 @@ def test_training_clips_grow_and_their_frames_follow_one_another(root: Path) -> 
     assert found == {1, 2, 3}
 
 
+def test_every_start_is_as_likely_as_another(tmp_path: Path) -> None:
+    images = settings(write_clips(tmp_path, (30,)), length=ClipLength(first=4, most=16, double_every=700)).open().train
+    assert isinstance(images, ClipImages)
+    windows = len(images)
+    for first, length in ((700, 8), (1400, 16)):
+        starts = [placed(images, images.frames(position % windows, position, seed=3))[1][0] for position in range(first, first + 700)]
+        counts = np.bincount(starts, minlength=31 - length)
+        assert len(counts) == 31 - length and counts.min() > 0.4 * counts.mean() and counts.max() < 1.8 * counts.mean()
+    short = [placed(images, images.frames(6, position, seed=3))[1][0] for position in range(200)]
+    assert set(short) == {24, 25, 26} and max(np.bincount(short)) < 100, "of the last window, those that fit"
+
+
 def placed(images: ClipImages, frames: np.ndarray) -> tuple[int, list[int]]:
     """The clip that frames are of, and their places in it."""
     (number,) = (number for number, clip in enumerate(images.clips) if set(frames) <= set(clip))

@@ -15,17 +15,22 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import seeded_build
 from triptych.core.rng import Rng
+from triptych.diffusion.adm import ADMConfig
+from triptych.diffusion.classifier import ClassifierConfig
 from triptych.diffusion.continuous import LevelSamplerName, LevelSamplingConfig
 from triptych.diffusion.dit import DiTConfig
+from triptych.diffusion.edm import EDMConfig
+from triptych.diffusion.edm_augmentation import NonLeakingConfig
 from triptych.diffusion.flow_matching import FlowMatching, FlowMatchingConfig
-from triptych.diffusion.gaussian import Coefficients
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig
 from triptych.diffusion.path_solvers import PATH_SOLVERS
 from triptych.diffusion.paths import PATHS, Form, PathName
-from triptych.diffusion.unet import NO_LABEL, UNetConfig
+from triptych.diffusion.unet import NO_LABEL, EncoderConfig, UNetConfig
 from triptych.recipes.catalogue import load_recipe
 
 SPEC = DataSpec(image_size=8, channels=1, num_classes=3)
 NETWORK = DiTConfig(width=16, depth=1, heads=2)
+UNETS = UNetConfig(num_channels=32, num_res_blocks=1, channel_mult=(1,), attention_resolutions=())
 MEAN, DEVIATION = 0.2, 0.4
 PATH_NAMES: tuple[PathName, ...] = get_args(PathName)
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -270,3 +275,62 @@ def test_published_settings_of_sit(name: str, width: int, depth: int, heads: int
     with torch.device("meta"):
         made = model.build(DataSpec(image_size=32, channels=4, num_classes=1000))
     assert sum(parameter.numel() for parameter in made.parameters()) == parameters
+
+
+def weaker(kind: str) -> Any:
+    """A model with random weights, by which another one is led."""
+    if kind in FORMS:
+        model: Any = made(prediction=kind)
+    else:
+        edm, adm = EDMConfig(augmentation=NonLeakingConfig(p=0.0)).shrunk(), ADMConfig(network=UNETS)
+        model = seeded_build(edm if kind == "edm" else adm, SPEC, seed=1).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.usefixtures("float64")
+@every_path
+@pytest.mark.parametrize("sampler", ["ode-heun", "sde-euler", "heun"])
+@pytest.mark.parametrize("kind", ["edm", "adm", *FORMS])
+def test_a_model_that_is_never_asked_for_noise_alone_guides_one_that_is(path: PathName, sampler: Any, kind: str) -> None:
+    settings = LevelSamplingConfig(sampler=sampler, steps=4, guidance_scale=2.0)
+    drawn = {}
+    for guide in (kind, None):
+        model = known(path)
+        led: Any = model if guide is None else model.guided_with(weaker(guide))
+        drawn[guide] = led.sample(rng(2), labels=None, settings=dataclasses.replace(settings, guidance_scale=1.0 if guide is None else 2.0))
+    assert drawn[kind].isfinite().all() and not torch.equal(drawn[kind], drawn[None])
+
+
+@pytest.mark.usefixtures("float64")
+@every_path
+def test_a_model_led_away_from_itself_stays_where_it_is(path: PathName) -> None:
+    settings = LevelSamplingConfig(sampler="ode-heun", steps=4)
+    plain = known(path).sample(rng(2), labels=None, settings=settings)
+    led = known(path).guided_with(known(path)).sample(rng(2), labels=None, settings=dataclasses.replace(settings, guidance_scale=3.0))
+    torch.testing.assert_close(led, plain, atol=1e-5, rtol=0)
+
+
+@pytest.mark.usefixtures("float64")
+@every_path
+@pytest.mark.parametrize("sampler", ["ode-euler", "ode-heun", "sde-euler", "heun"])
+def test_a_classifier_leads_it_below_a_noise_level_of_80(path: PathName, sampler: Any) -> None:
+    network = EncoderConfig(num_channels=32, num_res_blocks=1, channel_mult=(1,), attention_resolutions=(), num_head_channels=32)
+    classifier: Any = seeded_build(ClassifierConfig(network=network), SPEC, seed=0).eval()
+    with torch.no_grad():
+        for parameter in classifier.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+    asked, classify = list[float](), classifier.classify
+    classifier.classify = lambda x, c: asked.append(c.sigma) or classify(x, c)
+    settings = LevelSamplingConfig(sampler=sampler, steps=20, guidance_scale=2.0)
+    images = known(path).guided_by(classifier).sample(rng(3), labels=torch.tensor([0, 1, 2]), settings=settings)
+    assert images.isfinite().all() and asked and max(asked) <= 80
+
+
+def test_no_weaker_model_predicts_the_previous_x() -> None:
+    other = seeded_build(ADMConfig(network=UNETS, diffusion=GaussianConfig(mean="previous_x")), SPEC, seed=0)
+    with pytest.raises(ConfigError, match="guide_with: it predicts previous_x, which says nothing between timesteps"):
+        made().guided_with(other)

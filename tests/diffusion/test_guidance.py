@@ -352,6 +352,8 @@ class Still(nn.Module):
 
 
 class StillModel(Still):
+    largest_sigma = math.inf
+
     def predictor(self, labels: Tensor | None) -> Predictor:
         assert labels is not None
 

@@ -16,6 +16,9 @@ def _size(batch_size: int, first: int = 4, most: int | None = 16, **augmentation
 
 
 _STREET: dict[str, Any] = {
+    "single_frame_epoch": 0,
+    "num_epochs_temporal_step": 20,
+    "flow_network": {"type": "imaginaire.third_party.flow_net.flow_net", "pretrained_path": ""},
     "snapshot_save_epoch": 5,
     "image_save_iter": 500,
     "logging_iter": 100,
@@ -29,11 +32,8 @@ _STREET: dict[str, Any] = {
         "num_frames_per_video": 10,
         "gan_mode": "hinge",
         "gan_relativistic": False,
-        "single_frame_epoch": 0,
-        "num_epochs_temporal_step": 20,
         "loss_weight": {"gan": 1.0, "feature_matching": 10.0, "temporal_gan": 0.0, "perceptual": 10.0, "flow": 10.0},
         "perceptual_loss": PERCEPTUAL | {"num_scales": 3},
-        "flow_network": {"type": "imaginaire.third_party.flow_net.flow_net"},
         "init": {"type": "xavier", "gain": 0.02},
     },
     "gen_opt": adam(2e-4, beta1=0.5, type="step", step_size=60, gamma=0.1),
@@ -96,7 +96,8 @@ _DANCING = changed(
         "snapshot_save_epoch": 1,
         "image_save_iter": 1000,
         "logging_iter": 1000,
-        "trainer": {"perceptual_loss": {"num_scales": 1}, "num_epochs_temporal_step": 1},
+        "num_epochs_temporal_step": 1,
+        "trainer": {"perceptual_loss": {"num_scales": 1}},
         "gen_opt": adam(1e-4, type="step", step_size=100, gamma=0.5),
         "dis_opt": adam(4e-4, type="step", step_size=100, gamma=0.5),
         "gen": {
@@ -153,7 +154,8 @@ _FACES = changed(
         "snapshot_save_epoch": 25,
         "image_save_iter": 1000,
         "max_epoch": 200,
-        "trainer": {"type": "imaginaire.trainers.fs_vid2vid", "num_epochs_temporal_step": 50},
+        "num_epochs_temporal_step": 50,
+        "trainer": {"type": "imaginaire.trainers.fs_vid2vid"},
         "gen_opt": adam(1e-4, type="step", step_size=100, gamma=0.1),
         "dis_opt": adam(4e-4, type="step", step_size=100, gamma=0.1),
         "gen": {
@@ -206,7 +208,8 @@ _FEW_SHOT_DANCING = changed(
         "max_epoch": 20,
         "snapshot_save_epoch": 5,
         "image_save_iter": 100,
-        "trainer": {"model_average_config": {"enabled": False}, "num_epochs_temporal_step": 5},
+        "num_epochs_temporal_step": 5,
+        "trainer": {"model_average_config": {"enabled": False}},
         "gen_opt": adam(1e-4, type="step", step_size=10, gamma=0.1),
         "dis_opt": adam(4e-4, type="step", step_size=10, gamma=0.1),
         "dis": {"additional_discriminators": {"face": _EXTRA_DIS}},

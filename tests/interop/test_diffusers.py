@@ -22,7 +22,7 @@ from triptych.diffusion.model import SamplingConfig
 from triptych.diffusion.samplers import ancestral_step, clipping
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.interop.diffusers.exporter import exported, to_diffusers, write_diffusers
-from triptych.interop.programs import ExportRequest
+from triptych.interop.programs import ExportRequest, latent_notes
 
 SPEC = DataSpec(image_size=16, channels=3, num_classes=10)
 LATENTS = LatentSpec(
@@ -167,6 +167,7 @@ def test_a_model_of_latents_says_what_they_are_and_has_no_pipeline(tmp_path: Pat
         "scale 2, 4, 0.25; mean 0.5, -0.25, 0"
     )
     assert not (tmp_path / "out/model_index.json").exists() and (tmp_path / "out/unet/config.json").exists()
+    assert latent_notes(replace(SPEC, latents=replace(LATENTS, darkest=0.0)))[0] == f"{note}; in what that decodes black is 0 and white 1"
     exported(replace(request, spec=SPEC, out=tmp_path / "images"))
     assert (tmp_path / "images/model_index.json").exists()
 

@@ -88,7 +88,7 @@ def test_the_published_names() -> None:
 
 
 def test_the_published_configuration() -> None:
-    config, spec = to_run(PUBLISHED | {"scaling_factor": 0.18215})
+    config, spec = to_run(PUBLISHED)
     assert isinstance(config.model, KLAutoencoderConfig)
     assert config.model.network == KLNetworksConfig() and config.model.scaling_factor == 0.18215
     assert (spec.image_size, spec.channels, config.data.image_size) == (512, 3, 512)

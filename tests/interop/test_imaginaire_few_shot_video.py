@@ -150,6 +150,10 @@ def test_a_file_of_dances() -> None:
     [
         ({"gen": {"hyper": {"is_hyper_conv": True}}}, "gen.hyper.is_hyper_conv: got True, expected False"),
         ({"gen": {"hyper": {"method_to_use_ref_labels": "concat"}}}, "gen.hyper.method_to_use_ref_labels: got 'concat', expected 'mul'"),
+        (
+            {"gen": {"flow": {"multi_spade_combine": {"embed": {"sep_warp_embed": False}}}}},
+            "gen.flow.multi_spade_combine.embed.sep_warp_embed: got False, expected True",
+        ),
         ({"gen": {"flow": {"sep_prev_flow": True}}}, "gen.flow.sep_prev_flow: got True, expected False"),
         ({"gen": {"hyper": {"num_hyper_layers": 5}}}, "gen.hyper.num_hyper_layers: got 5, expected at least 1, and below num_downsamples"),
         ({"gen": {"num_downsamples": 4}}, "gen.num_downsamples: got 4, expected embedding.num_downsamples"),

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from tests.data.pairs import as_map, write
 from tests.data.pictures import encoded, picture
-from tests.interop.imaginaire_files import changed, checkpoint, written
+from tests.interop.imaginaire_files import IMAGE, MASK, changed, checkpoint, written
 from tests.interop.imaginaire_videos import VIDEOS
 from triptych.core.errors import CheckpointError
 from triptych.core.images import to_uint8
 from triptych.core.model import Model, seeded_build
 from triptych.core.rng import Rng
 from triptych.gans.spade import SPADE, SPADEGenerator, SPADEGeneratorConfig
+from triptych.interop.imaginaire import from_state_dict
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import YamlFile
 from triptych.runs import Run, import_run
@@ -170,6 +171,13 @@ def test_an_average_of_few_shot_vid2vid() -> None:
         found = loaded.generator(label, images, label[:, None]).image
         expected = generator(label, images, label[:, None]).image
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for averaged, eps in ((True, 1e-5), (False, 0.1)):
+        made: Any = from_state_dict(content["net_G"], None, values, averaged=averaged).generator
+        assert made.network.config.reference_eps == eps
+        if averaged:
+            with torch.no_grad():
+                same = made(label=label, ref_labels=label[:, None], ref_images=images)["fake_images"]
+            torch.testing.assert_close(same, expected, rtol=1e-4, atol=1e-4)
     for name, tensor in live.state_dict().items():
         if name.startswith("discriminator."):
             assert torch.equal(loaded.state_dict()[name], tensor)
@@ -222,3 +230,16 @@ def test_epochs_are_counted_in_clips() -> None:
     config = imported(values, None, data="few").config
     data = config.data
     assert (config.train.total_images, data.length.double_every, data.length.most) == (600, 120, 6), "fewer than eight batches: all frames"
+
+
+def test_clips_and_their_references_fit_into_the_longest(tmp_path: Path) -> None:
+    write_clips(Path("short"), count=3, frames=12, images=True)
+    for place in (Path("short/images"), Path("short/seg_maps")):
+        assert len(list(place.glob("*/*.png"))) == 36
+    data = {"output_h_w": "32, 32", "input_types": [{"images": IMAGE}, {"seg_maps": MASK}], "input_labels": ["seg_maps"]}
+    values = changed(VIDEOS["faces"], {"data": data | {"train": {"max_sequence_length": 16}, "one_hot_num_classes": {"seg_maps": CLASSES}}})
+    config = imported(values, None, data="short").config
+    opened: Any = config.data
+    assert opened.references == 1 and opened.length.most == 11
+    assert opened.open().spec.clip_length.most == 11
+    assert config.train.ema_rates == (pytest.approx(0.999 ** ((opened.length.first + 11) / 2)),)

@@ -207,7 +207,7 @@ class _Sources:
 class ClipImages(ImageSet):
     """Clips, of which the items are windows: every frame of a clip is in one of its windows, but for what is left at its end.
 
-    In training an item says roughly where a sample starts; how long it is depends on its position.
+    In training its position says how long a sample is and where it starts: in the item's window, or if it is longer anywhere in the clip.
     """
 
     config: ClipDataConfig
@@ -273,7 +273,10 @@ class ClipImages(ImageSet):
         room = len(self.clips[number])
         step = 1 + _below(drawn[0], min(self.config.most_step, (room - 1 - beside) // max(1, count - 1) or 1))
         latest = room - 1 - (count - 1) * step
-        start = _below(drawn[2], latest + 1) if anywhere else min(start + _below(drawn[2], length.first), latest)
+        if anywhere or count > length.first or step > 1:
+            start = _below(drawn[2], latest + 1)
+        else:
+            start += _below(drawn[2], min(length.first, latest + 1 - start))
         return number, slice(start, start + (count - 1) * step + 1, step)
 
     def batch(self, items: np.ndarray, positions: np.ndarray | None = None, *, seed: int = 0) -> Loaded:

@@ -37,7 +37,7 @@ _FINGERS: tuple[Chain, ...] = tuple((0, *range(first, first + 4)) for first in r
 _FINGER_COLOURS = ((204, 0, 0), (163, 204, 0), (0, 204, 82), (0, 82, 204), (163, 0, 204))
 _FEET, _LEFT_HAND, _RIGHT_HAND, _FACE_CHANNEL = 18, 24, 25, 26
 """Of a person's channels: the limbs from _FEET to 23 are those of the feet."""
-NUM_LIMBS = 27
+NUM_BODY_LIMBS, NUM_LIMBS = 24, 27
 """Channels of a person: 24 limbs, two hands, a face."""
 _FAR = 2**15
 """Coordinates are below it: a line has a sample for each pixel, also outside of the picture."""

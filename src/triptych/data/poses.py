@@ -12,7 +12,7 @@ import numpy as np
 from triptych.core.batch import InputSpec
 from triptych.core.rng import key_of, words
 from triptych.data.decode import levels_of
-from triptych.data.keypoints import NUM_LIMBS
+from triptych.data.keypoints import NUM_BODY_LIMBS, NUM_LIMBS
 
 NUM_PARTS = 24
 """Of DensePose, numbered from 1 on."""
@@ -61,9 +61,12 @@ def dropped(positions: np.ndarray, count: int, *, share: float, seed: int, name:
 
 
 def leave_out(values: np.ndarray, which: np.ndarray, spec: InputSpec) -> None:
-    """Takes channels of limbs (..., h, w, 27), or parts of DensePose (..., 3, h, w), out of maps in place, of all alike: `which`, (n,)."""
+    """Takes channels of limbs (..., h, w, 27), or parts of DensePose (..., 3, h, w), out of maps in place, of all alike: `which`, (n,).
+
+    Hands and the face, of many lines each in one channel, stay.
+    """
     if spec.stored == "limbs":
-        values[..., which] = 0
+        values[..., np.flatnonzero(which[:NUM_BODY_LIMBS])] = 0
         return
     part = np.rint((values[..., 2, :, :] + 1) * (NUM_PARTS / 2)).astype(np.int64)
     gone = np.append(False, which)[part]  # behind 0, which is nobody

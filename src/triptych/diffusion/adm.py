@@ -117,6 +117,11 @@ class ADM(DiffusionModel):
         denoise = self.denoiser((self.checked_labels(labels, len(x)),))
         return process, x0_predictor(self.diffusion, denoise, rows=x0_rows(process, process.points, x))
 
+    @property
+    def largest_sigma(self) -> float:
+        """The noise level at which it is asked where a model that it guides has more."""
+        return self.diffusion.levels.high
+
     def predictor(self, labels: Tensor | None) -> Predictor:
         """The x_0 that the network predicts, told the labels (b,), or none of an unconditional model; without guidance and clipping."""
         return x0_predictor(self.diffusion, self.denoiser((labels,)))

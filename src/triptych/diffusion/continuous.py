@@ -25,7 +25,7 @@ from triptych.core.errors import ConfigError
 from triptych.core.model import Model, ModelConfig, Phase, Report
 from triptych.core.rng import Rng
 from triptych.diffusion.gaussian import Coefficients, ImageHook, Levels, NoiseConfig, NoiseProcess
-from triptych.diffusion.guidance import extrapolated_image
+from triptych.diffusion.guidance import extrapolated_image, up_to
 from triptych.diffusion.guided import Guide, Guided, dropped_labels, guides_itself, led_away_from, led_by
 from triptych.diffusion.likelihood import FlowODEConfig, log_prob
 from triptych.diffusion.model import last_sample
@@ -33,7 +33,7 @@ from triptych.diffusion.ode import runge_kutta_4
 from triptych.diffusion.path_solvers import PATH_SOLVERS, Grid, flow_steps, times_of
 from triptych.diffusion.paths import PATHS, Path, PathName
 from triptych.diffusion.samplers import Predictor, Step, clipping, steered, without_gradients
-from triptych.diffusion.solvers import RHO, SOLVERS, Churn, euler, heun, noise_levels
+from triptych.diffusion.solvers import LARGEST_SIGMA, RHO, SOLVERS, Churn, euler, heun, noise_levels
 from triptych.diffusion.unet import NO_LABEL
 
 LevelSamplerName = Literal["heun", "euler", "dpm++2m", "dpm++2m-sde", "unipc", "ode-euler", "ode-heun", "ode-rk4", "sde-euler"]
@@ -202,6 +202,11 @@ class ContinuousModel(Model):
         return predict
 
     @property
+    def largest_sigma(self) -> float:
+        """The noise level at which it is asked where a model that it guides has more."""
+        return max(LARGEST_SIGMA, self.sampling.sigma_max)
+
+    @property
     def levels(self) -> Levels:
         """The noise levels from which and to which images go by the probability-flow ODE."""
         return Levels(self.sampling.sigma_min, self.sampling.sigma_max, level)
@@ -237,7 +242,8 @@ class ContinuousModel(Model):
         if weak is not None:
             strong = extrapolated_image(strong, weak, scale=settings.guidance_scale, interval=settings.guidance_interval)
         hook = clipping(1.0 if settings.clip else None, hook)
-        predict = without_gradients(steered(strong, hook=hook, score=None if guide is None else guide.score))
+        score = None if guide is None or guide.score is None else up_to(guide.score, LARGEST_SIGMA)
+        predict = without_gradients(steered(strong, hook=hook, score=score))
         points = settings.points()
         x = points[0].sqrt_noise * rng.normal("initial", *self.image_shape)
         return self.solve(predict, x, points, rng, settings)

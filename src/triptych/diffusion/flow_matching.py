@@ -134,6 +134,11 @@ class FlowMatching(ContinuousModel):
         said = self.said(x_t, t.to(x_t).flatten().expand(len(x_t)), labels, rng)
         return point.image_of(said, x_t, self.config.prediction)
 
+    @property
+    def largest_sigma(self) -> float:
+        """That of the first time at which the network can be asked; infinite for velocities, but on the path vp."""
+        return self.path.coefficients(self.ends_of(self.path)[0]).sigma
+
     def ends_of(self, path: Path) -> tuple[float, float]:
         """From noise alone to the image itself, where the network can be asked there."""
         return path.interval(self.config.prediction, training=False)

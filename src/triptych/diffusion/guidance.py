@@ -46,6 +46,11 @@ class NoisyImageClassifier(_GuideModel, Protocol):
 class LabelledPredictor(_GuideModel, Protocol):
     """A diffusion model, told labels at most, that another one may be guided away from."""
 
+    @property
+    def largest_sigma(self) -> float:
+        """The noise level at which it is asked where there is more noise, or noise alone."""
+        ...
+
     def predictor(self, labels: Tensor | None) -> Predictor:
         """The x_0 that it predicts; `labels`: (b,), exactly where it has classes."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -13,7 +14,7 @@ from triptych.core.config import Config, spelled
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Report
 from triptych.core.rng import Rng
-from triptych.diffusion.gaussian import Coefficients, NoiseConfig
+from triptych.diffusion.gaussian import Coefficients, GaussianConfig, NoiseConfig
 from triptych.diffusion.guidance import Interval, LabelledPredictor, NoisyImageClassifier, classifier_score, same_noise
 from triptych.diffusion.samplers import Predictor, Score, Step
 from triptych.diffusion.unet import NO_LABEL
@@ -87,7 +88,9 @@ class Guided(nn.Module):
         model, guide = self.model, self.guide
         if not isinstance(guide, NoisyImageClassifier):
             predict = guide.predictor(None if guide.num_classes is None else labels)
-            return Guide(weak=lambda x, c: predict(x, model.seen_by(c, guide.noise)))
+            most = math.inf if model.noise is not None else guide.largest_sigma  # timesteps are the same for both
+            last = Coefficients.of_sigma(most, time=most)
+            return Guide(weak=lambda x, c: predict(x, model.seen_by(c if c.sigma <= most else last, guide.noise)))
         assert labels is not None and isinstance(settings, GuidanceSettings)
 
         def classify(x: Tensor, c: Coefficients) -> Tensor:
@@ -113,6 +116,10 @@ def led_away_from(model: GuidableModel, weaker: Model) -> Guided:
         reason = f"{type(weaker).__name__} is no diffusion model of images; a classifier goes to {{}}"
         raise ConfigError("guide_with", reason, ["guide"])
     _require_same("guide_with", model, weaker)
+    if isinstance(weaker.noise, GaussianConfig) and weaker.noise.mean == "previous_x":
+        raise ConfigError(
+            "guide_with", "it predicts previous_x, which says nothing between timesteps; give one of another model.diffusion.mean"
+        )
     if weaker.num_classes not in (None, model.num_classes):
         classes = "none" if model.num_classes is None else model.num_classes
         raise ConfigError("guide_with", f"it has {weaker.num_classes} classes, this model has {classes}")

@@ -157,7 +157,8 @@ def latent_notes(spec: DataSpec) -> tuple[str, ...]:
     factors = (std / spec.latents.scaled_to for std in spec.latents.std)
     scale, mean = (", ".join(f"{value:.6g}" for value in values) for values in (factors, spec.latents.mean))
     where = f"it makes latents z, of the autoencoder in {spec.latents.autoencoder}"
-    return (f"{where}, which decodes z * scale + mean, channel by channel: scale {scale}; mean {mean}",)
+    levels = "" if spec.latents.darkest == -1 else f"; in what that decodes black is {spec.latents.darkest:g} and white 1"
+    return (f"{where}, which decodes z * scale + mean, channel by channel: scale {scale}; mean {mean}{levels}",)
 
 
 def holds_text(path: Path, text: str) -> bool:

@@ -28,6 +28,7 @@ from triptych.gans.wc_vid2vid import WCVid2VidConfig
 from triptych.recipes.config import RunConfig
 
 _CITYSCAPES = 2_975
+_CITYSCAPES_FRAMES = 30  # of each clip
 """Training clips."""
 _MANNEQUIN = 3_040
 """Training clips of the Mannequin Challenge, as the paper divides it."""
@@ -284,7 +285,7 @@ def wc_vid2vid_cityscapes() -> RunConfig:
             points="points",
             crop="center",
             scale=None,
-            length=ClipLength(first=4, most=100, double_every=20 * _CITYSCAPES),
+            length=ClipLength(first=4, most=_CITYSCAPES_FRAMES, double_every=20 * _CITYSCAPES),
         ),
         train=replace(
             recipe.train,
@@ -318,7 +319,7 @@ def wc_vid2vid_mannequin() -> RunConfig:
             num_classes=(25,),
             conditions=(*levels, "pose_maps-densepose", "pose_maps-openpose"),
             flip=False,
-            length=replace(recipe.data.length, double_every=20 * _MANNEQUIN),
+            length=replace(recipe.data.length, most=64, double_every=20 * _MANNEQUIN),
         ),
         train=replace(recipe.train, total_images=100 * _MANNEQUIN, checkpoint_every=2 * _MANNEQUIN, validate_every=2 * _MANNEQUIN),
         optim=replace(recipe.optim, decay_every=40 * _MANNEQUIN),

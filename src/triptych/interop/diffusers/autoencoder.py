@@ -59,6 +59,10 @@ def exported(request: ExportRequest) -> Exported:
     return Exported((request.out,), None, () if factor is not None else (note,))
 
 
+_SCALING_FACTOR = 0.18215
+"""Of a config.json that names none, as Stable Diffusion's does not."""
+
+
 def to_document(config: KLAutoencoderConfig, spec: DataSpec) -> dict[str, Any]:
     """What config.json holds."""
     network = config.network
@@ -111,7 +115,7 @@ def to_run(document: Mapping[str, Any]) -> tuple[RunConfig, DataSpec]:
     assert isinstance(recipe.model, KLAutoencoderConfig)
     try:
         network = KLNetworksConfig.from_dict({ours: document[theirs] for ours, theirs in names.items() if theirs in document})
-        model = recipe.model.updated({"network": network.to_dict(), "scaling_factor": document.get("scaling_factor")})
+        model = recipe.model.updated({"network": network.to_dict(), "scaling_factor": document.get("scaling_factor", _SCALING_FACTOR)})
         spec = DataSpec.from_dict({"image_size": document.get("sample_size", 256), "channels": document.get("in_channels", 3)})
         assert isinstance(model, KLAutoencoderConfig)
         model.check(spec)

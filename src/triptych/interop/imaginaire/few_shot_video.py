@@ -64,6 +64,7 @@ def described_few_shot(gen: Settings, *, references: int) -> FewShotGeneratorCon
             (flow, "sep_prev_flow", False),
             (flow, "sep_warp_embed", True),
             (combine, "sep_warp_embed", True),
+            (combine.inside("embed"), "sep_warp_embed", True),
         ],
     )
     return made

@@ -105,6 +105,8 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
             "--train.total-images, --train.checkpoint-every and the schedule of --optim",
             stacklevel=2,
         )
+    if isinstance(data, ClipDataConfig):
+        schedule = replace(schedule, frames=(data.length.first, data.length.most))
     train, optim, log = schedule.configs(processes=request.processes, num_images=num_images)
     if isinstance(data, ClipDataConfig):
         data = replace(data, length=schedule.lengths(data.length, processes=request.processes, num_images=num_images))
@@ -114,14 +116,15 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
 def _counted(data: DataConfig, batch: int) -> tuple[DataConfig, int]:
     """The data, and the images of an epoch; of clips their number, or that of all frames where they are fewer than those of 8 batches.
 
-    Clips grow to the longest of them at most. Raises DataError.
+    Clips grow to the longest of them at most, without its references. Raises DataError.
     """
     if not isinstance(data, ClipDataConfig):
         return data, len(data.open().train)
     opened = replace(data, length=replace(data.length, most=data.length.first)).open().train
     assert isinstance(opened, ClipImages)
     lengths = [len(clip) for clip in opened.clips]
-    data = replace(data, length=replace(data.length, most=min(data.length.most, max(lengths))))
+    most = max(data.length.first, max(lengths) - data.references)
+    data = replace(data, length=replace(data.length, most=min(data.length.most, most)))
     return data, len(lengths) if len(lengths) >= _FEWEST_BATCHES * batch else sum(lengths)
 
 

@@ -143,9 +143,9 @@ def read_schedule(settings: Settings, model: GANConfig, *, clips: ClipLength | N
     frames, doubling, single = (1, 1), Span(), Span()
     if clips is not None:
         frames = clips.first, clips.most
-        epochs = trainer.number("num_epochs_temporal_step", ENDLESS, most=10 * ENDLESS)
+        epochs = settings.number("num_epochs_temporal_step", ENDLESS, most=10 * ENDLESS)
         doubling = Span() if epochs >= ENDLESS else Span(epochs=epochs)
-        alone = trainer.number("single_frame_epoch", 0, least=0)
+        alone = settings.number("single_frame_epoch", 0, least=0)
         single = Span(epochs=alone) if alone else Span()
         if average.flag("enabled"):
             trainer.warn("model_average_config", "an average moves once in an iteration here, by as much as in the frames of a clip there")

@@ -11,6 +11,7 @@ weights, the output's factor or nonlinearity, the scales of a shared discriminat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from triptych.gans.pix2pixhd import Pix2PixHDDiscriminator, Pix2PixHDGenerator, 
 from triptych.gans.spade import SPADEDiscriminator, SPADEGenerator
 from triptych.gans.video_discriminators import VideoDiscriminator
 from triptych.gans.video_networks import Frame
-from triptych.interop.imaginaire.few_shot_video import without_second_flow
+from triptych.interop.imaginaire.few_shot_video import AVERAGED_EPS, without_second_flow
 from triptych.interop.imaginaire.reading import ModelType, Settings, model_types
 from triptych.interop.imaginaire.shapes import discriminator_of, generator_of
 from triptych.interop.imaginaire.tensors import Network, Weights
@@ -72,7 +73,10 @@ def from_state_dict(
         apart = {key.removeprefix(SINGLE): state.pop(key) for key in [key for key in state if key.startswith(SINGLE)]}
         if kinds["gen"] == "fs_vid2vid":
             state = without_second_flow(state)
-        first = _network(generator_of, kinds["gen"], state, Settings(config.get("gen") or {}, "gen"), CALLS[kinds["gen"]][0], edges)
+        find = generator_of
+        if kinds["gen"] == "fs_vid2vid" and averaged and has_average(generator):
+            find = _averaged_few_shot
+        first = _network(find, kinds["gen"], state, Settings(config.get("gen") or {}, "gen"), CALLS[kinds["gen"]][0], edges)
         if apart:
             single = _network(generator_of, "spade", apart, Settings({}), SPADECalls, False)
     if discriminator is not None:
@@ -85,6 +89,16 @@ def _network(
     find: Callable[..., Network], kind: ModelType, state: Mapping[str, Tensor], section: Settings, calls: Any, edges: bool
 ) -> OriginalNetwork:
     return calls(_filled(find(kind, Weights(state), section), state), edges=kind == "pix2pixHD" and edges)
+
+
+def _averaged_few_shot(kind: ModelType, weights: Weights, section: Settings) -> Network:
+    found = generator_of(kind, weights, section)
+    return replace(found, config=replace(found.config, reference_eps=AVERAGED_EPS))
+
+
+def has_average(state: Mapping[str, Any]) -> bool:
+    """Whether the weights have a moving average beside those that were trained."""
+    return any(".averaged_model." in f".{key}" for key in state)
 
 
 def unwrapped(state: Any, *, averaged: bool, name: str) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from triptych.interop.imaginaire.experiment import Experiment
 from triptych.interop.imaginaire.few_shot_video import AVERAGED_EPS, without_second_flow
 from triptych.interop.imaginaire.reading import ModelType, Settings
 from triptych.interop.imaginaire.shapes import ROOTS, discriminator_of, generator_of
-from triptych.interop.imaginaire.state_dicts import unwrapped
+from triptych.interop.imaginaire.state_dicts import has_average, unwrapped
 from triptych.interop.imaginaire.tensors import Network, Weights
 from triptych.interop.imaginaire.video import SINGLE
 
@@ -119,7 +119,7 @@ def _read(path: str | Path) -> tuple[dict[str, State], State | None, list[str]]:
     states = {name: content[key] for name, key in _KEYS.items() if content.get(key) is not None}
     trained = {name: unwrapped(state, averaged=False, name=_KEYS[name]) for name, state in states.items()}
     average = None
-    if any(".averaged_model." in f".{key}" for key in states[_GENERATOR]):
+    if has_average(states[_GENERATOR]):
         average = fold_spectral_norm(unwrapped(states[_GENERATOR], averaged=True, name="net_G"))
     optimizers = any(name in content for name in _OPTIMIZERS)
     return trained, average, ["the state of its optimizers is not taken: they begin anew"] if optimizers else []

@@ -70,10 +70,11 @@ _GROUPS = (
     "gen.hyper.* trainer.interleave trainer.reuse_gen_output data.for_pose_dataset.* data.for_face_dataset.*",
     # Known from the data, or from the weights.
     "gen.activation_norm_params.cond_dims gen.style_enc.input_image_channels gen.style_enc.style_dims gen.num_image_channels "
-    "gen.image_channels dis.image_channels dis.num_image_channels",
+    "gen.image_channels dis.image_channels dis.num_image_channels data.has_foreground dis.additional_discriminators.*.crop_func",
     # Done otherwise: resuming, logs, pictures, measures, downloads, the teacher of flow.
     "snapshot_save_start_iter snapshot_save_start_epoch image_display_iter trainer.strict_resume trainer.image_to_tensorboard "
-    "trainer.use_fid trainer.use_kid trainer.num_videos_to_test trainer.num_frames_per_video trainer.flow_network.* val_sample_size "
+    "trainer.use_fid trainer.use_kid trainer.num_videos_to_test trainer.num_frames_per_video flow_network.* trainer.flow_network.* "
+    "val_sample_size "
     "kid_num_subsets kid_sample_size pretrained_weight aws_credentials_file inference_args.* test_data.* metrics_* data.name "
     "data.paired data.full_data_ops data.output_h_w data.num_frames_G data.num_frames_D data.keypoint_data_types "
     "data.input_few_shot_labels data.input_types.*.ext data.input_types.*.interpolator data.input_types.*.normalize "
