@@ -6,12 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.core.errors import ConfigError
 from triptych.core.rng import Rng
 from triptych.diffusion.bounds import bound_term, discretized_gaussian_log_likelihood, losses, normal_kl, prior_term
 from triptych.diffusion.gaussian import Coefficients, GaussianConfig, GaussianDiffusion, StepCoefficients, factors, times_at
+from triptych.diffusion.respacing import respaced_timesteps
+from triptych.diffusion.samplers import ancestral_steps, ddim_steps, x0_predictor
 
 MEANS = ["epsilon", "x0", "previous_x", "v"]
 T4 = torch.tensor([0, 1, 40, 99])
@@ -269,3 +271,59 @@ def test_bound_terms() -> None:
             assert bound_term(chain, chain.moments(x0, x_t, c), x0=x0, x_t=x_t, coefficients=c)[i] < terms[i]
             mass = discretized_gaussian_log_likelihood(x0[i], x0[i] + 0.1, one.log_variance_small)
             assert terms[i].item() == pytest.approx(-float(mass.mean()) / math.log(2), rel=1e-4)
+
+
+DATA = (0.1, 0.3)
+"""Mean and deviation of independent pixels, whose best network is known."""
+
+
+class KnownNetwork(nn.Module):
+    """What such a network says of them at a timestep, as it was trained: of a step of one timestep; with the exact variance of it."""
+
+    def __init__(self, chain: GaussianDiffusion) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def forward(self, x: Tensor, c: StepCoefficients) -> Tensor:
+        c = self.chain.at_step(round(c.time))
+        mean, deviation = DATA
+        variance = c.abar * deviation**2 + 1 - c.abar
+        x0 = mean + c.sqrt_abar * deviation**2 / variance * (x - c.sqrt_abar * mean)
+        said = self.chain.target(x0, x, self.chain.noise_from(x0, x, c), c)
+        if not self.chain.config.learns_variance:
+            return said
+        log_variance = math.log(c.posterior_x0**2 * deviation**2 * (1 - c.abar) / variance + c.variance_small)
+        share = (log_variance - c.log_variance_small) / (c.log_beta - c.log_variance_small)
+        value = log_variance if self.chain.config.variance == "learned" else 2 * share - 1
+        return torch.cat((said, torch.full_like(x, value)), dim=1)
+
+
+def drawn_by(chain: GaussianDiffusion, *, kept: int, ddim: bool) -> Tensor:
+    """Samples of the known network on so many evenly spaced timesteps."""
+    some = chain.respaced(respaced_timesteps(str(kept), total=chain.config.steps))
+    rng = Rng(0, ("sample",), torch.arange(16))
+    draw = rng.normals([f"step/{i}" for i in range(kept + 1)], 1, 8, 8)
+    x, network = draw(kept).double(), KnownNetwork(chain)
+    if ddim:
+        steps = ddim_steps(some, x0_predictor(some, network), x, noise=lambda i: draw(i).double())  # type: ignore[arg-type]
+    else:
+        steps = ancestral_steps(some, network, x, noise=lambda i: draw(i).double())  # type: ignore[arg-type]
+    *_, last = steps
+    return last.sample
+
+
+@pytest.mark.parametrize("kept", [1000, 250, 20])
+@pytest.mark.parametrize("ddim", [False, True])
+@pytest.mark.parametrize("mean", ["x0", "previous_x", "v"])
+def test_what_is_predicted_does_not_matter_to_the_samples_on_any_timesteps(mean: str, ddim: bool, kept: int) -> None:
+    images = [drawn_by(process(mean=name, steps=1000, variance="fixed_small"), kept=kept, ddim=ddim) for name in ("epsilon", mean)]
+    torch.testing.assert_close(*images, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kept", [1000, 250, 50])
+def test_a_learned_variance_is_that_of_the_step_which_is_taken(kept: int) -> None:
+    images = {name: drawn_by(process(steps=1000, variance=name), kept=kept, ddim=False) for name in ("learned", "learned_range")}
+    for made in images.values():
+        assert made.std().item() == pytest.approx(DATA[1], rel=0.05)
+    if kept < 1000:
+        torch.testing.assert_close(images["learned"], images["learned_range"], rtol=0, atol=0.02)

@@ -131,6 +131,11 @@ class StepCoefficients(Coefficients):
     log_beta: Any
     not_last: Any
     "0 at t = 0, the sampler's last step, which adds no noise; else 1."
+    own_x0: Any
+    "posterior_x0 of the step of one timestep, which the network learned, whatever timesteps are left out here; so too the next three."
+    own_xt: Any
+    own_log_small: Any
+    own_log_beta: Any
 
 
 def times_at(points: Sequence[Coefficients], rng: Rng) -> dict[Coefficients, Tensor]:
@@ -177,6 +182,7 @@ Denoiser = Callable[[Tensor, Coefficients], Tensor]
 """The network's output for noisy images x_t (b, c, h, w) at the noise levels of the coefficients."""
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(StepCoefficients))
+_OWN = {"own_x0": "posterior_x0", "own_xt": "posterior_xt", "own_log_small": "log_variance_small", "own_log_beta": "log_beta"}
 
 
 def _tables(betas: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -186,25 +192,25 @@ def _tables(betas: np.ndarray, times: np.ndarray) -> np.ndarray:
     small = betas * (1 - abar_prev) / (1 - abar)
     first = small[1] if len(betas) > 1 else betas[0]
     clipped, large = np.append(first, small[1:]), np.append(first, betas[1:])
-    tables = StepCoefficients(
-        time=times,
-        abar=abar,
-        abar_prev=abar_prev,
-        abar_next=abar_next,
-        sqrt_abar=np.sqrt(abar),
-        sqrt_noise=np.sqrt(1 - abar),
-        sqrt_recip=np.sqrt(1 / abar),
-        sigma=np.sqrt(1 / abar - 1),
-        posterior_x0=betas * np.sqrt(abar_prev) / (1 - abar),
-        posterior_xt=(1 - abar_prev) * np.sqrt(1 - betas) / (1 - abar),
-        variance_small=small,
-        log_variance_small=np.log(clipped),
-        variance_large=large,
-        log_variance_large=np.log(large),
-        log_beta=np.log(betas),
-        not_last=np.minimum(np.arange(len(betas), dtype=np.float64), 1.0),
-    )
-    return np.stack([getattr(tables, name) for name in _FIELDS])
+    tables = {
+        "time": times,
+        "abar": abar,
+        "abar_prev": abar_prev,
+        "abar_next": abar_next,
+        "sqrt_abar": np.sqrt(abar),
+        "sqrt_noise": np.sqrt(1 - abar),
+        "sqrt_recip": np.sqrt(1 / abar),
+        "sigma": np.sqrt(1 / abar - 1),
+        "posterior_x0": betas * np.sqrt(abar_prev) / (1 - abar),
+        "posterior_xt": (1 - abar_prev) * np.sqrt(1 - betas) / (1 - abar),
+        "variance_small": small,
+        "log_variance_small": np.log(clipped),
+        "variance_large": large,
+        "log_variance_large": np.log(large),
+        "log_beta": np.log(betas),
+        "not_last": np.minimum(np.arange(len(betas), dtype=np.float64), 1.0),
+    }
+    return np.stack([tables[_OWN.get(name, name)] for name in _FIELDS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +229,14 @@ class NoiseProcess:
     def __init__(self, config: NoiseConfig, *, kept: Sequence[int] | None = None) -> None:
         self.config = config
         self.kept = tuple(range(config.steps)) if kept is None else tuple(kept)
-        betas = config.table()
+        betas, seen = config.table(), np.arange(config.steps) * config.time_unit
+        self.betas, self.tables = betas, _tables(betas, seen)
         if kept is not None:
-            abar = np.cumprod(1 - betas)[list(self.kept)]
-            betas = 1 - abar / np.append(1.0, abar[:-1])
-        self.betas = betas
-        self.tables = _tables(betas, np.array(self.kept) * config.time_unit)
+            abar, own = np.cumprod(1 - betas)[list(self.kept)], [_FIELDS.index(name) for name in _OWN]
+            learned = self.tables[:, list(self.kept)][own]
+            self.betas = 1 - abar / np.append(1.0, abar[:-1])
+            self.tables = _tables(self.betas, seen[list(self.kept)])
+            self.tables[own] = learned
         self._log_sigmas = np.log(self.tables[_FIELDS.index("sigma")])
         self._on_device: dict[torch.device, Tensor] = {}
 
@@ -327,7 +335,8 @@ class GaussianDiffusion(NoiseProcess):
             case "x0":
                 return x0
             case "previous_x":
-                return self.posterior_mean(x0, x_t, c)
+                assert isinstance(c, StepCoefficients)
+                return c.own_x0 * x0 + c.own_xt * x_t
             case "v":
                 return c.sqrt_abar * noise - c.sqrt_noise * x0
 
@@ -347,7 +356,7 @@ class GaussianDiffusion(NoiseProcess):
                 return 0.0, 1.0
             case "previous_x":
                 assert isinstance(c, StepCoefficients)
-                return -c.posterior_xt / c.posterior_x0, 1 / c.posterior_x0
+                return -c.own_xt / c.own_x0, 1 / c.own_x0
             case "v":
                 return c.sqrt_abar, -c.sqrt_noise
 
@@ -364,7 +373,7 @@ class GaussianDiffusion(NoiseProcess):
                 return prediction
             case "previous_x":
                 assert isinstance(c, StepCoefficients)
-                return (prediction - c.posterior_xt * x_t) / c.posterior_x0
+                return (prediction - c.own_xt * x_t) / c.own_x0
             case "v":
                 return c.sqrt_abar * x_t - c.sqrt_noise * prediction
 
@@ -388,17 +397,28 @@ class GaussianDiffusion(NoiseProcess):
         """
         prediction, logits = self.split(output)
         x0 = self.x0_from(prediction, x_t, c, x0_row)
-        x0 = x0 if hook is None else hook(x0)
-        mean = prediction if self.config.mean == "previous_x" else self.posterior_mean(x0, x_t, c, mean_row)
-        return Moments(mean, *self._variance(logits, c), x0)
+        said, x0 = x0, x0 if hook is None else hook(x0)
+        if self.config.mean != "previous_x":
+            said = x0
+        elif self._is_whole:
+            return Moments(prediction, *self._variance(logits, c), x0)
+        return Moments(self.posterior_mean(said, x_t, c, mean_row), *self._variance(logits, c), x0)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether no timestep is left out."""
+        return self.steps == self.config.steps
 
     def _variance(self, logits: Tensor | None, c: StepCoefficients) -> tuple[Any, Any]:
         """The variance and its logarithm."""
         if logits is None:
             small = self.config.variance == "fixed_small"
             return (c.variance_small, c.log_variance_small) if small else (c.variance_large, c.log_variance_large)
-        if self.config.variance == "learned":
+        if self.config.variance == "learned" and self._is_whole:
             return logits.exp(), logits
-        share = (logits + 1) / 2  # Nichol and Dhariwal 2021, Eq. 15, with v in [-1, 1] for an output near 0
+        if self.config.variance == "learned":  # of a step of one timestep: the same share of what a longer one may have
+            share = ((logits - c.own_log_small) / (c.own_log_beta - c.own_log_small)).clamp(0, 1)
+        else:
+            share = (logits + 1) / 2  # Nichol and Dhariwal 2021, Eq. 15, with v in [-1, 1] for an output near 0
         log_variance = share * c.log_beta + (1 - share) * c.log_variance_small
         return log_variance.exp(), log_variance
