@@ -242,4 +242,8 @@ def test_clips_and_their_references_fit_into_the_longest(tmp_path: Path) -> None
     opened: Any = config.data
     assert opened.references == 1 and opened.length.most == 11
     assert opened.open().spec.clip_length.most == 11
+    values = changed(values, {"data": {"train": {"max_sequence_length": 8}}})
+    Path("run").rename("before")
+    shorter: Any = imported(values, None, data="short").config.data
+    assert shorter.length.most == 8, "as the file says, where that fits"
     assert config.train.ema_rates == (pytest.approx(0.999 ** ((opened.length.first + 11) / 2)),)
