@@ -97,6 +97,13 @@ def test_what_commands_say_is_printable(capsys):
             "train.batch_size: got 1000.*expected a whole number of at most 64 bits",
         ),
         ("a.json", '{"train": {"batch_size": 1' + "0" * 5000 + "}}", "a.json is not JSON: Exceeds the limit"),
+        (
+            "a.json",
+            '{"format": 1, "spec": {}, "model": {}}',
+            "a.json is a run's own file; give one of settings, or go on with",
+        ),
+        ("a.json", '{"model": {"sampling": {"threshold": 1e39}}}', r"threshold: got 1e\+39, expected a positive number, at most 1e6"),
+        ("a.json", '{"data": {"anchor_size": 4294967296}}', "anchor_size: got 4294967296, expected from 1 to 16384, or nothing"),
         ("a.json", '{"model": {"kind": []}}', r"model.kind: got \[\], expected text"),
         ("a.json", '{"model": {"kind": {"a": 1}}}', r"model.kind: got \{'a': 1\}, expected text"),
         ("a.json", '{"model": {"network": {"num_channels": 1000000000}}}', "model.*larger than 10,000,000,000 parameters"),
@@ -114,6 +121,12 @@ def test_settings_in_a_file(tmp_path, capsys, name, text, message):
     line = one_line(capsys, code=2, arguments=["train", "adm-digits", "--run", str(tmp_path / "run"), "--config", str(tmp_path / name)])
     assert re.search(message, line), line
     assert len(line) < 1000
+
+
+def test_a_file_of_settings_by_windows(tmp_path, capsys):
+    (tmp_path / "a.json").write_text('{"train": {"batch_size": 0}}', encoding="utf-8-sig")
+    line = one_line(capsys, code=2, arguments=["train", "adm-digits", "--run", str(tmp_path / "run"), "--config", str(tmp_path / "a.json")])
+    assert "train.batch_size: got 0" in line
 
 
 def test_a_file_of_settings_without_end(tmp_path, capsys):
@@ -219,6 +232,7 @@ def test_names_that_are_not_utf8_in_a_whole_run(tmp_path, capsys):
     picture_path = tmp_path / os.fsdecode(b"\xe9.png")
     assert main(["sample", str(run), "--count", "1", "--labels", os.fsdecode(names[0]), "--out", str(picture_path)]) == 0
     assert picture_path.is_file()
+    assert main(["report", str(run)]) == 0 and r"run\udcfe" in (run / "report.html").read_text("utf-8")
     out, err = capsys.readouterr()
     assert r"1 images in" in out and r"\xe9.png" in out
     assert (out + err).replace("\n", "").isprintable()

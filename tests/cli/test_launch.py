@@ -200,3 +200,17 @@ def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: 
 def test_the_line_that_the_job_looks_for_is_that_of_the_log() -> None:
     training = (Path(launch.__file__).parents[1] / "runs" / "training.py").read_text()
     assert STOPPED in training
+
+
+def test_a_file_that_is_there_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    first = written("--time", "60")
+    assert written("--time", "60") == first and not Path("run.sbatch.bak").exists()
+    Path("run.sbatch").write_text(first + "# mine\n")
+    capsys.readouterr()
+    written("--time", "90")
+    assert "; the one before is run.sbatch.bak" in capsys.readouterr().out
+    assert Path("run.sbatch.bak").read_text() == first + "# mine\n"
+    Path("run.sbatch").write_text("precious\n")
+    assert main(["launch", "slurm", "adm-digits", "--run", "run"]) == 2
+    assert "--out: run.sbatch is there, and triptych launch did not write it" in capsys.readouterr().err
+    assert Path("run.sbatch").read_text() == "precious\n"

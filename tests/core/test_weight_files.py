@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import zipfile
@@ -140,3 +141,13 @@ def test_tensors_without_their_values(tensor: torch.Tensor, tmp_path: Path) -> N
     """A file of a few bytes may ask for any amount of memory."""
     torch.save({"a": tensor}, tmp_path / "a.pt")
     assert refused(tmp_path / "a.pt") == f"FILE: a does not hold all of its {tensor.numel()} values; save plain tensors"
+
+
+def test_a_full_disk_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 357952 vs 357904\nmore")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as error:
+        write_weights(WEIGHTS, tmp_path / "a.pt")
+    assert error.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ from tests.data.pictures import encoded, picture
 from tests.runs.translators import opened
 from triptych.cli.main import main
 from triptych.data import keypoints
+from triptych.data.frame_files import json_files
 from triptych.data.keypoints import draw_face, draw_person, read_face, read_person
 
 
@@ -171,11 +172,18 @@ def test_no_frame_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[st
     call = ["data", "draw", str(tmp_path / "points"), "--out", str(frames)]
     for given, message in (
         (["--frames", str(frames)], "images, which is read; choose another --out"),
+        (["--height", "40", "--width", "48", "--out", str(tmp_path / "points")], "points, which is read; choose another --out"),
         (["--height", "40", "--width", "48"], "images/a/1.png is there already, and no such command made it"),
     ):
         assert main([*call, *given]) == 2
         assert message in capsys.readouterr().err
     assert (frames / "a/1.png").read_bytes() == before and [path.name for path in frames.iterdir()] == ["a"]
+
+
+def test_hidden_files_are_no_key_points(tmp_path: Path) -> None:
+    for name in ("1.json", "._1.json", ".labels.json"):
+        write(tmp_path / "points/a" / name, json.dumps(face().tolist()).encode() if name == "1.json" else b"other")
+    assert json_files(tmp_path / "points") == [Path("a/1.json")]
 
 
 def test_two_files_of_one_frame_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +202,7 @@ def test_two_files_of_one_frame_are_named(tmp_path: Path, capsys: pytest.Capture
         (b'{"people": 3}', "people", "a.json: cannot be drawn (expected what OpenPose writes"),
         (b'{"people": [{"pose_keypoints_2d": [1, 2]}]}', "people", "expected pose_keypoints_2d of 25 points"),
         (json.dumps([[2**15, 0]] * 68).encode(), "faces", "expected 68 points"),
+        (json.dumps([[10**400, 0]] * 68).encode(), "faces", "expected 68 points"),
         (b'[["a", 0]]', "faces", "expected 68 points"),
     ],
 )

@@ -229,7 +229,8 @@ def test_a_level_as_timesteps_see_it() -> None:
     [
         ({"steps": 0}, "steps"),
         ({"sigma_min": 80.0}, "sigma_min"),
-        ({"sigma_max": math.inf}, "sigma_min"),
+        ({"sigma_max": math.inf}, "sigma_max: got inf, expected at most 1e6"),
+        ({"sigma_max": 1e39}, "sigma_max: got 1e\\+39, expected at most 1e6"),
         ({"churn": 1.0, "sampler": "unipc"}, "churn"),
         ({"churn_min": 2.0, "churn_max": 1.0}, "churn_min"),
         ({"guidance_interval": (2.0, 1.0)}, "guidance_interval"),

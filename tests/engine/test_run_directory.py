@@ -15,7 +15,7 @@ import pytest
 from triptych.core import locks
 from triptych.core.errors import CheckpointError
 from triptych.core.files import temporary_path
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.run_directory import RunDirectory, list_checkpoints
 
 DOCUMENT = {"model": {"kind": "a:B", "width": 3}, "train": {"betas": [0.9, 0.999], "microbatch": None}}
 
@@ -220,3 +220,17 @@ def test_a_file_system_without_locks_is_warned_of_and_used(tmp_path: Path, monke
         lock = RunDirectory(tmp_path).lock()
     assert len(said) == 1 and "\n" not in str(said[0].message)
     lock.release()
+
+
+def test_what_may_not_be_looked_at_is_no_run_and_unreadable_checkpoints_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checkpoints").mkdir()
+
+    def refused(self: object, *given: object, **named: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    monkeypatch.setattr(os, "stat", refused)
+    assert not RunDirectory(tmp_path).exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(CheckpointError, match=r"checkpoints cannot be read: Permission denied"):
+        list_checkpoints(tmp_path / "checkpoints")

@@ -88,6 +88,7 @@ def merging_bomb() -> str:
         ("a: *b", "found undefined alias"),
         ("a: \x00", "the file is not YAML"),
         ("a: !!int x", "the file is not YAML"),
+        ("a: !!timestamp abc", "the file is not YAML"),
         ("a: 1\n---\nb: 2", "line 2: but found another document"),
         ("[" * 5000, "nested too deeply"),
         (bomb(), "holds more than 50,000 values"),

@@ -63,7 +63,8 @@ def test_the_page_says_what_chose_the_best_checkpoint(tmp_path: Path) -> None:
         page = read_page(write_report(run))
         by = "loss on held-out images" if number == 100 else "kid (40 samples, seen by x)"
         assert re.search(rf"{re.escape(by)}: the best checkpoint, at {number}\s*{'0.0625' if number == 100 else '0.5'}", page.text)
-    for strange in ('{"best": null}', "[]", '{"best": {"score": NaN, "images": 200}}', '{"best": {"score": "0.5", "images": 200}}'):
+    huge = f'{{"best": {{"score": 1{"0" * 400}, "images": 200}}}}'
+    for strange in ('{"best": null}', "[]", '{"best": {"score": NaN, "images": 200}}', '{"best": {"score": "0.5", "images": 200}}', huge):
         (place / "state.json").write_text(strange)
         assert "the best checkpoint" not in read_page(write_report(run)).text
     (place / "state.json").write_text("{")

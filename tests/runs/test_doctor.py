@@ -336,3 +336,16 @@ def test_what_is_no_source(tmp_path: Path, folder: Path) -> None:
         examine(DataConfig(path=str(write_zip(tmp_path / "a.zip", folder))), out=tmp_path / "a.zip")
     with pytest.raises((ConfigError, DataError), match="holds neither images/ nor train/images/"):
         examine(PairedDataConfig(path=str(folder), **SETTINGS), workers=0)
+
+
+@pytest.mark.parametrize("flag", ["--out", "--quarantine"])
+@pytest.mark.parametrize("content", ['{"labels": [["0000.png", 0]]}', "[1]", "{", '{"format": 1}'])
+def test_a_file_of_others_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, content: str) -> None:
+    folder = write_folder(tmp_path / "images", [f"{side}/{k}.png" for side in "ab" for k in range(3)])
+    place = tmp_path / "images/dataset.json"
+    place.write_text(content)
+    assert main(["data", "doctor", str(folder), "--labels", "folder", flag, str(place)]) == 2
+    assert "dataset.json: it is there, and no such command made it; choose another --out, or remove it" in capsys.readouterr().err
+    assert place.read_text() == content
+    for _ in range(2):
+        assert main(["data", "doctor", str(folder), "--labels", "folder", flag, str(tmp_path / "mine.json")]) in (0, 1)

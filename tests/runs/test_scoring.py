@@ -308,3 +308,17 @@ def test_processes_batches_and_a_kill_change_no_figure(tiny: Any, tmp_path: Path
         figures = json.loads(out.read_text())["figures"]
         assert figures["fd-random"]["value"] == pytest.approx(alone.figures["fd-random"].value, rel=1e-12)
         assert figures["psnr"]["value"] == alone.figures["psnr"].value
+
+
+def test_files_of_others_are_not_replaced_by_figures(tmp_path: Path) -> None:
+    a, b = npz(tmp_path / "a.npz", 40), npz(tmp_path / "b.npz", 40, seed=1)
+    before = a.read_bytes()
+    with pytest.raises(DataError, match=r"cannot write .*a\.npz, which goes with .*a\.json: it is there, and no such command made it"):
+        score(a, b, metrics=["kid"], features="random", out=tmp_path / "a.json", device="cpu")
+    (tmp_path / "dataset.json").write_text('{"labels": []}')
+    with pytest.raises(DataError, match=r"dataset\.json: it is there, and no such command made it; choose another --out"):
+        score(a, b, metrics=["kid"], features="random", out=tmp_path / "dataset.json", device="cpu")
+    assert a.read_bytes() == before and (tmp_path / "dataset.json").read_text() == '{"labels": []}'
+    for count in (1, 2):
+        found = score(a, b, metrics=["kid"], features="random", out=tmp_path / "new.json", device="cpu")
+        assert found.figures["kid"].value is not None and count, "figures are read, or replaced"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
 import shutil
@@ -96,14 +97,29 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if job.folder is not None:
             job.folder.mkdir(parents=True, exist_ok=True)
+        kept = _kept(job)
         write_text(job.place, job.text)
     except OSError as error:
         setting = "--out" if job.options.out else "--run"
         raise ConfigError(setting, f"cannot write {error.filename or job.place}: {explain(error)}") from None
-    show(f"job: {job.place} ({job.options.nodes} x {job.options.of_each_node} processes); its output: {job.output}")
+    show(f"job: {job.place} ({job.options.nodes} x {job.options.of_each_node} processes); its output: {job.output}{kept}")
     words = [*job.submit, str(job.place)]
     show(submitted(words) if job.options.submit else f"submit it: {shlex.join(words)}")
     return 0
+
+
+def _kept(job: Written) -> str:
+    """Keeps a file of a job that is there, which may have been edited; what is said of it. Raises OSError, ConfigError for another file."""
+    if not job.place.exists():
+        return ""
+    before = job.place.read_bytes()
+    if b"# Written by: triptych launch" not in before:
+        raise ConfigError("--out", f"{job.place} is there, and triptych launch did not write it; choose another, or remove it")
+    if before == job.text.encode():
+        return ""
+    kept = job.place.with_name(f"{job.place.name}.bak")
+    os.replace(job.place, kept)
+    return f"; the one before is {kept}"
 
 
 def prepared(arguments: Sequence[str]) -> Written:

@@ -17,7 +17,7 @@ from triptych.engine.progress import Watch
 from triptych.evaluation.feature_set import SetMetricConfig
 from triptych.evaluation.pair_metric import PairMetricConfig
 from triptych.runs import Scores, open_run, score
-from triptych.runs.files import check_place
+from triptych.runs.files import check_figures
 from triptych.runs.given.sizes import PLAIN_SIZE, plain_size
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, settings_of
@@ -153,7 +153,7 @@ def sweep(images: str, arguments: Sequence[str], options: ScoreOptions) -> int:
     asked = [configure(images, [*given, f"--{setting}", value]) for value in values]  # all of them are looked at before one is measured
     place = Path(options.out) if options.out is not None else None
     if place is not None:
-        check_place(place)
+        check_figures(place)
     found: dict[str, Scores] = {}
     for value, (one, settings) in zip(values, asked, strict=True):
         with progress_bar(f"{setting} {value}") as progress:

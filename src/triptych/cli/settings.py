@@ -95,13 +95,16 @@ def read_config_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError("--config", f"there is no file {str(path)!r}")
     try:
-        text = read_regular(path, most=_MOST_BYTES).decode("utf-8")
-        return _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else parsed_json(text))
+        text = read_regular(path, most=_MOST_BYTES).decode("utf-8-sig")
+        found = tomllib.loads(text) if path.suffix == ".toml" else parsed_json(text)
     except OSError as error:
         raise ConfigError("--config", f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError("--config", f"{path} is not {path.suffix[1:].upper()}: {reason}") from None
+    if isinstance(found, dict) and {"format", "spec", "model"} <= found.keys():
+        raise ConfigError("--config", f"{path} is a run's own file; give one of settings, or go on with the run by its name")
+    return found
 
 
 def flag_name(setting: str) -> str:

@@ -5,6 +5,8 @@ PyTorch's are read with weights_only, so that nothing in a file is run, and mapp
 
 from __future__ import annotations
 
+import errno
+import os
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -112,7 +114,8 @@ def write_weights(tensors: Mapping[str, Tensor], path: Path) -> None:
         try:
             torch.save(dict(tensors), temporary)
         except RuntimeError as error:  # PyTorch's writer of archives has no other word for a full disk
-            raise OSError(str(error).splitlines()[0]) from error
+            said = str(error).splitlines()[0]
+            raise (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if "inline_container" in said else OSError(said)) from error
 
 
 def _is_whole(tensor: Tensor) -> bool:

@@ -96,7 +96,7 @@ class DataConfig(Config):
         self.require(self.scale is None or 0 <= self.scale <= 8, "scale", "0 to 8, or nothing")
         self.require(self.scale is None or self.crop == "random", "scale", "nothing, unless data.crop is random")
         self.require(0 <= self.jitter < 1, "jitter", "0 or more and below 1")
-        self.require(self.anchor_size is None or self.anchor_size >= 1, "anchor_size", "at least 1, or nothing")
+        self.require(self.anchor_size is None or 1 <= self.anchor_size <= 2**14, "anchor_size", "from 1 to 16384, or nothing")
         colours = f"{', '.join(_COLOURS)}, a colour as #ff8000, a grey level from 0 to 255, or nothing"
         self.require(self.background is None or _is_colour(self.background), "background", colours)
         self.require(0 < self.latent_std < float("inf"), "latent_std", "a positive number")

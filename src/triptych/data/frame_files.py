@@ -83,7 +83,8 @@ def shown_by(cut_out: CutOut, root: Path, keys: Sequence[str], members: Iterable
 
 def json_files(place: Path) -> list[Path]:
     """The files of key points below a folder, relative to it, in the order of their names."""
-    return sorted(Path(folder, entry.name) for folder, _, entries in walked(place) for entry in entries if entry.name.endswith(".json"))
+    entries = ((folder, entry.name) for folder, _, others in walked(place) for entry in others)
+    return sorted(Path(folder, name) for folder, name in entries if name.endswith(".json") and not name.startswith("."))
 
 
 def frame_of(name: Path) -> str:

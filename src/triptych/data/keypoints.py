@@ -215,7 +215,7 @@ def read_person(content: Any) -> dict[str, np.ndarray] | None:
 def _numbers(content: Any, shape: tuple[int, ...], expected: str) -> np.ndarray:
     try:
         values = np.array(content, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         values = np.empty(0)
     if values.shape != shape or not (np.abs(values) < _FAR).all():
         raise ValueError(f"expected {expected}")

@@ -75,7 +75,8 @@ class LevelSamplingConfig(Config):
 
     def validate(self) -> None:
         self.require(1 <= self.steps <= 1_000_000, "steps", "1 to 1,000,000")
-        self.require(0 < self.sigma_min < self.sigma_max < math.inf, "sigma_min", "above 0 and below sigma_max")
+        self.require(0 < self.sigma_min < self.sigma_max, "sigma_min", "above 0 and below sigma_max")
+        self.require(self.sigma_max <= 1e6, "sigma_max", "at most 1e6")
         self.require(0 < self.rho < math.inf, "rho", "a positive number")
         self.require(0 <= self.churn < math.inf, "churn", "0 or more")
         self.require(

@@ -88,7 +88,7 @@ class SamplingConfig(Config):
         self.require(solver or self.spacing is None, "spacing", f"nothing with sampler {self.sampler}, {why}")
         self.require(along or self.flow_path is None, "flow_path", f"nothing with sampler {self.sampler}; ode-* and sde-euler go along one")
         self.require(along or self.grid == "uniform", "grid", f"uniform with sampler {self.sampler}; ode-* and sde-euler have it")
-        self.require(self.threshold > 0, "threshold", "a positive number")
+        self.require(0 < self.threshold <= 1e6, "threshold", "a positive number, at most 1e6")
         self.require(0 <= self.guidance_scale < math.inf, "guidance_scale", "0 or more")
         low, high = self.guidance_interval or (0.0, 1.0)
         self.require(0 <= low < high, "guidance_interval", "two noise levels, 0 or more, the smaller one first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -66,7 +67,7 @@ class RunDirectory:
 
     def exists(self) -> bool:
         """Whether a run was started here."""
-        return self.config_path.is_file()
+        return os.path.isfile(self.config_path)  # nothing, where it may not be looked at
 
     def create(self) -> None:
         """Makes the folder and its parts; a run that is there stays as it is.
@@ -207,7 +208,10 @@ def list_checkpoints(folder: Path) -> list[int]:
     """Images seen of every finished checkpoint, ascending; empty where there is no such folder."""
     if not folder.is_dir():
         return []
-    names = (path.name.removeprefix(REPLACED) for path in folder.iterdir() if path.is_dir())
+    try:
+        names = [path.name.removeprefix(REPLACED) for path in folder.iterdir() if path.is_dir()]
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {explain(error)}") from error
     return sorted({int(name) for name in names if re.fullmatch(r"\d{9,}", name)})
 
 

@@ -72,7 +72,7 @@ class R3GANNetworkConfig(Config):
             if self.expansion * width % self.group_channels:
                 inside = f"{self.expansion} x {width}, the channels inside a block"
                 raise ConfigError("group_channels", f"got {self.group_channels}, expected a divisor of {inside}")
-        self.require(self.half_stages >= 0, "half_stages", "0 or more")
+        self.require(0 <= self.half_stages <= 32, "half_stages", "from 0 to 32")
 
     def shrunk(self) -> Self:
         """Two resolutions, for tests: of two widths where there are several, as many of them half as leave a float32 one."""

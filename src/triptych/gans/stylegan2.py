@@ -70,7 +70,7 @@ class StyleGAN2Sampling(Config):
     "The noise of each pixel: drawn for each image, that which came with the weights, or none."
 
     def validate(self) -> None:
-        self.require(math.isfinite(self.truncation), "truncation", "a number")
+        self.require(abs(self.truncation) <= 1e6, "truncation", "a number from -1e6 to 1e6")
         self.require(self.truncation_layers is None or self.truncation_layers >= 0, "truncation_layers", "0 or more, or nothing")
 
 

@@ -57,7 +57,7 @@ class StyleGAN2NetworkConfig(Config):
         for name in ("base_channels", "max_channels", "mapping_layers"):
             self.require(getattr(self, name) >= 1, name, "at least 1")
         self.require(0 < self.mapping_rate < math.inf, "mapping_rate", "a positive number")
-        self.require(self.half_stages >= 0, "half_stages", "0 or more")
+        self.require(0 <= self.half_stages <= 32, "half_stages", "from 0 to 32")
         self.require(self.conv_clamp is None or 0 < self.conv_clamp < math.inf, "conv_clamp", "a positive number, or nothing")
 
     def channels(self, resolution: int) -> int:

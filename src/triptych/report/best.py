@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,6 @@ def best_checkpoint(folder: Path) -> Best | None:
 
 def _best(entry: Any) -> Best | None:
     match entry:
-        case {"score": int() | float() as score, "images": int() as images} if math.isfinite(score):
+        case {"score": int() | float() as score, "images": int() as images} if abs(score) < sys.float_info.max:
             return Best(float(score), images, str(entry.get("by", BY_VALIDATION)))
     return None

@@ -35,7 +35,7 @@ def render(template: str, **values: Any) -> str:
 def write_page(path: Path, page: str) -> None:
     """Writes the page whole, and makes its folder where that is missing. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page)
+    write_text(path, page.encode("utf-8", "backslashreplace").decode())  # a name of a file may be no UTF-8
 
 
 @functools.cache

@@ -98,8 +98,9 @@ def write_report(root: str | Path, out: str | Path | None = None) -> Path:
     if not (root / "config.json").exists():
         RunDirectory(root).read_config()  # which says what there is instead
     path = root / "report.html" if out is None else Path(out)
+    page = report_page(RunReader(root))
     try:
-        write_page(path, report_page(RunReader(root)))
+        write_page(path, page)
     except OSError as error:
         raise DataError(f"cannot write {path}: {explain(error)}") from error
     return path

@@ -38,6 +38,7 @@ from triptych.gans.clip_base import warping_error
 from triptych.gans.flow import confidence, inside, leads_home
 from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.nn.raft import Raft
+from triptych.runs.files import check_figures
 from triptych.runs.first_frames import run_first_frames
 from triptych.runs.given.data_images import Spread, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
@@ -213,6 +214,8 @@ def score_clips(
     place = None if out is None else Path(out)
     if place is not None and place.suffix != ".json":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
+    if place is not None:
+        check_figures(place)
     source, world = _opened(clips, reference, frames, count, image_size, flow, chosen)
     task = _task(metrics, source, settings, pair, world.device)
     asked = {"metrics": sorted(task.names), **task.identity, **source.identity}

@@ -15,15 +15,17 @@ from triptych.core.files import explain, write_text
 from triptych.data.colours import Colours
 from triptych.data.config import DataConfig
 from triptych.data.crew import made_of
+from triptych.data.examination import FORMAT as LOOKED
 from triptych.data.examination import Examination, concluded
 from triptych.data.looking import Look, Wanted, fatal, look_at, look_at_map, packed, unread
 from triptych.data.pairs import PairedDataConfig
+from triptych.data.skipping import FORMAT as SKIPPED
 from triptych.data.skipping import write_skip
 from triptych.data.subjects import Subjects, open_subjects
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.report.data_page import write_data_page
-from triptych.runs.files import check_kept, check_place
+from triptych.runs.files import check_json, check_kept, check_place
 from triptych.runs.work import Part, Within, Work, done
 
 PIECE = 128
@@ -56,6 +58,9 @@ def examine(
         check_kept(place, config.path or "")
         if config.skip is not None:
             check_kept(place, config.skip)
+    for place, form in ((out, LOOKED), (quarantine, SKIPPED)):
+        if place is not None:
+            check_json(Path(place), lambda found, form=form: found.get("format") == form)
     if len({place.absolute() for place in places}) < len(places):
         raise ConfigError("", "--out, --page and --quarantine name the same file; give each its own")
     subjects = open_subjects(config)

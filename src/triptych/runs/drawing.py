@@ -40,13 +40,14 @@ def draw_folder(
     get, which lie as those of clips do. Raises DataError naming the file for what cannot be drawn, or is there and no drawing.
     """
     if not source.is_dir():
-        raise DataError(f"{source}: no folder; name that of the key points (.json)")
+        raise DataError(f"{source}: no folder; name that of the key points (.json){nearest(source.name, listed(source.parent))}")
     names = json_files(source)
     if not names:
-        raise DataError(f"{source}: holds no key points (.json){nearest(source.name, listed(source.parent))}")
+        raise DataError(f"{source}: holds no key points (.json)")
     faces = {} if fit is None else _fitted_faces(source, names, fit)
-    if frames is not None:
-        check_apart(out, frames)
+    for read in (source, frames):
+        if read is not None:
+            check_apart(out, read)
     images = None if frames is None else open_folder(frames)[0]
     numbers = {} if images is None else stems(images)
     files = dict[str, Path]()

@@ -33,7 +33,7 @@ from triptych.evaluation.catalogue import find_metric
 from triptych.evaluation.metric import Collected, Findings, ImageMetric, Measured
 from triptych.nn.precision import without_tf32
 from triptych.runs.bad_images import readable_images
-from triptych.runs.files import check_place, save_npz
+from triptych.runs.files import check_figures, save_npz
 from triptych.runs.given.classes import renumbered
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
@@ -201,7 +201,7 @@ def evaluate(
     if place is None:
         name = f"{'+'.join(measures)}-{opened.origin['images']:09d}-{digest_of(document)[:6]}.json"
         place = run.directory / "evaluations" / name
-    check_place(place)
+    check_figures(place)
     started = time.monotonic()
 
     def conclude(parts: Iterable[Part]) -> Evaluation:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,12 @@ from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, write_npz
-from triptych.core.reading import user_path
+from triptych.core.reading import parsed_json, read_regular, user_path
 from triptych.data.made import STAMP
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
+
+_MOST_JSON = 2**30
 
 
 def check_place(out: Path) -> None:
@@ -47,6 +50,30 @@ def check_apart(out: Path, read: str | Path) -> None:
     check_kept(out, path)
     if path.is_dir() and not RunDirectory(path).exists() and path.resolve() in (out.resolve(), *out.resolve().parents):
         raise DataError(f"cannot write {out}: it lies in {path}, which is read; choose another --out")
+
+
+def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
+    """DataError where a file is there that is none of ours, and would be lost: labels, settings, whatever `out` was named like by mistake.
+
+    `is_ours` looks at the values by name of a file that is there.
+    """
+    check_place(out)
+    if not out.exists():
+        return
+    try:
+        found = parsed_json(read_regular(out, most=_MOST_JSON))
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, Mapping) or not is_ours(found):
+        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+
+
+def check_figures(out: Path) -> None:
+    """DataError where figures cannot be written to `out`, a .json, and the numbers by image to the .npz beside it; see `check_json`."""
+    check_json(out, lambda found: "format" in found and any(name in found for name in ("figures", "metrics", "sweep")))
+    beside = out.with_suffix(".npz")
+    if beside.exists() and not out.exists():
+        raise DataError(f"cannot write {beside}, which goes with {out}: it is there, and no such command made it; choose another --out")
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:

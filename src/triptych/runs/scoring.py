@@ -25,7 +25,7 @@ from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
 from triptych.evaluation.feature_space import SPACES, Embedder, check_space, default_space, open_space
 from triptych.evaluation.set_metric import SET_METRICS
 from triptych.runs.embedding import network
-from triptych.runs.files import check_place, save_npz, writing
+from triptych.runs.files import check_figures, check_place, save_npz, writing
 from triptych.runs.given.pictures import Split, open_pictures
 from triptych.runs.kept_images import check_target, keep
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -166,7 +166,7 @@ def _places(out: str | Path | None, keep_samples: str | Path | None, *, read: Se
     if place is not None:
         if place.suffix != ".json":
             raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .json")
-        check_place(place)
+        check_figures(place)
     kept = None if keep_samples is None else Path(keep_samples)
     if kept is not None:
         check_target(kept, read)

@@ -150,7 +150,7 @@ def parsed_yaml(text: str | bytes, *, name: str = "the file") -> dict[str, Any]:
         mark = error.problem_mark or error.context_mark
         where = "" if mark is None else f", line {mark.line + 1}"
         raise ConfigError("", f"{name}{where}: {_one_line(error.problem or error.context)}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError, AttributeError, TypeError, KeyError) as error:  # of PyYAML too
         if isinstance(error, ConfigError):
             raise
         raise ConfigError("", f"{name} is not YAML: {_one_line(error)}") from None
