@@ -14,13 +14,15 @@ import numpy as np
 from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
-from triptych.core.npz import Blocks, write_npz
+from triptych.core.npz import Blocks, DamagedArchive, open_npz, write_npz
 from triptych.core.reading import parsed_json, read_regular, user_path
 from triptych.data.made import STAMP
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
 
 _MOST_JSON = 2**30
+_OF_IMAGES = frozenset(("arr_0", "mean", "mu"))
+"""Names of arrays in an .npz of images, of latents, and of statistics."""
 
 
 def check_place(out: Path) -> None:
@@ -72,8 +74,17 @@ def check_figures(out: Path) -> None:
     """DataError where figures cannot be written to `out`, a .json, and the numbers by image to the .npz beside it; see `check_json`."""
     check_json(out, lambda found: "format" in found and any(name in found for name in ("figures", "metrics", "sweep")))
     beside = out.with_suffix(".npz")
-    if beside.exists() and not out.exists():
+    if beside.exists() and not out.exists() and _holds_others(beside):
         raise DataError(f"cannot write {beside}, which goes with {out}: it is there, and no such command made it; choose another --out")
+
+
+def _holds_others(path: Path) -> bool:
+    """Whether an .npz holds images, latents or statistics, and no numbers by image; so too one that cannot be read."""
+    try:
+        with open_npz(path) as file:
+            return not _OF_IMAGES.isdisjoint(file.names)
+    except (OSError, MemoryError, DamagedArchive):
+        return True
 
 
 def save_npz(path: Path, arrays: Mapping[str, np.ndarray | Blocks]) -> None:
