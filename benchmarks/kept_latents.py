@@ -29,6 +29,7 @@ from triptych.core.batch import Batch, LatentSpec
 from triptych.core.model import GaussianEncoder, ModelConfig, TrainingProgress, seeded_build
 from triptych.core.rng import Rng
 from triptych.data.config import DataConfig
+from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.diffusion.adm import ADMConfig
 from triptych.diffusion.dit import DiTConfig
@@ -108,12 +109,12 @@ def speeds(run: Run, pair: Pair, kept: Path, images: DataConfig, *, rounds: int)
         optimizer.step()
         optimizer.zero_grad()
 
-    def loader(config: DataConfig) -> Loader:
-        return Loader(config.open().train, batch_size=pair.batch_size, seed=0, workers=0)
+    def loader(data: Data) -> Loader:
+        return Loader(data.train, batch_size=pair.batch_size, seed=0, workers=0)
 
     sources: Mapping[str, tuple[Loader, Callable[[Batch], Batch]]] = {
-        "kept": (Loader(opened.train, batch_size=pair.batch_size, seed=0, workers=0), lambda batch: batch),
-        "encoded": (loader(images), encoded),
+        "kept": (loader(opened), lambda batch: batch),
+        "encoded": (loader(images.open()), encoded),
     }
     found: dict[str, list[float]] = {name: [] for name in sources}
     for _ in range(rounds):

@@ -436,7 +436,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/drawing.py", "if files.setdefault(frame_of(name), name) != name:", "if files.setdefault(frame_of(name), name) == 0:"),
     ("data/files.py", "entry.name != overview and ", "", *_tests("runs", "translating")),
     ("diffusion/gaussian.py", "self.tables[own] = learned", "pass"),
-    ("diffusion/gaussian.py", "elif self._is_whole:", "else:"),
+    ("diffusion/gaussian.py", "elif self._is_whole:", "elif True:"),
     ("diffusion/gaussian.py", "/ (c.own_log_beta - c.own_log_small)).clamp(0, 1)", "/ (c.log_beta - c.log_variance_small)).clamp(0, 1)"),
     ("diffusion/guided.py", "c if c.sigma <= most else last", "c", *_tests("diffusion", "flow_matching")),
     ("diffusion/continuous.py", "up_to(guide.score, LARGEST_SIGMA)", "guide.score", *_tests("diffusion", "flow_matching")),

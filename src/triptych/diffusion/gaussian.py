@@ -397,12 +397,14 @@ class GaussianDiffusion(NoiseProcess):
         """
         prediction, logits = self.split(output)
         x0 = self.x0_from(prediction, x_t, c, x0_row)
-        said, x0 = x0, x0 if hook is None else hook(x0)
+        changed = x0 if hook is None else hook(x0)
         if self.config.mean != "previous_x":
-            said = x0
+            mean = self.posterior_mean(changed, x_t, c, mean_row)
         elif self._is_whole:
-            return Moments(prediction, *self._variance(logits, c), x0)
-        return Moments(self.posterior_mean(said, x_t, c, mean_row), *self._variance(logits, c), x0)
+            mean = prediction
+        else:
+            mean = self.posterior_mean(x0, x_t, c, mean_row)
+        return Moments(mean, *self._variance(logits, c), changed)
 
     @property
     def _is_whole(self) -> bool:

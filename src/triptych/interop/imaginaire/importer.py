@@ -107,9 +107,8 @@ def _run_config(experiment: Experiment, request: ImportRequest) -> RunConfig:
         )
     if isinstance(data, ClipDataConfig):
         schedule = replace(schedule, frames=(data.length.first, data.length.most))
-    train, optim, log = schedule.configs(processes=request.processes, num_images=num_images)
-    if isinstance(data, ClipDataConfig):
         data = replace(data, length=schedule.lengths(data.length, processes=request.processes, num_images=num_images))
+    train, optim, log = schedule.configs(processes=request.processes, num_images=num_images)
     return RunConfig(model=experiment.model, data=data, train=train, optim=optim, log=log)
 
 
