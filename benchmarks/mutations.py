@@ -1391,6 +1391,7 @@ def stale() -> Iterator[str]:
         count = (SOURCE / file).read_text("utf-8").count(old) if (SOURCE / file).exists() else 0
         if count != 1 or old == new:
             yield f"{file}: {old!r} is there {count} times, expected once"
+    yield from (f"{file}: no tests are named for {old!r}" for file, old, _, *tests in BY_HAND if not tests and file not in TESTS)
     for file, line, _ in EQUIVALENT:
         if not (SOURCE / file).exists() or line not in " ".join((SOURCE / file).read_text("utf-8").split()):
             yield f"{file}: {line!r}, a line whose fault changes nothing, is gone"
