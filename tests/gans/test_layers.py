@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triptych.core.errors import ConfigError
 from triptych.gans.layers import BlockOptions, ConvBlock, LinearBlock, Nonlinearity, ResBlock
 from triptych.gans.norms import AdaptiveNorm, Norm, NormKind, SpatialNorm, build_norm
 from triptych.gans.weight_norms import (
@@ -184,6 +185,8 @@ def test_group_norm_has_four_groups() -> None:
     grouped = x.view(2, 4, 2, 5, 6)
     normal = (grouped - grouped.mean((2, 3, 4), keepdim=True)) / (grouped.var((2, 3, 4), unbiased=False, keepdim=True) + 1e-5).sqrt()
     torch.testing.assert_close(build_norm(Norm("group"), 8)(x), normal.view_as(x))
+    with pytest.raises(ConfigError, match="norm: got group for 6 channels, expected a multiple of 4"):
+        build_norm(Norm("group"), 6)
 
 
 @pytest.mark.parametrize("kind", ["instance", "batch", "layer", "layer_2d", "group"])

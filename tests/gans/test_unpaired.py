@@ -14,11 +14,13 @@ from torch import Tensor
 from tests.engine.toys import START
 from tests.gans.terms import gradients
 from triptych.core.batch import STYLE, Batch, DataSpec, InputSpec
+from triptych.core.config import Config
 from triptych.core.errors import ConfigError
 from triptych.core.model import Model, Phase, Translator
 from triptych.core.rng import Rng
 from triptych.gans.augmentation import augmented
 from triptych.gans.discriminators import PatchDiscriminatorConfig, ResidualDiscriminatorConfig, Scores
+from triptych.gans.funit import FUNITGeneratorConfig
 from triptych.gans.losses import AdversarialConfig
 from triptych.gans.model import TopKConfig
 from triptych.gans.munit import MUNIT, MUNITConfig, MUNITGeneratorConfig, MUNITTranslationConfig, feature_distance, moved
@@ -636,3 +638,10 @@ def test_published_training(
     halves = ("step", 0.5) if name.startswith("unit") else ("constant", recipe.optim.decay_factor)
     assert (recipe.optim.schedule, recipe.optim.decay_factor) == halves
     assert (train.batch_size, train.ema_rates, train.ema_start, train.ema_warmup) == (batch, (0.9999,), 1_000 * batch, False)
+
+
+@pytest.mark.parametrize("network", [MUNITGeneratorConfig, FUNITGeneratorConfig])
+def test_a_decoder_without_a_place_for_the_style_is_refused(network: type[Config]) -> None:
+    network.from_dict({"num_res_blocks": 1, "num_downsamples_content": 0})
+    with pytest.raises(ConfigError, match="num_res_blocks: got 0, expected 1 or more without num_downsamples_content"):
+        network.from_dict({"num_res_blocks": 0, "num_downsamples_content": 0})

@@ -23,6 +23,7 @@ from triptych.gans.spade import SPADEConfig, SPADEDiscriminatorConfig, SPADEGene
 from triptych.gans.unit import UNITConfig, UNITGeneratorConfig
 from triptych.interop.imaginaire.experiment import read_experiment
 from triptych.interop.imaginaire.yaml_file import MOST_BYTES, YamlFile, parsed_yaml, read_yaml
+from triptych.nn.feature_networks import FeatureNetwork
 
 
 def read(values: dict[str, Any]) -> Any:
@@ -529,6 +530,13 @@ def test_a_perceptual_loss_without_weight_is_not_looked_at() -> None:
     one = read(published("unit", trainer={"perceptual_loss": {"layers": None, "weights": 0.5}, "loss_weight": {"perceptual": 2}}))
     perceptual: Any = one.model.perceptual
     assert perceptual.compared == ("relu_4_1",) and perceptual.layer_weights == (0.5,) and one.model.perceptual_weight == 2
+
+
+def test_all_networks_of_the_perceptual_loss_see_what_the_original_shows_them() -> None:
+    settings = {"perceptual_loss": {"mode": "inception_v3", "layers": ["pool_1"]}, "loss_weight": {"perceptual": 1}}
+    model: Any = read(published("unit", trainer=settings)).model
+    assert FeatureNetwork("inception_v3", layers=("pool_1",)).preprocessing == "symmetric"
+    assert FeatureNetwork("inception_v3", layers=("pool_1",), preprocessing=model.perceptual.preprocessing).preprocessing == "imagenet"
 
 
 def test_other_names_of_the_perceptual_loss() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.nn.processes_worker import CASES, SHARES, inputs, made, numbers, passed, settings_of
+from triptych.core.errors import ConfigError
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d, batch_norms, frozen_statistics
 
 OURS, THEIRS = (BatchNorm1d, BatchNorm2d), (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -116,3 +117,12 @@ def test_without_sync_each_process_has_its_own_statistics(two_processes: list[di
     for part, share in zip(two_processes, SHARES, strict=True):
         for name, tensor in passed(made(THEIRS), x[share], target[share]).items():
             assert torch.equal(part["own batches"][name], tensor), name
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_one_number_of_a_channel_has_no_deviation(frozen: bool) -> None:
+    layer = BatchNorm2d(3)
+    layer.frozen = frozen
+    with pytest.raises(ConfigError, match="^train.batch_size: got one image"):
+        layer(torch.ones(1, 3, 1, 1))
+    assert layer(torch.ones(2, 3, 1, 1)).shape == (2, 3, 1, 1) == layer.eval()(torch.ones(2, 3, 1, 1)).shape

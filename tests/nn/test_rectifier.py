@@ -37,3 +37,12 @@ def test_the_second_derivative_sends_no_zeros_back() -> None:
     by_x, by_weight = torch.autograd.grad(first.sum(), (x, weight), allow_unused=True)
     assert by_x is None
     torch.testing.assert_close(by_weight, torch.tensor([0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_has_no_gradient_where_it_clips(dtype: torch.dtype) -> None:
+    limit = 256 * 0.5**0.5  # 181.02, of which half precision keeps 181
+    x = torch.tensor([500, -5000, 10], dtype=dtype, requires_grad=True)
+    y = leaky_rectifier(x, 0.2, limit)
+    y.sum().backward()
+    assert y.tolist() == [181, -181, 10] and x.grad is not None and x.grad.tolist() == [0, 0, 1]

@@ -414,6 +414,14 @@ def test_clipped_samples_of_latents_are_refused(folder: Path, tmp_path: Path):
         train(clipped, tmp_path / "run", device="cpu")
 
 
+@pytest.mark.parametrize("recipe", ["r3gan-digits", "stylegan2-digits", "glow-mnist"])
+def test_models_of_images_within_bounds_are_refused(folder: Path, tmp_path: Path, recipe: str):
+    config = replace(latent_config(folder), model=replace(shrunk(recipe).model, class_conditional=False))
+    with pytest.raises(ConfigError, match="data.path: got latents, but this model makes images within"):
+        train(config, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_images_go_to_noise_and_back_by_way_of_the_latents(folder: Path, run: Run):
     coder = run.coder(settings=EncodingConfig(steps=50), device="cpu")
     images = np.stack([np.asarray(Image.open(path)) for path in sorted((folder / "images/a").glob("*.png"))[:2]])

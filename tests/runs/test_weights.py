@@ -10,8 +10,10 @@ import torch
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import CheckpointError
 from triptych.core.model import Model, seeded_build
+from triptych.gans.ada import ADAConfig
 from triptych.gans.discriminators import PatchDiscriminatorConfig
 from triptych.gans.pix2pixhd import Pix2PixHDConfig, Pix2PixHDGeneratorConfig
+from triptych.gans.stylegan2 import StyleGAN2Config
 from triptych.gans.weight_norms import normalised_weight, spectral_layers
 from triptych.runs.weights import load_fitting_weights, load_weights
 
@@ -73,3 +75,17 @@ def test_tensors_of_earlier_versions_are_ignored_where_the_model_says_so() -> No
     expected = source.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
     assert load_fitting_weights(model, tensors) == []
+
+
+def test_the_probability_of_augmentation_is_that_of_the_new_training() -> None:
+    source, model = (
+        seeded_build(StyleGAN2Config(ada=ADAConfig(target=0.6, p=p)).shrunk(), DataSpec(image_size=32, channels=3), seed=seed)
+        for seed, p in enumerate((0.7, 0.1))
+    )
+    source.state_dict()["ada.signs"].fill_(9)
+    assert load_fitting_weights(model, source.state_dict()) == []
+    state = model.state_dict()
+    assert float(state["ada.p"]) == pytest.approx(0.1) and not state["ada.signs"].any()
+    assert all(torch.equal(tensor, source.state_dict()[name]) for name, tensor in state.items() if name not in model.of_training)
+    load_weights(model, source.state_dict())  # a resume
+    assert float(model.state_dict()["ada.p"]) == pytest.approx(0.7)

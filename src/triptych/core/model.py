@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,8 @@ class Model(nn.Module, ABC):
     "Frozen networks that training needs: the file of their weights by attribute name; None: no file was given."
     obsolete: tuple[str, ...] = ()
     "Names of tensors in the state of earlier versions. They are ignored in checkpoints."
+    of_training: frozenset[str] = frozenset()
+    "Names of tensors that a training steers by what it sees. One that starts from another run's weights has its own."
     gathers: Literal["blocks", "whole", "never"] = "whole"
     """How its weights are put together where `train.shard` divides them: block by block while a network runs, for a loss that calls each
     network as a module and is differentiated once; whole for the passes of a step; or never: then it cannot be divided."""
@@ -159,6 +161,9 @@ class Model(nn.Module, ABC):
 @config
 class ModelConfig(Config):
     """Base of the configurations that build a model."""
+
+    within_bounds: ClassVar[bool] = False
+    "Whether models make images within [-1, 1] alone. Latents go beyond."
 
     def build(self, spec: DataSpec) -> Model:
         """The model with fresh weights from PyTorch's global generator; raises ConfigError when the data lacks what it needs."""

@@ -70,6 +70,7 @@ class GlowConfig(ModelConfig):
     """Glow."""
 
     kind_name: ClassVar = "glow"
+    within_bounds: ClassVar = True
     changeable: ClassVar = frozenset(("memory", "sampling", "grid_temperatures"))
 
     levels: int = 3

@@ -65,6 +65,7 @@ class TopKConfig(Config):
 class GANConfig(ModelConfig):
     """The game of a generator and a discriminator."""
 
+    within_bounds: ClassVar = True
     terms: ClassVar[dict[str, str]] = {"adversarial": "adversarial_weight"}
     "The generator's terms, and the setting that weighs each."
 
@@ -188,6 +189,7 @@ class GAN(Model, Averaged):
 
     averaged = (GENERATOR,)
     obsolete = ("generator_steps",)
+    of_training = frozenset({"ada.p", "ada.signs"})
     _top_k_share = 1.0
     _images_seen = 0
 

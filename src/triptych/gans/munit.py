@@ -75,6 +75,8 @@ class MUNITGeneratorConfig(GeneratorConfig):
             self.require(getattr(self, name) >= 1, name, "a positive whole number")
         for name in ("num_res_blocks", "num_downsamples_content", "num_downsamples_style"):
             self.require(getattr(self, name) >= 0, name, "0 or more")
+        styled = self.num_res_blocks + self.num_downsamples_content
+        self.require(styled > 0, "num_res_blocks", "1 or more without num_downsamples_content: the style enters there")
 
     def shrunk(self) -> Self:
         depths = {"num_res_blocks": 1, "num_downsamples_content": 1, "num_downsamples_style": 2}

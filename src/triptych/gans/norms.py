@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triptych.core.errors import ConfigError
 from triptych.gans.weight_norms import Conv2d, Linear, WeightNorm
 from triptych.nn.batch_norm import BatchNorm1d, BatchNorm2d
 from triptych.nn.enlarging import Border
@@ -118,6 +119,8 @@ def build_norm(norm: AnyNorm, channels: int, *, dims: int = 2) -> nn.Module | No
         case "layer_2d":
             return GroupNorm(1, channels, eps=EPSILON, affine=norm.affine)
         case "group":
+            if channels % GROUPS:
+                raise ConfigError("norm", f"got group for {channels} channels, expected a multiple of {GROUPS}; change filters or norm")
             return GroupNorm(GROUPS, channels, eps=EPSILON, affine=norm.affine)
 
 

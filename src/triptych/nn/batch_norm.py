@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from triptych.core.errors import ConfigError
 from triptych.nn.collectives import summed, world_size
 from triptych.nn.precision import widened
 
@@ -27,6 +28,10 @@ class _BatchNorm(nn.modules.batchnorm._BatchNorm):
         """The normalised input."""
         if self.training and self.synced and world_size() > 1:
             return self._over_processes(input)
+        if self.training and input.numel() == input.shape[1]:
+            raise ConfigError(
+                "train.batch_size", "got one image, of which batch norm sees one number a channel; give 2 or more, or larger images"
+            )
         if self.training and self.frozen:
             return F.batch_norm(input, None, None, self.weight, self.bias, training=True, eps=self.eps)
         return super().forward(input)

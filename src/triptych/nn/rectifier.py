@@ -24,6 +24,8 @@ class _Rectifier(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float, limit: float | None) -> Tensor:
         y = F.leaky_relu(x, slope)
+        # As y can have it: in half precision 181.02 is kept as 181, which would count as not clipped.
+        limit = None if limit is None else torch.tensor(limit, dtype=x.dtype).item()
         y = y if limit is None else F.hardtanh_(y, -limit, limit)
         ctx.save_for_backward(y)
         ctx.slope, ctx.limit = slope, limit

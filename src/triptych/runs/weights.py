@@ -44,6 +44,8 @@ def load_fitting_weights(model: Model, tensors: Mapping[str, Tensor]) -> list[st
     lines, fitted = [], 0
     for name, tensor in state.items():
         weight = _divided(name)
+        if name in model.of_training:
+            continue
         if name not in tensors:
             lines.append(f"{name} is new")
         elif tensors[name].shape != tensor.shape:

@@ -259,8 +259,10 @@ def _perceptual(trainer: Settings, *, needed: bool) -> PerceptualConfig:
     layers = [layers] if isinstance(layers, str) else layers
     if weights is None and isinstance(layers, list):
         weights = [1.0] * len(layers)
+    network = section.choice("mode", _NETWORKS, "vgg19")
     values = {
-        "network": section.choice("mode", _NETWORKS, "vgg19"),
+        "network": network,
+        "preprocessing": "imagenet" if network == "inception_v3" else None,  # the original has one for all networks
         "criterion": section.choice("criterion", ("l1", "l2"), "l1"),
         "num_scales": section.number("num_scales", 1, most=8),
         "resize": 224 if section.flag("resize", False) else PerceptualConfig().resize,
