@@ -9,7 +9,8 @@ DEMO_RUN ?= runs/adm-digits-demo
 # Half the recipe's images in smaller batches: nearly as good (benchmarks/results/digits_quality-2026-11-23.md), and minutes on an old CPU too.
 DEMO = --train.total-images 18k --train.batch-size 32 --train.sample-count 30
 DEMO += --train.checkpoint-every 9k --train.sample-every 9k --train.validate-every 9k
-TEST_PROCESSES ?= 2
+# One more than the two cores of a small machine: tests also wait, for processes, disks and signals.
+TEST_PROCESSES ?= 3
 TESTS ?=
 
 .PHONY: help demo test test-more test-matrix check format
