@@ -345,10 +345,12 @@ def test_settings_files_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[train\n")
     (tmp_path / "a.json").write_text("{")
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "twice.json").write_text('{"train": {"seed": 1, "ema_rates": [], "seed": 2}}')
     (tmp_path / "a.yaml").write_text("train: 1")
     for name, reason in (
         ("a.toml", "is not TOML"),
         ("a.json", "is not JSON"),
+        ("twice.json", 'is not JSON: "seed" is given twice'),
         ("a.yaml", "ends with .toml or .json"),
         ("b.toml", "no file"),
     ):

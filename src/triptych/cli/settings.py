@@ -96,7 +96,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError("--config", f"there is no file {str(path)!r}")
     try:
         text = read_regular(path, most=_MOST_BYTES).decode("utf-8-sig")
-        found = _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else parsed_json(text))
+        found = _without_text_none(tomllib.loads(text) if path.suffix == ".toml" else parsed_json(text, once=True))
     except OSError as error:
         raise ConfigError("--config", f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

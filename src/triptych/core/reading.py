@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import stat
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -65,9 +66,20 @@ def sha256_of(path: str | Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def parsed_json(text: str | bytes) -> Any:
-    """What a text of JSON says. Raises ValueError with one line, also where it is nested too deeply."""
+def parsed_json(text: str | bytes, *, once: bool = False) -> Any:
+    """What a text of JSON says. Raises ValueError with one line, also where it is nested too deeply.
+
+    `once`: also where a name is given twice in one place. JSON itself leaves open what that means; the last one counts.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once if once else None)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{json.dumps(twice)} is given twice")
+    return found
