@@ -1123,6 +1123,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("flows/glow.py", "within_bounds: ClassVar = True", "within_bounds: ClassVar = False", *_tests("runs", "latent_data")),
     ("interop/imaginaire/experiment.py", '"imagenet" if network == "inception_v3" else None', "None", *_tests("interop", "imaginaire_yaml")),
     ("cli/settings.py", "parsed_json(text, once=True)", "parsed_json(text)", *_tests("cli", "settings")),
+    ("diffusion/flow_matching.py", "return max(first, own_first), min(last, own_last)", "return first, last", *_tests("diffusion", "flow_matching")),
     ("nn/rectifier.py", "_Slope.apply(gradient, y.detach(),", "_Slope.apply(gradient, y.detach() + 1,"),
     ("nn/inception.py", "count_include_pad=False", "count_include_pad=True"),
     ("nn/inception.py", "average=_average_inside, last=_maximum", "average=_average_inside, last=_average_inside"),

@@ -46,14 +46,16 @@ def made(**settings: Any) -> FlowMatching:
 
 
 class KnownNetwork(nn.Module):
-    """What is to be said of independent pixels from N(0.2, 0.4^2), in any form; it counts its calls."""
+    """What is to be said of independent pixels from N(0.2, 0.4^2), in any form; it counts its calls and notes their times."""
 
     def __init__(self, path: PathName, form: Form, scale: float = 1.0) -> None:
         super().__init__()
         self.path, self.form, self.scale, self.calls = PATHS[path], form, scale, 0
+        self.times = list[float]()
 
     def forward(self, x: Tensor, t: Tensor, labels: Tensor | None, rng: Rng | None) -> Tensor:
         self.calls += 1
+        self.times += (t / self.scale).tolist()
         point = self.path.at((t / self.scale)[:, None, None, None].double())
         variance = point.alpha**2 * DEVIATION**2 + point.s**2
         away = x - point.alpha * MEAN
@@ -334,3 +336,17 @@ def test_no_weaker_model_predicts_the_previous_x() -> None:
     other = seeded_build(ADMConfig(network=UNETS, diffusion=GaussianConfig(mean="previous_x")), SPEC, seed=0)
     with pytest.raises(ConfigError, match="guide_with: it predicts previous_x, which says nothing between timesteps"):
         made().guided_with(other)
+
+
+@every_path
+@pytest.mark.parametrize("along", PATH_NAMES)
+@pytest.mark.parametrize("form", ["score", "noise"])
+def test_a_network_is_asked_within_the_times_of_its_own_path(path: PathName, along: PathName, form: Form) -> None:
+    with in_float64():
+        model = known(path, form)
+        settings = dataclasses.replace(model.sampling, sampler="ode-heun", flow_path=along, steps=8)
+        images = model.sample(rng(), labels=None, settings=settings)
+    first, last = PATHS[path].interval(form, training=False)
+    times = model.network.times
+    assert first - 1e-9 <= min(times) and max(times) <= last + 1e-9, (min(times), max(times))
+    assert min(times) < first + 0.01 and max(times) > last - 0.01 and images.isfinite().all()

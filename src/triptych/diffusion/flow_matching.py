@@ -140,5 +140,10 @@ class FlowMatching(ContinuousModel):
         return self.path.coefficients(self.ends_of(self.path)[0]).sigma
 
     def ends_of(self, path: Path) -> tuple[float, float]:
-        """From noise alone to the image itself, where the network can be asked there."""
-        return path.interval(self.config.prediction, training=False)
+        """From noise alone to the image itself, where the network can be asked there, of either path."""
+        first, last = path.interval(self.config.prediction, training=False)
+        if self.config.prediction == "velocity":
+            return first, last
+        own = (self.path.coefficients(t).sigma for t in self.path.interval(self.config.prediction, training=False))
+        own_first, own_last = path.between(*own)
+        return max(first, own_first), min(last, own_last)
