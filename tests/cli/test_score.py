@@ -98,6 +98,9 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
     both = [word for word in common if word not in ("--count", "6")]
     assert main([*both, "--steps", "2", "--sweep", "count=6,7"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"count = 6, 7, else images of {run} (")
+    assert main([*common, "--steps", "2", "--sweep", "split=train,validation"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "; random (random weights)" in line and "reference" not in line, "each value has its own"
 
 
 def test_the_page_of_the_run_is_made_anew_unless_it_is_trained(run: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,9 +177,18 @@ def test_the_comparison_is_made_once(monkeypatch) -> None:
 
 def test_what_cannot_be_compared() -> None:
     made, reference = two_sets()
-    with pytest.raises(DataError, match="^5 images, and each needs 5 others: give at least 6$"):
-        measured("precision", made[:5], reference)
-    measured("precision", made[:6], reference)
+    few = {"precision": (1, 4), "recall": (4, 4), "density": (1, 6), "coverage": (1, 6), "authenticity": (1, 2), "copies": (1, 2)}
+    for name, (least, least_of_reference) in few.items():
+        whole = measured(name, made[:least], reference).value
+        assert whole == measured(name, made[:least], reference, prdc_neighbours=5).value
+        measured(name, made, reference[:least_of_reference])
+        wrong = least_of_reference - 1
+        if name == "recall":
+            with pytest.raises(DataError, match="^3 images, and each needs 3 others: give at least 4$"):
+                measured(name, made[:3], reference)
+        else:
+            with pytest.raises(DataError, match=f"^{wrong} images, and each needs {wrong} others: give at least {wrong + 1}$"):
+                measured(name, made, reference[:wrong])
     with pytest.raises(DataError, match="^5 features against 6 of the reference"):
         measured("precision", made[:, :5], reference)
     with pytest.raises(DataError, match='no "features" of each image of this set: give its images'):

@@ -28,6 +28,7 @@ from triptych.runs import embedding, references
 from triptych.runs.embedding import embedded
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.references import Statistics, open_reference, reference_of
+from triptych.runs.sides import StatisticsSide
 from triptych.runs.statistics import write_statistics
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -408,7 +409,12 @@ def test_the_command_writes_statistics(tmp_path: Path, capsys: pytest.CaptureFix
     flags = ["--features", "random", "--images", "--image-size", "4", "--width", "6", "--device", "cpu", "--out", str(tmp_path / "s.npz")]
     assert main(["data", "stats", str(tmp_path / "a.npz"), *flags]) == 0
     assert capsys.readouterr().out == f"70 images of 6x4 in random (64 features): {tmp_path / 's.npz'}\n"
+    opened = open_reference(tmp_path / "s.npz")
+    assert isinstance(opened, Statistics) and len(StatisticsSide(opened)) == 70
     with np.load(tmp_path / "s.npz") as arrays:
+        np.savez(tmp_path / "foreign.npz", **{name: arrays[name] for name in ("mu", "sigma", "arr_0")})
+        np.savez(tmp_path / "bare.npz", mu=arrays["mu"], sigma=arrays["sigma"])
+        assert [open_reference(tmp_path / name).count for name in ("foreign.npz", "bare.npz")] == [70, 0]  # type: ignore[union-attr]
         assert arrays["arr_0"].shape == (70, 4, 6, 3) and arrays["mu"].shape == (64,)
         features = embedded(open_pictures(tmp_path / "a.npz", image_size=(4, 6)), open_space("random"), world=ALONE).array("features")
         np.testing.assert_allclose(arrays["mu"], features.astype(np.float64).mean(0), rtol=1e-12)

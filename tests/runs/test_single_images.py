@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +12,18 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.contract.shrink import light
 from triptych.core.errors import ConfigError, DataError
+from triptych.data.config import DataConfig
 from triptych.engine.distributed import World
 from triptych.evaluation.feature_set import Figure
 from triptych.evaluation.lpips import BACKBONES
 from triptych.evaluation.pair_metric import PAIR_METRICS, PairMeasure, PairMetric
 from triptych.evaluation.pairs import psnr, ssim
 from triptych.evaluation.segmentation import class_counts, confusion, mean_iou, pixel_accuracy
-from triptych.runs import Run, score
+from triptych.runs import Run, score, train
 from triptych.runs.classifying import open_classifier
+from triptych.runs.given.data_images import contents, reopened
 from triptych.runs.loading import Loading
 from triptych.runs.model_images import ImageRequest, ModelImages, maker_of
 from triptych.runs.single_images import SingleRequest
@@ -165,3 +170,81 @@ def test_what_cannot_be_measured_says_why(tiny: Any, cache: Path) -> None:
 def test_a_classifier_of_other_images_is_refused(tiny: Any) -> None:
     with pytest.raises(ConfigError, match=r"recognises images of 8x8 with 1 channel\(s\), these have 32x16 with 3$"):
         open_classifier(tiny("classifier-digits").directory, size=(16, 32), channels=3, world=World(0, 1, torch.device("cpu")))
+
+
+def test_another_truth_or_other_classes_are_measured_anew(tiny: Any, tmp_path: Path) -> None:
+    """What was found at the images is kept; it depends on what is beside them too."""
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 1), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", arr_0=images)
+    for name, truth in (("near", images ^ 1), ("far", 255 - images)):
+        np.savez(tmp_path / f"{name}.npz", arr_0=truth)
+        found = score(tmp_path / "made.npz", tmp_path / f"{name}.npz", metrics=["psnr"], device="cpu")
+        assert found.figures["psnr"].value == pytest.approx(psnr(images, truth).mean(), rel=1e-12)
+    single, right = SingleRequest(classifier=tiny("classifier-digits").directory), list[float]()
+    for label in range(10):
+        np.savez(tmp_path / "labelled.npz", arr_0=images, arr_1=np.full(10, label))
+        out = tmp_path / "scores.json"
+        scores = score(tmp_path / "labelled.npz", metrics=["class-accuracy"], single=single, out=out, device="cpu")
+        assert not scores.already
+        figure = scores.figures["class-accuracy"]
+        right.append(figure.value)
+        assert figure.error is not None and figure.error > 0, "a share of a few is not certain"
+    assert sum(right) == pytest.approx(1)
+
+
+def test_a_grey_truth_of_images_in_colour_stops_no_other_metric(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "made.npz", arr_0=images)
+    np.savez(tmp_path / "grey.npz", arr_0=images[..., :1])
+    scores = score(tmp_path / "made.npz", tmp_path / "grey.npz", metrics=["psnr", "frechet"], features="random", device="cpu")
+    assert set(scores.figures) == {"fd-random"} and "one of the two sets is grey" in scores.missing["psnr"]
+
+
+def test_what_is_equal_to_its_truth_is_written_as_json_knows_it(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", arr_0=np.zeros((4, 8, 8, 1), np.uint8))
+    given = {"metrics": ["psnr"], "out": tmp_path / "scores.json", "device": "cpu"}
+    assert score(tmp_path / "a.npz", tmp_path / "a.npz", **given).figures["psnr"].value == float("inf")
+    json.loads((tmp_path / "scores.json").read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    again = score(tmp_path / "a.npz", tmp_path / "a.npz", **given)
+    assert again.already and again.figures["psnr"].value == float("inf")
+
+
+def test_changed_held_out_images_are_other_images(tmp_path: Path) -> None:
+    light_ = light("upsample-digits")
+    side, images = light_.data.image_size, np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for k in range(12):
+        Image.fromarray(images.integers(0, 256, (side, side), dtype=np.uint8)).save(tmp_path / f"data/{k}.png")
+    data = DataConfig(path=str(tmp_path / "data"), image_size=side, channels=1, validation_fraction=0.5, workers=0)
+    short = {"train": {"total_images": 6, "validate_images": 0}}
+    config = replace(light_, data=data, model=replace(light_.model, class_conditional=False)).updated(short)
+    run = train(config, tmp_path / "run", device="cpu")
+    given = {"metrics": ["psnr"], "request": ImageRequest(settings=config.model.sampling.updated(FAST)), "device": "cpu"}
+    before, again = run.score(**given), run.score(**given)
+    assert again.already and again.figures["psnr"].value == before.figures["psnr"].value
+    for path in (tmp_path / "data").iterdir():
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    after = run.score(**given)
+    count = after.protocol["count"]
+    images_now = made(run, count, settings=given["request"].settings)
+    assert not after.already and after.figures["psnr"].value != before.figures["psnr"].value
+    assert images_now.truth is not None
+    values = psnr(images_now.images(range(count)), images_now.truth(range(count)))
+    assert after.figures["psnr"].value == pytest.approx(values.mean(), rel=1e-9)
+
+
+def test_maps_are_part_of_what_is_held_out(mapped: Run, pairs: Path) -> None:
+    held = reopened(mapped.config.data, mapped.spec).validation
+    assert held is not None
+    before = contents(held)
+    files = sorted(pairs.rglob("*.png"))
+    kept = {path: path.read_bytes() for path in files}
+    seen = set()
+    for path in files:
+        image = Image.open(path)
+        image.transpose(Image.Transpose.FLIP_TOP_BOTTOM).save(path)
+        if contents(held) != before:
+            seen.add(path.relative_to(pairs).parts[0])
+        path.write_bytes(kept[path])
+    assert contents(held) == before
+    assert len(seen) >= 2, "maps and images"

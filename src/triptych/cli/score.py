@@ -199,7 +199,8 @@ def configure(images: str, arguments: Sequence[str], *, sampling: Config | None 
 def table(scores: Scores) -> list[str]:
     """The figures, one a line, and in the last line how they were measured."""
     lines = []
-    column = max(map(len, (*scores.figures, *scores.missing))) + 4
+    details = [f"  {detail}" for figure in scores.figures.values() for detail in _SHOWN_DETAILS if detail in figure.details]
+    column = max(map(len, (*scores.figures, *scores.missing, *details))) + 4
     for name, figure in scores.figures.items():
         lines.append(f"{name:{column}}{spelled(figure.value, figure.error)}")
         lines += [f"  {detail:{column - 2}}{figure.details[detail]:.4f}" for detail in _SHOWN_DETAILS if detail in figure.details]
@@ -223,7 +224,8 @@ def sweep_table(setting: str, found: Mapping[str, Scores], place: Path | None) -
         rows.append([value, *("-" if figure is None else spelled(figure.value, figure.error) for figure in figures)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    first = next(iter(found.values()))
-    lines += [f"{name} not measured: {reason}" for name, reason in first.missing.items()]
+    missing = {name: reason for scores in reversed(found.values()) for name, reason in scores.missing.items()}
+    lines += [f"{name} not measured: {reason}" for name, reason in missing.items()]
     where = "" if place is None else f"; written to {place}"
-    return [*lines, f"{setting} = {', '.join(found)}, else {protocol_line(first.protocol, swept=setting)}{where}"]
+    shared = protocol_line(*(scores.protocol for scores in found.values()), swept=setting)
+    return [*lines, f"{setting} = {', '.join(found)}, else {shared}{where}"]

@@ -74,3 +74,12 @@ class Metric:
 def standard_error(values: np.ndarray) -> float | None:
     """The standard error of the mean of `values` (n,); None for a single one."""
     return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
+
+
+def share_error(found: int, count: int) -> float:
+    """The standard error of a share. All or none of n says not that it is certain.
+
+    Agresti and Coull 1998: as if two more had been found and two had not.
+    """
+    share = (found + 2) / (count + 4)
+    return (share * (1 - share) / count) ** 0.5

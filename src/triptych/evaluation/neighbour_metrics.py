@@ -16,8 +16,8 @@ import numpy as np
 
 from triptych.core.errors import DataError
 from triptych.evaluation.feature_set import FeatureSet, Figure, SetMetricConfig
-from triptych.evaluation.metric import standard_error
-from triptych.evaluation.neighbours import Ball, Balls, Cover, Neighbourhood, Points, neighbourhood, radii
+from triptych.evaluation.metric import share_error, standard_error
+from triptych.evaluation.neighbours import Ball, Balls, Cover, Neighbourhood, Points, neighbourhood, radii, require_others
 
 _SHOWN = 16
 """Nearest pairs that `copies` lists."""
@@ -47,7 +47,7 @@ def density(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricC
 
 def recall(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
     """The share of the reference that lies in the sphere of a made image. The jackknife leaves the other spheres as they are."""
-    return _of_balls(which, lambda balls, ball: _covered(balls.held, _jackknife(balls.held, len(balls.holding))))
+    return _of_balls(which, lambda balls, ball: _covered(balls.held, _jackknife(balls.held, len(balls.holding))), of_made=True)
 
 
 def coverage(which: Which) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
@@ -65,7 +65,7 @@ def authenticity(made: FeatureSet, reference: FeatureSet | None, settings: SetMe
     """The share of the made images that are farther from their nearest image of the reference than that is from its own nearest."""
     assert reference is not None
     found = _compared(made, reference, settings)
-    return _mean_of(found.squared > _radii(reference, settings)[found.nearest, 0])
+    return _mean_of(found.squared > _radii(reference, settings, least=1)[found.nearest, 0])
 
 
 def copies(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
@@ -78,7 +78,7 @@ def copies(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricCo
     """
     assert reference is not None
     found = _compared(made, reference, settings)
-    own = np.sqrt(_radii(reference, settings)[:, 0])
+    own = np.sqrt(_radii(reference, settings, least=1)[:, 0])
     limit = np.quantile(own, settings.copy_share, method="inverted_cdf")
     distance = np.sqrt(found.squared)
     figure = _mean_of(distance <= limit)
@@ -92,10 +92,15 @@ def copies(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricCo
     return Figure(figure.value, figure.error, details, {"nearest": found.nearest, "distance": distance})
 
 
-def _of_balls(which: Which, figure: Callable[[Balls, Ball], Figure]) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+def _of_balls(
+    which: Which, figure: Callable[[Balls, Ball], Figure], *, of_made: bool = False
+) -> Callable[[FeatureSet, FeatureSet | None, SetMetricConfig], Figure]:
+    """`of_made`: the spheres are those of the made images."""
+
     def measure(made: FeatureSet, reference: FeatureSet | None, settings: SetMetricConfig) -> Figure:
         assert reference is not None
         ball = which(settings)
+        require_others(len((made if of_made else reference).array("features")), ball.k)
         found = figure(_compared(made, reference, settings).balls[ball], ball)
         return Figure(found.value, found.error, {"k": ball.k, "ties": "counted" if ball.closed else "not counted"})
 
@@ -105,20 +110,14 @@ def _of_balls(which: Which, figure: Callable[[Balls, Ball], Figure]) -> Callable
 def _mean_of(values: np.ndarray) -> Figure:
     mean, count = float(values.mean()), len(values)
     if values.dtype == bool and mean in (0, 1) and count > 1:
-        return Figure(mean, _uncertain(int(values.sum()), count))
+        return Figure(mean, share_error(int(values.sum()), count))
     return Figure(mean, standard_error(values.astype(np.float64)))
-
-
-def _uncertain(found: int, count: int) -> float:
-    """All or none of n says not that it is certain. Agresti and Coull 1998: as if two more had been found and two had not."""
-    share = (found + 2) / (count + 4)
-    return (share * (1 - share) / count) ** 0.5
 
 
 def _covered(cover: Cover, variance: float | None) -> Figure:
     found, count = int(cover.covered.sum()), len(cover.covered)
     if variance is not None and found in (0, count):
-        return Figure(found / count, _uncertain(found, count))
+        return Figure(found / count, share_error(found, count))
     return Figure(found / count, None if variance is None else variance**0.5)
 
 
@@ -134,13 +133,16 @@ def _compared(made: FeatureSet, reference: FeatureSet, settings: SetMetricConfig
 
     def compare() -> Neighbourhood:
         own, other = _points(made, reference), _points(reference, reference)
-        return neighbourhood(own, other, radii(own, _most(settings)), _radii(reference, settings), balls)
+        return neighbourhood(own, other, radii(own, min(_most(settings), len(own) - 1)), _radii(reference, settings), balls)
 
     return made.kept(("neighbourhood", reference, balls), compare)
 
 
-def _radii(reference: FeatureSet, settings: SetMetricConfig) -> np.ndarray:
-    k = _most(settings)
+def _radii(reference: FeatureSet, settings: SetMetricConfig, *, least: int = 0) -> np.ndarray:
+    """Of the reference, to as many others as any metric needs, or as there are. Raises DataError for fewer than `least`."""
+    count = len(reference.array("features"))
+    require_others(count, least)
+    k = min(_most(settings), count - 1)
     return reference.kept(("radii", k), lambda: radii(_points(reference, reference), k))
 
 

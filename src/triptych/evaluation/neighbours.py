@@ -174,12 +174,17 @@ def _strips(rows: int, columns: int) -> list[tuple[int, int]]:
     return [(start, min(start + height, rows)) for start in range(0, rows, height)]
 
 
+def require_others(count: int, k: int) -> None:
+    """DataError where there are too few images for each to have k others."""
+    if count <= k:
+        raise DataError(f"{count} images, and each needs {k} others", advice=f"give at least {k + 1}")
+
+
 def radii(points: Points, k: int) -> np.ndarray:
     """The squared distances of each image to its k nearest others, ascending: float64 (n, k). Raises DataError for k images or fewer."""
-    if len(points) <= k:
-        raise DataError(f"{len(points)} images, and each needs {k} others", advice=f"give at least {k + 1}")
+    require_others(len(points), k)
     found = np.empty((len(points), k))
-    for start, stop in _strips(len(points), len(points)):
+    for start, stop in _strips(len(points), len(points)) if k else ():
         strip = Strip(points, start, stop, points)
         np.fill_diagonal(strip.squared[:, start:], np.inf)
         found[start:stop] = strip.smallest(k)[0]
@@ -189,7 +194,7 @@ def radii(points: Points, k: int) -> np.ndarray:
 def neighbourhood(
     made: Points, reference: Points, made_radii: np.ndarray, reference_radii: np.ndarray, balls: tuple[Ball, ...]
 ) -> Neighbourhood:
-    """How `made` lies in `reference`; radii (n, largest k) as `radii` gives them."""
+    """How `made` lies in `reference`; radii (n, largest k) as `radii` gives them. Spheres of a larger k are left out."""
     found = {ball: Balls(np.zeros(len(made), dtype=np.int64), Cover(len(reference)), Cover(len(reference))) for ball in balls}
     squared, nearest = np.empty(len(made)), np.empty(len(made), dtype=np.int64)
     for start, stop in _strips(len(made), len(reference)):
@@ -197,8 +202,10 @@ def neighbourhood(
         first = strip.smallest(1)
         squared[start:stop], nearest[start:stop] = first[0][:, 0], first[1][:, 0]
         for ball, so_far in found.items():
-            inside = strip.within(reference_radii[:, ball.k - 1], closed=ball.closed)
-            so_far.holding[start:stop] = inside.sum(1)
-            so_far.reached.add(inside, start)
-            so_far.held.add(strip.within(made_radii[start:stop, ball.k - 1 : ball.k], closed=ball.closed), start)
+            if ball.k <= reference_radii.shape[1]:
+                inside = strip.within(reference_radii[:, ball.k - 1], closed=ball.closed)
+                so_far.holding[start:stop] = inside.sum(1)
+                so_far.reached.add(inside, start)
+            if ball.k <= made_radii.shape[1]:
+                so_far.held.add(strip.within(made_radii[start:stop, ball.k - 1 : ball.k], closed=ball.closed), start)
     return Neighbourhood(found, nearest, squared)

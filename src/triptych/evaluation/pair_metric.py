@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from triptych.core.errors import ConfigError, nearest
 from triptych.evaluation.class_accuracy import class_found
 from triptych.evaluation.feature_set import Figure
 from triptych.evaluation.lpips import Lpips, LpipsNetwork, open_lpips
-from triptych.evaluation.metric import standard_error
+from triptych.evaluation.metric import share_error, standard_error
 from triptych.evaluation.pairs import ms_ssim, psnr, require_alike, ssim
 from triptych.evaluation.segmentation import class_counts, confusion, iou, jackknife, mean_iou, pixel_accuracy
 
@@ -72,6 +72,13 @@ class PairMetric:
 def mean(values: np.ndarray) -> Figure:
     """The mean of (n,) with its standard error; "each" among the arrays has the values."""
     return Figure(float(values.mean()), standard_error(values), arrays={"each": values})
+
+
+def share(values: np.ndarray) -> Figure:
+    """The mean of 0 and 1 (n,), with its standard error; "each" among the arrays has the values."""
+    figure = mean(values)
+    sure = figure.value in (0, 1) and len(values) > 1
+    return replace(figure, error=share_error(int(values.sum()), len(values))) if sure else figure
 
 
 def mean_psnr(values: np.ndarray) -> Figure:
@@ -145,7 +152,7 @@ PAIR_METRICS: Mapping[str, PairMetric] = {
     "diversity": PairMetric("mean LPIPS between the answers to one input: the larger, the more they differ", "answers", _diversity),
     "mean-iou": PairMetric("mean IoU of what a segmenter sees in the samples with their label maps", "label maps", _of_maps(mean_iou)),
     "pixel-accuracy": PairMetric("share of pixels whose class the segmenter finds in the samples", "label maps", _of_maps(pixel_accuracy)),
-    "class-accuracy": PairMetric("share of the samples in which a classifier finds their class", "classes", _of_pairs(class_found)),
+    "class-accuracy": PairMetric("share of the samples in which a classifier finds their class", "classes", _of_pairs(class_found, share)),
 }
 
 

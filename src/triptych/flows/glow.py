@@ -246,7 +246,8 @@ class Glow(Model):
         """The latents of images (b, c, h, w), in [-1, 1] or uint8, of each level in turn; see `Encoded`. `settings`: GlowEncodingConfig.
 
         `noise`: where in its level each value lies, as in `bits_per_dim`; None: as `settings` say, `rng` drawing what is random.
-        Always in full precision: `decode` gives exactly the same 8-bit images (of `bits` bits). Raises ConfigError where an rng is missing.
+        Always in full precision: `decode` gives exactly the same 8-bit images (of `bits` bits) of values in the middle of their level; of
+        random ones those that lie at its edge may come out a level off. Raises ConfigError where an rng is missing.
         """
         settings = settings_like(self.encoding, settings)
         labels = self._labels(labels, len(images))

@@ -40,7 +40,7 @@ from triptych.gans.lucas_kanade import lucas_kanade
 from triptych.nn.raft import Raft
 from triptych.runs.files import check_figures
 from triptych.runs.first_frames import run_first_frames
-from triptych.runs.given.data_images import Spread, reopened
+from triptych.runs.given.data_images import Spread, contents, reopened
 from triptych.runs.given.pictures import StoredPictures, open_pictures
 from triptych.runs.given.sizes import OutputSize
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -163,6 +163,7 @@ class RunClips(ClipSet):
         self.has_flow = self._flow_name is not None
         settings = {name: value for name, value in config.to_dict().items() if name != "workers"}
         self.identity = {"weights": dict(opened.origin), "data": settings, "frames": length, "precision": opened.loading.precision}
+        self.identity |= {"contents": contents(self._images)}
         if self._first is not None:
             self.identity |= {"first_frames": self._first.origin}
 

@@ -7,6 +7,7 @@ is the same to the last bit in whatever process it is made, and whatever number 
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from triptych.data.domains import UnpairedImages
 from triptych.data.images import Data, ImageSet
 from triptych.data.pairs import PairedDataConfig
 from triptych.runs.encoding import require_encoder
-from triptych.runs.given.data_images import Spread, reopened, target_domain
+from triptych.runs.given.data_images import Spread, contents, reopened, target_domain
 from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided, leader
 from triptych.runs.latent_space import shown_by
@@ -246,7 +247,11 @@ class HeldOutMaker(Maker):
         self.most = len(self._images)
 
     def _further(self) -> dict[str, Any]:
-        return {"inputs": self._split}
+        return {"inputs": self._split, "contents": self._contents}
+
+    @functools.cached_property
+    def _contents(self) -> str:
+        return contents(self._images)
 
 
 class UpsamplingMaker(HeldOutMaker):
@@ -329,7 +334,11 @@ class TranslationMaker(Maker):
 
     def _further(self) -> dict[str, Any]:
         origin = None if self._styles is None else self._styles.origin
-        return {"inputs": self._split, "styles": origin, "answers": self.request.style_count}
+        return {"inputs": self._split, "contents": self._contents, "styles": origin, "answers": self.request.style_count}
+
+    @functools.cached_property
+    def _contents(self) -> str:
+        return contents(self._images)
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         answers, request, device = self.request.style_count, self.request, opened.world.device

@@ -40,9 +40,10 @@ def protocol_of(subject: Subject, reference: Reference | None, embedder: Embedde
     }
 
 
-def protocol_line(protocol: Mapping[str, Any], *, swept: str | None = None) -> str:
-    """The protocol in one line. `swept`: a setting that had several values, and is left out."""
-    return "; ".join(part for part in (_images(protocol, swept), _reference(protocol), _network(protocol), _program(protocol)) if part)
+def protocol_line(*protocols: Mapping[str, Any], swept: str | None = None) -> str:
+    """The protocol in one line, of several what they share. `swept`: a setting that had several values, and is left out."""
+    first, *others = ((_images(each, swept), _reference(each), _network(each), _program(each)) for each in protocols)
+    return "; ".join(part for part in first if part and all(part in other for other in others))
 
 
 def commit() -> str | None:

@@ -53,6 +53,8 @@ class Statistics:
     "Whether it has images too, as guided-diffusion's: arr_0."
     identity: dict[str, Any]
     "For JSON: path, kind, and the file's SHA-256."
+    count: int = 0
+    "Of how many images; 0 where the file does not say."
 
 
 def open_reference(
@@ -66,7 +68,8 @@ def open_reference(
     if place.suffix.lower() == ".npz" and place.exists():
         names = _names(place)
         if "mu" in names or "sigma" in names:
-            return Statistics(place, "arr_0" in names, {"path": str(place), "kind": "statistics", "sha256": sha256_of(place)})
+            identity = {"path": str(place), "kind": "statistics", "sha256": sha256_of(place)}
+            return Statistics(place, "arr_0" in names, identity, _count(place))
     return open_pictures(place, image_size=image_size, like=like, channels=channels)
 
 
@@ -109,13 +112,31 @@ def _names(path: Path) -> list[str]:
         raise DataError(f"{path}: {error}; copy or make it again") from error
 
 
+def _count(path: Path) -> int:
+    """Of how many images the statistics in a file are; 0 where it does not say. Raises DataError."""
+    try:
+        with open_npz(path) as file:
+            if COUNT in file.names:
+                return _counted(file)
+            shape = file.header("arr_0").shape if "arr_0" in file.names else ()
+            return shape[0] if shape else 0
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
+    except DamagedArchive as error:
+        raise DataError(f"{path}: {error}; copy or make it again") from error
+
+
+def _counted(file: Npz) -> int:
+    return int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
+
+
 def _moments(path: Path, embedder: Embedder, outputs: Sequence[str], device: torch.device) -> dict[str, Moments]:
     """The moments in a file, by output. Raises DataError."""
     dimensions = _dimensions(embedder, device)
     try:
         with open_npz(path) as file:
             _check_network(file, path, embedder)
-            count = int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
+            count = _counted(file)
             return {output: _read(file, path, output, dimensions[output], embedder.name, count) for output in outputs}
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error

@@ -7,6 +7,7 @@ cannot be measured does not stop the others.
 from __future__ import annotations
 
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,7 +83,11 @@ class Scores:
 
     def to_dict(self) -> dict[str, Any]:
         """What the file holds, but for the time that it took."""
-        figures = {name: {"value": figure.value, "error": figure.error, **figure.details} for name, figure in self.figures.items()}
+        # JSON has no infinity: PSNR has, of images that are their truth.
+        figures = {
+            name: {"value": figure.value if math.isfinite(figure.value) else str(figure.value), "error": figure.error, **figure.details}
+            for name, figure in self.figures.items()
+        }
         return {"format": FORMAT, "figures": figures, "missing": self.missing, "protocol": self.protocol}
 
 
@@ -274,7 +279,9 @@ def _read(place: Path, digest: str) -> Scores | None:
 
 
 def _figure(values: Mapping[str, Any]) -> Figure:
-    return Figure(values["value"], values["error"], {name: value for name, value in values.items() if name not in ("value", "error")})
+    return Figure(
+        float(values["value"]), values["error"], {name: value for name, value in values.items() if name not in ("value", "error")}
+    )
 
 
 # Measuring --------------------------------------------------------------------------------------------------------------

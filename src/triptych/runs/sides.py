@@ -159,7 +159,7 @@ class StatisticsSide(Reference):
         self.statistics, self.name, self.each = statistics, str(statistics.path), statistics.has_images
 
     def __len__(self) -> int:
-        return 0
+        return self.statistics.count
 
     def identity(self) -> Mapping[str, Any]:
         return self.statistics.identity

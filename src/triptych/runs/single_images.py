@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def _prepared(name: str, subject: Subject, reference: Reference | None, request:
         truth = _truth(subject, reference)
         measure = metric.make(settings, world.device)
         measure.measure(_blank(subject), _blank(subject))  # small images are refused before any are made
-        return Prepared(name, measure, dict(measure.identity), lambda items, images: (images, truth(items)))
+        return Prepared(name, measure, {**measure.identity, **_beside(reference)}, lambda items, images: (images, truth(items)))
     if metric.needs == "answers":
         answers = subject.maker.request.style_count if isinstance(subject, RunSide) else 1
         if not isinstance(subject, RunSide) or answers < 2:
@@ -116,7 +117,16 @@ def _truth(subject: Subject, reference: Reference | None) -> Callable[[Sequence[
         return lambda items: subject.pictures.truth(items)  # type: ignore[misc]  (has_truth)
     if not isinstance(reference, PictureSide) or len(reference) != len(subject):
         raise DataError("it compares image by image: give the true images as reference, as many, under the same names")
+    if reference.channels != subject.channels:
+        raise DataError("it compares value by value, but one of the two sets is grey and the other is in colour")
     return reference.pictures.images
+
+
+def _beside(reference: Reference | None) -> dict[str, Any]:
+    """What the figures of images depend on beside these, where their truth is a set; a run's own is part of what its images are."""
+    if not isinstance(reference, PictureSide):
+        return {}
+    return {"truth": {name: value for name, value in reference.identity().items() if name not in ("path", "kind")}}
 
 
 def _answers(subject: RunSide, count: int) -> Callable[[Sequence[int], np.ndarray], tuple[np.ndarray, None]]:
@@ -186,7 +196,11 @@ def _of_classes(name: str, subject: Subject, request: SingleRequest, world: Worl
     def beside(items: Sequence[int], images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return classifier.logits(images), _labels(subject, classifier, items)
 
-    return Prepared(name, measure, {**measure.identity, "classifier": classifier.identity}, beside)
+    identity = {**measure.identity, "classifier": classifier.identity}
+    if not isinstance(subject, RunSide):  # what a run's images are tells their classes
+        labels = np.ascontiguousarray(_labels(subject, classifier, range(len(subject))), dtype="<i8")
+        identity["labels"] = hashlib.sha256(labels.tobytes()).hexdigest()
+    return Prepared(name, measure, identity, beside)
 
 
 def _labels(subject: Subject, classifier: ImageClassifier, items: Sequence[int]) -> np.ndarray:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+
 import numpy as np
 
+from triptych.core.address import is_address
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
+from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedImages
 from triptych.data.few_shot import FewShotDataConfig
 from triptych.data.images import Data, ImageSet, Loaded
+from triptych.runs.given.known import known
 from triptych.runs.given.pictures import Split, SplitPictures
 from triptych.runs.latent_space import unlike_latents
 from triptych.runs.stored import StoredRun
@@ -76,6 +83,30 @@ def model_reference(
     return SplitPictures(
         name, config, split, [images if most is None or len(images) <= most else Spread(images, most) for images in sets], data.spec
     )
+
+
+def contents(images: ImageSet) -> str:
+    """A hash of images and of all that belongs to them. They are read once, and not again while the files at data.path stay as they are."""
+    config = images.config
+
+    def read() -> dict[str, str]:
+        hashed = hashlib.sha256()
+        for item in range(len(images)):
+            if type(config) is DataConfig:  # there is nothing but the images, and their files need not be decoded
+                parts = {"images": images.content(item)}
+            else:
+                loaded = images.batch(np.array([item]))
+                parts = {"images": loaded.images, **loaded.inputs}
+            for name, part in sorted(parts.items()):
+                content = part if isinstance(part, bytes) else json.dumps(part.shape).encode() + np.ascontiguousarray(part).tobytes()
+                hashed.update(f"{name} {len(content)} ".encode() + content)
+        hashed.update(b"" if images.labels is None else np.ascontiguousarray(images.labels, dtype="<i8").tobytes())
+        return {"sha256": hashed.hexdigest()}
+
+    if config.path is None or is_address(config.path):
+        return read()["sha256"]
+    keys = hashlib.sha256(b"\0".join(os.fsencode(images.key(item)) for item in range(len(images)))).hexdigest()
+    return known(user_path(config.path), ["contents", config.to_dict(), images.channels, keys], read)["sha256"]
 
 
 def _target(images: ImageSet, settings: Config | None) -> ImageSet:
