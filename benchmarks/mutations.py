@@ -1129,6 +1129,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/single_images.py", "if reference.channels != subject.channels:", "if False:", *_tests("runs", "single_images")),
     ("runs/given/data_images.py", 'parts = {"images": loaded.images, **loaded.inputs}', 'parts = {"images": loaded.images}', *_tests("runs", "single_images")),
     ("runs/model_images.py", '"contents": self._contents}', '"contents": ""}', *_tests("runs", "single_images")),
+    ("runs/model_images.py", '"contents": self._contents, "styles"', '"contents": "", "styles"', *_tests("runs", "single_images")),
     ("runs/references.py", "return shape[0] if shape else 0", "return 0", *_tests("runs", "references")),
     ("runs/scoring.py", "figure.value if math.isfinite(figure.value) else str(figure.value)", "figure.value", *_tests("runs", "single_images")),
     ("runs/protocol.py", "if part and all(part in other for other in others)", "if part", *_tests("cli", "score")),

@@ -247,4 +247,5 @@ def test_maps_are_part_of_what_is_held_out(mapped: Run, pairs: Path) -> None:
             seen.add(path.relative_to(pairs).parts[0])
         path.write_bytes(kept[path])
     assert contents(held) == before
+    assert maker_of(mapped, ImageRequest()).identity(2, origin={}, precision="float32")["contents"] == before
     assert len(seen) >= 2, "maps and images"

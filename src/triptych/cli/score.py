@@ -224,7 +224,7 @@ def sweep_table(setting: str, found: Mapping[str, Scores], place: Path | None) -
         rows.append([value, *("-" if figure is None else spelled(figure.value, figure.error) for figure in figures)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["    ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    missing = {name: reason for scores in reversed(found.values()) for name, reason in scores.missing.items()}
+    missing = {name: reason for scores in reversed(list(found.values())) for name, reason in scores.missing.items()}
     lines += [f"{name} not measured: {reason}" for name, reason in missing.items()]
     where = "" if place is None else f"; written to {place}"
     shared = protocol_line(*(scores.protocol for scores in found.values()), swept=setting)
