@@ -148,3 +148,26 @@ def test_damage_is_one_line(tmp_path):
             assert "\n" not in str(error) and "x.parquet" in str(error)
             refused += 1
     assert refused > 20
+
+
+def test_files_of_other_columns_are_named(tmp_path):
+    write(tmp_path / "label/0.parquet", ROWS[:5], [0, 1, 0, 1, 0])
+    write(tmp_path / "label/1.parquet", ROWS[5:])
+    with pytest.raises(DataError, match=r"1\.parquet: has no column label, unlike that of 0\.parquet; give files of the same columns"):
+        opened(tmp_path / "label")
+    write(tmp_path / "text/0.parquet", ROWS[:5], [0, 1, 0, 1, 0])
+    table = pq.read_table(tmp_path / "text/0.parquet")
+    words = table.set_column(table.schema.get_field_index("label"), "label", pa.array(["a"] * 5))
+    pq.write_table(words, tmp_path / "text/1.parquet")
+    with pytest.raises(DataError, match=r"1\.parquet: its column label is of another type than that of 0\.parquet"):
+        opened(tmp_path / "text")
+    (tmp_path / "image").mkdir()
+    write(tmp_path / "image/0.parquet", ROWS[:5])
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "image/1.parquet")
+    with pytest.raises(DataError, match=r"1\.parquet: has no column image"):
+        opened(tmp_path / "image")
+    large = table.set_column(table.schema.get_field_index("label"), "label", pa.array([2**63] * 5, pa.uint64()))
+    (tmp_path / "large").mkdir()
+    pq.write_table(large, tmp_path / "large/0.parquet")
+    with pytest.raises(DataError, match="holds the class 9223372036854775808, expected 0 to"):
+        opened(tmp_path / "large")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -584,3 +586,48 @@ def test_real_data(path, source, settings, count, classes):
     assert (len(data.train), data.spec.num_classes) == (count, classes)
     images = data.train.batch(np.array([0, count // 2, count - 1])).images
     assert images.std() > 20
+
+
+def test_hidden_folders_are_left_out_of_archives_too(tmp_path):
+    folder = write_folder(tmp_path / "folder", [*NAMES, "cat/.hidden.png", ".ipynb_checkpoints/a-checkpoint.png"])
+    write_zip(tmp_path / "x.zip", folder, method=zipfile.ZIP_STORED)
+    write_tar(tmp_path / "x.tar", folder)
+    found = [opened(tmp_path / name, labels="folder") for name in ("folder", "x.zip", "x.tar")]
+    assert {data.spec.class_names for data in found} == {("cat", "dog")}
+    assert {len(data.train) for data in found} == {len(found[0].train)}
+
+
+def test_the_last_of_two_members_of_one_name_counts(tmp_path):
+    """As in what unpacks them."""
+    first, last = (encoded(picture(16, 16, seed=seed)) for seed in (1, 2))
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        for content in (first, last):
+            archive.writestr("a.png", content)
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        for content in (first, last):
+            member = tarfile.TarInfo("a.png")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    for name in ("x.zip", "x.tar"):
+        data = opened(tmp_path / name)
+        assert len(data.train) == 1 and data.train.content(0) == last, name
+
+
+def test_links_in_a_tar(tmp_path):
+    """A hard link is its file under another name; what leads elsewhere is counted."""
+    content = encoded(picture(16, 16, seed=1))
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        member = tarfile.TarInfo("a.png")
+        member.size = len(content)
+        archive.addfile(member, io.BytesIO(content))
+        for name, kind, target in (
+            ("b.png", tarfile.LNKTYPE, "a.png"),
+            ("c.png", tarfile.SYMTYPE, "a.png"),
+            ("d.png", tarfile.LNKTYPE, "z.png"),
+        ):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, target
+            archive.addfile(link)
+    data = opened(tmp_path / "x.tar")
+    assert [data.train.content(k) for k in range(len(data.train))] == [content, content]
+    assert any("2 .png" in note for note in data.notes), data.notes

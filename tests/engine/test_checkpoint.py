@@ -280,6 +280,14 @@ def test_prune_keeps_the_last_the_best_and_every_nth(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["000000090"]
 
 
+def test_prune_keeps_the_first_at_or_after_each_multiple(tmp_path: Path) -> None:
+    """Iterations end where batches end."""
+    for number in range(12, 300, 12):
+        (tmp_path / f"{number:09d}").mkdir()
+        prune(tmp_path, keep_last=1, keep_every=100, best=None)
+    assert list_checkpoints(tmp_path) == [108, 204, 288]
+
+
 def test_sweep_removes_leftovers_and_restores_what_was_set_aside(tmp_path: Path) -> None:
     save(tmp_path, 10, value=4)
     save(tmp_path, 20)

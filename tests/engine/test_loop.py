@@ -19,7 +19,7 @@ from triptych.core.ramp import Ramp
 from triptych.core.rng import Rng
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, load_newest
 from triptych.engine.config import LogConfig, OptimConfig, PhaseOptimConfig, TrainConfig
-from triptych.engine.distributed import World
+from triptych.engine.distributed import Agreement, World
 from triptych.engine.measurements import StepRecord, TermSums
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import refuse_impossible, step_settings
@@ -428,6 +428,32 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
         assert list_checkpoints(tmp_path / name / "checkpoints") == [64]  # none was overdue
         made[name] = load_newest(tmp_path / name / "checkpoints", warn=pytest.fail)
     assert made["steady"].hashes == made["jumping"].hashes
+
+
+def test_checkpoints_that_are_kept_are_written(tmp_path):
+    """Where a batch passes a multiple of keep_every, whatever else is due."""
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=64, checkpoint_every=None, keep_every=20, keep_last=1)
+    assert run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [24, 40, 64]
+
+
+class Late(Agreement):
+    """The agreement of several processes: each vote gives the wishes of the call before."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        self.lags, self.before = True, None
+
+    def vote(self, wishes):
+        before, self.before = self.before, dict(wishes)
+        return before or dict.fromkeys(wishes, False)
+
+
+def test_a_checkpoint_that_several_processes_wish_for_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("triptych.engine.loop.Agreement", Late)
+    loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=64, checkpoint_every=None, checkpoint_minutes=1e-9, keep_last=9)
+    assert run(loop)
+    assert list_checkpoints(tmp_path / "run/checkpoints") == [16, 32, 48, 64]
 
 
 def test_clipping_bounds_the_gradient_of_the_step(tmp_path):

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.contract.shrink import BATCH, light
 from triptych.core.errors import CheckpointError
+from triptych.data.config import DataConfig
+from triptych.data.images import Data
 from triptych.engine.run_directory import RunDirectory
-from triptych.runs import training
+from triptych.runs import train, training
 from triptych.runs.beginning import prepare_directory
 
 
@@ -77,3 +80,20 @@ def test_nor_one_that_is_removed_while_its_parts_are_looked_for(removed: str, tm
     with pytest.raises(CheckpointError, match="cannot make the run directory"):
         RunDirectory(run).complete()
     assert not run.exists()
+
+
+def test_what_another_start_made_while_images_were_opened_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a scheduler starts a job twice: the lock is free again when the second one comes to it."""
+    config = light("adm-digits").updated({"train": {"total_images": BATCH, "validate_images": 0}})
+    open_images, others = DataConfig.open, [True]
+
+    def opening(self: DataConfig) -> Data:
+        if others:
+            others.clear()
+            train(config, tmp_path / "run", device="cpu")
+        return open_images(self)
+
+    monkeypatch.setattr(DataConfig, "open", opening)
+    with pytest.raises(CheckpointError, match="run: a run was begun here meanwhile; the same command goes on with it$"):
+        train(config, tmp_path / "run", device="cpu")
+    assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == [f"{BATCH:09d}"]

@@ -117,6 +117,29 @@ def test_a_finished_file_is_left_alone_and_another_one_is_not(folder: Path):
     assert not encoded(folder, "plain.npz", flip=True).already, "with mirrored images"
 
 
+def test_changed_images_and_classes_are_encoded_anew(folder: Path, tmp_path: Path):
+    shutil.copytree(folder / "images", tmp_path / "images")
+    out = tmp_path / "latents.npz"
+
+    def made() -> tuple[bool, dict[str, np.ndarray]]:
+        already = encode_data(tmp_path / "images", open_run(folder / "kl"), out, device="cpu").already
+        return already, dict(read_npz(out))
+
+    _, before = made()
+    path = tmp_path / "images/a/000.png"
+    Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    already, after = made()
+    assert not already and np.abs(after["mean"] - before["mean"]).max() > 1e-3 and made()[0]
+    for one, other in (("a/002", "b/001"),):
+        kept = [(tmp_path / "images" / f"{name}.png").read_bytes() for name in (one, other)]
+        for name, content in zip((f"b/{one[2:]}", f"a/{other[2:]}"), kept, strict=True):
+            (tmp_path / "images" / f"{name}.png").write_bytes(content)
+        for name in (one, other):
+            (tmp_path / "images" / f"{name}.png").unlink()
+    already, moved = made()
+    assert not already and not np.array_equal(moved["mean"], after["mean"])
+
+
 def test_pieces_of_a_call_that_was_killed_at_its_end_are_removed(folder: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pieces, "remove", lambda self: None)

@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -112,7 +112,8 @@ class Archive(Files):
 
         Raises DataError for a member that is larger than an image, or lies outside of `file`.
         """
-        members = sorted(members, key=lambda member: member.name.split("/"))
+        members = list({member.name: member for member in members}.values())  # the last one of a name counts, as where it is unpacked
+        members.sort(key=lambda member: member.name.split("/"))
         self._tables = {member.name: member for member in members if is_table(member.name) or member.name == PACK_FILE}
         images = [member for member in members if member.name not in self._tables]
         super().__init__(place, [member.name for member in images], passed_over=passed_over, tables=filter(is_table, self._tables))
@@ -318,7 +319,7 @@ def _tar_members(
     path: Place, source: IO[bytes], spool: IO[bytes] | None, passed_over: Counter[str], beside: dict[str, Member]
 ) -> Iterator[Member]:
     """The images of a tar, where they lie in it, or in `spool`, into which they are copied; what may say their classes: in `beside`."""
-    stream = _TarStream(source)
+    stream, before = _TarStream(source), dict[str, Member]()
     with tarfile.open(fileobj=stream, mode="r:") as tar:  # type: ignore[arg-type]
         for member in tar:
             label = _is_label(member)
@@ -327,11 +328,17 @@ def _tar_members(
                     raise DataError(f"{path}/{member.name}: stored as a sparse file; make the archive again without --sparse")
                 found = Member(member.name, member.offset_data if spool is None else spool.tell(), member.size, member.size)
                 if not label:
+                    before[member.name] = found
                     yield found
                 elif ending(member.name) == _LABELS[0] or _stem(member.name) not in beside:  # a .cls says no more than the class
                     beside[_stem(member.name)] = found
                 if spool is not None:
                     _copy(path, source, member, spool)
+            elif (member.islnk() or member.issym()) and chosen(member.name, passed_over):
+                if member.islnk() and member.linkname in before:  # a file that was written before under another name
+                    yield replace(before[member.linkname], name=member.name)
+                else:
+                    passed_over[ending(member.name)] += 1
             tar.members = []  # it would keep them all  # pyright: ignore[reportAttributeAccessIssue]
             stream.left = _COPY_BYTES
     if stream.last.strip(b"\0"):  # tarfile takes any header that it cannot read for the end

@@ -211,9 +211,12 @@ def ending(name: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Whether a file of this name is taken for an image; hidden files are not."""
-    path = PurePosixPath(name)
-    return path.suffix.lower() in _EXTENSIONS and not path.name.startswith(".")
+    """Whether a file of this name is taken for an image; hidden files are not, nor what lies in hidden folders."""
+    return PurePosixPath(name).suffix.lower() in _EXTENSIONS and not _hidden(name)
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") and part not in (".", "..") for part in name.split("/"))
 
 
 def is_table(name: str) -> bool:
@@ -225,9 +228,8 @@ def chosen(name: str, passed_over: Counter[str]) -> bool:
     """Whether a file is taken for an image or for labels; one that is neither that nor hidden is counted by its ending."""
     if is_image(name) or is_table(name):
         return True
-    path = PurePosixPath(name)
-    if not path.name.startswith("."):
-        passed_over[path.suffix.lower()] += 1
+    if not _hidden(name):
+        passed_over[ending(name)] += 1
     return False
 
 

@@ -36,7 +36,7 @@ _OF_IMAGES = ("pad", "resize", "scale", "jitter", "augment", "crop", "enlarge", 
 class LatentStamp(Config):
     """What latents are of."""
 
-    unwritten: ClassVar = frozenset({"as_learned"})
+    unwritten: ClassVar = frozenset({"as_learned", "contents"})
 
     latents: LatentSpec
     "The autoencoder, its images' size, and the latents' moments over the training images."
@@ -48,6 +48,8 @@ class LatentStamp(Config):
     "Names of the classes; None: there are no labels."
     as_learned: bool = False
     "Whether moments and scale are those of latents that a model learned before, and not of these."
+    contents: str = ""
+    "A hash of the images, their names and their classes; empty in files of earlier versions."
 
     def text(self) -> str:
         """The stamp as it is in the file."""

@@ -46,8 +46,8 @@ class Table(Files):
         label, class_names = _label_column(schema)
         rows, said, labels = [], list[str | None](), list[int]()
         for number, split in enumerate(splits_of([path.name for path in paths])):
-            if number and self._schema(number).field(self._image).type != schema.field(self._image).type:
-                raise DataError(f"{paths[number]}: its column {self._image} is of another type than that of {paths[0].name}")
+            for column in (self._image, label) if number else ():
+                self._check_column(number, column, schema)
             for group, count in enumerate(self._group_sizes(number)):
                 names, classes = self._said(number, group, label)
                 rows += [(number, group, row) for row in range(count)]
@@ -59,7 +59,17 @@ class Table(Files):
         super().__init__(place, [plain[k] for k in order])
         self._rows = np.array(rows, dtype=np.int64).reshape(-1, 3)[order]
         self._firsts = [np.cumsum([0, *self._group_sizes(number)]) for number in range(len(paths))]
-        self._labels, self._class_names = (None if label is None else np.array(labels, dtype=np.int64)[order]), class_names
+        try:
+            self._labels, self._class_names = (None if label is None else np.array(labels, dtype=np.int64)[order]), class_names
+        except OverflowError:
+            raise DataError(f"{place}: holds the class {max(labels)}, expected 0 to {MOST_CLASSES - 1}") from None
+
+    def _check_column(self, number: int, name: str | None, schema: Any) -> None:
+        """DataError where a file lacks a column of the first one, or has it of another type."""
+        own = self._schema(number)
+        if name is not None and (name not in own.names or own.field(name).type != schema.field(name).type):
+            has = f"its column {name} is of another type than" if name in own.names else f"has no column {name}, unlike"
+            raise DataError(f"{self._paths[number]}: {has} that of {self._paths[0].name}; give files of the same columns")
 
     def describe(self, k: int) -> str:
         number, group, row = self._rows[k].tolist()

@@ -217,10 +217,16 @@ def not_finite(files: Mapping[str, Mapping[str, Tensor]]) -> str | None:
 
 
 def prune(folder: Path, *, keep_last: int, keep_every: int | None, best: int | None) -> list[int]:
-    """The checkpoints that were removed: all but the newest `keep_last`, the `best`, and multiples of `keep_every`."""
+    """The checkpoints that were removed: all but the newest `keep_last`, the `best`, and those of `keep_every`.
+
+    These are the first at or after each multiple: an iteration rarely ends at one.
+    """
     numbers = list_checkpoints(folder)
     kept = {*numbers[-keep_last:], best}
-    removed = [number for number in numbers if number not in kept and (keep_every is None or number % keep_every)]
+    if keep_every is not None:
+        firsts = {number // keep_every: number for number in reversed(numbers)}
+        kept |= {number for multiple, number in firsts.items() if multiple}
+    removed = [number for number in numbers if number not in kept]
     for number in removed:
         remove_checkpoint(folder, number)
     return removed

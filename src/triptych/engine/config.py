@@ -133,7 +133,7 @@ class TrainConfig(Config):
     keep_last: int = 2
     "Newest checkpoints that are kept (the best one, by best_by, is kept too)."
     keep_every: int | None = None
-    "Checkpoints at multiples of this many images are kept for good; None: none."
+    "Images between checkpoints that are kept for good; None: there are none."
     sample_every: int | None = 500_000
     "Images between grids of samples; None: at the end only."
     sample_count: int = 64

@@ -296,6 +296,8 @@ class Agreement:
     def __init__(self, world: World) -> None:
         self._world = world
         self._pending: tuple[Any, Tensor] | None = None
+        self.lags = world.size > 1
+        "Whether a vote gives the wishes of the call before."
 
     def vote(self, wishes: Mapping[str, bool]) -> dict[str, bool]:
         """For each name, whether any process wished for it; with several processes, as of the call before."""

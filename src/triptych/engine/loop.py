@@ -169,7 +169,7 @@ class Loop:
 
     def _train(self, agreement: Agreement) -> bool:
         """Trains to the end, or until the processes agree to stop: then True."""
-        saved_time = time.monotonic()
+        saved_time, saved = time.monotonic(), False
         batches = self.callables.draw(self.images_seen)
         with Profiler(self.directory.profile, steps=self.train.profile_steps if self.world.is_main else 0) as profiler:
             while self.images_seen < self.train.total_images:
@@ -187,7 +187,10 @@ class Loop:
                     self._finish_saving()
                 if agreed["news"]:
                     self._tell()
-                if self._scheduled(before, overdue=agreed["overdue"], stopped=agreed["stop"]):
+                # Several processes hear of a wish an iteration later: one that was made before the last checkpoint is fulfilled.
+                overdue = agreed["overdue"] and not (saved and agreement.lags)
+                saved = self._scheduled(before, overdue=overdue, stopped=agreed["stop"])
+                if saved:
                     saved_time = time.monotonic()
                 if agreed["stop"]:
                     return True
@@ -324,7 +327,7 @@ class Loop:
             self._snapshot()  # before the checkpoint: where a run goes on, all that fell due until then are there
         validating = not stopped and self._due(train.validate_every, before)
         improved = validating and self._validate()
-        saved = improved or overdue or stopped or self._due(train.checkpoint_every, before)
+        saved = improved or overdue or stopped or self._due(train.checkpoint_every, before) or self._passed(train.keep_every, before)
         if saved:
             self.save()  # before the samples, which may take longer than a cluster's notice
         evaluating = not stopped and self._evaluation_due(before)

@@ -146,11 +146,13 @@ def _with_colours(config: RunConfig, earlier: RunConfig) -> tuple[RunConfig, lis
 def prepare_directory(directory: RunDirectory, document: RunDocument, start: Start, stack: ExitStack) -> None:
     """Makes the directory and writes config.json; removes what interrupted writes left. A new run is locked from here on.
 
-    Raises CheckpointError where the run that is to go on has been removed or renamed since it was read.
+    Raises CheckpointError where the run that is to go on has been removed or renamed since it was read, or a new one was begun meanwhile.
     """
     if start.stored is None:
         directory.create()
         stack.enter_context(directory.lock())
+        if list_checkpoints(directory.checkpoints):  # another start had the lock while this one opened its images
+            raise CheckpointError(f"{directory.root}: a run was begun here meanwhile; the same command goes on with it")
     else:
         directory.complete()
     directory.sweep()

@@ -26,6 +26,7 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.bad_images import readable_images
 from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.given.data_images import contents
 from triptych.runs.latent_space import autoencoder_of
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import Pieces
@@ -87,7 +88,7 @@ def encode_data(
         raise DataError(f"{source}: images of {data.spec.channels} channels, but the autoencoder takes {run.spec.channels}")
     opened = run.open(chosen)
     data = _without_bad(data, opened.world)
-    stamp = _stamp(run, opened, config, data.spec)
+    stamp = _stamp(run, opened, config, data)
     if learned is not None:
         stamp = dataclasses.replace(stamp, latents=learned, as_learned=True)
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
@@ -156,8 +157,9 @@ def _without_bad(data: Data, world: World) -> Data:
     return data
 
 
-def _stamp(run: StoredRun, opened: Opened, config: DataConfig, spec: DataSpec) -> LatentStamp:
+def _stamp(run: StoredRun, opened: Opened, config: DataConfig, data: Data) -> LatentStamp:
     """The stamp; its moments are not measured yet. Raises ConfigError for sides that the autoencoder does not take."""
+    spec = data.spec
     try:
         channels = _posterior(opened, torch.zeros(1, spec.channels, *spec.height_and_width))[0].shape[1]
     except ConfigError as error:
@@ -173,7 +175,9 @@ def _stamp(run: StoredRun, opened: Opened, config: DataConfig, spec: DataSpec) -
         mean=(0.0,) * channels,
         std=(1.0,) * channels,
     )
-    return LatentStamp(latents=latents, data=config, precision=opened.loading.precision, class_names=spec.class_names)
+    sets = [images for images in (data.train, data.validation) if images is not None]
+    found = opened.world.on_main(lambda: "-".join(map(contents, sets)))
+    return LatentStamp(latents=latents, data=config, precision=opened.loading.precision, class_names=spec.class_names, contents=found)
 
 
 def _shape(opened: Opened, spec: DataSpec) -> tuple[int, ...]:

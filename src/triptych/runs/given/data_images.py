@@ -86,17 +86,18 @@ def model_reference(
 
 
 def contents(images: ImageSet) -> str:
-    """A hash of images and of all that belongs to them. They are read once, and not again while the files at data.path stay as they are."""
+    """A hash of images, their names and all that belongs to them. They are read once, and anew when the files at data.path change."""
     config = images.config
 
     def read() -> dict[str, str]:
         hashed = hashlib.sha256()
         for item in range(len(images)):
             if type(config) is DataConfig:  # there is nothing but the images, and their files need not be decoded
-                parts = {"images": images.content(item)}
+                parts: dict[str, bytes | np.ndarray] = {"images": images.content(item)}
             else:
                 loaded = images.batch(np.array([item]))
                 parts = {"images": loaded.images, **loaded.inputs}
+            parts["key"] = os.fsencode(images.key(item))
             for name, part in sorted(parts.items()):
                 content = part if isinstance(part, bytes) else json.dumps(part.shape).encode() + np.ascontiguousarray(part).tobytes()
                 hashed.update(f"{name} {len(content)} ".encode() + content)
