@@ -15,7 +15,7 @@ from tests.data.pictures import encoded, picture
 from tests.data.profiles import ADOBE, SRGB, grey_profile, rgb_profile, srgb_of_light, srgb_of_rgb
 from triptych.core.batch import DataSpec, InputSpec
 from triptych.core.errors import ConfigError
-from triptych.data.colours import Colours, _by_profile
+from triptych.data.colours import Colours, _by_profile, converted
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.data.cut import Cut
 from triptych.engine.run_directory import RunDirectory
@@ -276,3 +276,11 @@ def test_recipes_of_originals_read_colours_as_they_do():
     for name in ("pix2pixhd-cityscapes", "munit-dog2cat", "unit-winter2summer", "funit-animal-faces", "spade-lhq512"):
         assert Colours.of(load_recipe(name).data).as_stored, name
     assert Colours.of(load_recipe("adm-photos64").data) == Colours("white", "convert")
+
+
+@pytest.mark.parametrize("mode", ["LAB", "HSV"])
+def test_grey_of_colours_that_pillow_makes_no_grey_of(mode: str) -> None:
+    image = Image.fromarray(LEVELS).convert("HSV") if mode == "HSV" else Image.merge("LAB", [Image.fromarray(LEVELS[..., 0])] * 3)
+    for colours in (Colours(), Colours(**AS_STORED)):
+        expected = np.asarray(converted(image, "RGB", colours).convert("L"))
+        np.testing.assert_array_equal(np.asarray(converted(image, "L", colours)), expected)

@@ -8,6 +8,7 @@ import math
 import shutil
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -375,6 +376,18 @@ class _Overflow(torch.autograd.Function):
         return torch.where(gradient > ctx.limit, math.inf, gradient), None
 
 
+def test_the_rate_that_is_logged_is_that_of_the_iteration_also_where_no_step_is_taken(tmp_path):
+    rates = {}
+    for model in (Denoiser, Overflowing):
+        optim, log = OptimConfig(learning_rate=1e-3, warmup_images=48), LogConfig(every=8)
+        loop = make_loop(seeded(model), tmp_path / model.__name__, precision="fp16", total_images=32, optim=optim, log=log)
+        run(loop)
+        rates[model] = [line["learning_rate"] for line in metrics(tmp_path / model.__name__) if "learning_rate" in line]
+        (updater,) = loop.updaters.values()
+    assert rates[Denoiser] == rates[Overflowing] and len(set(rates[Denoiser])) == 4
+    assert not updater.stepped, "the last one overflowed"
+
+
 def test_loss_scale_falls_until_the_gradient_is_finite(tmp_path):
     loop = make_loop(seeded(Overflowing), tmp_path / "run", precision="fp16", total_images=8 * 6, loss_scale_growth=0.25)
     start = loop.model.get_parameter("network.0.weight").detach().clone()
@@ -450,6 +463,7 @@ class Late(Agreement):
 
 
 def test_a_checkpoint_that_several_processes_wish_for_is_written_once(tmp_path, monkeypatch):
+    assert [Agreement(SimpleNamespace(size=size)).lags for size in (1, 2)] == [False, True]
     monkeypatch.setattr("triptych.engine.loop.Agreement", Late)
     loop = make_loop(seeded(Denoiser), tmp_path / "run", total_images=64, checkpoint_every=None, checkpoint_minutes=1e-9, keep_last=9)
     assert run(loop)

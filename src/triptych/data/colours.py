@@ -72,6 +72,8 @@ def converted(image: Image.Image, mode: str, colours: Colours, *, opened: Image.
         composed = Image.new("RGB", image.size, rgb_of(colours.background))
         composed.paste(image.convert("RGB"), mask=alpha)
         image = composed
+    if image.mode in ("LAB", "HSV"):  # Pillow makes no grey of them
+        image = image.convert("RGB")
     return image if image.mode == mode else image.convert(mode)
 
 

@@ -159,13 +159,13 @@ class Updater:
         gradients = [p.grad for p in self.parameters.values() if p.grad is not None]
         self.scale.unscale(gradients)
         norm = torch.nn.utils.get_total_norm(gradients) if self._sharding is None else self._sharding.norm(gradients)
+        for group in self.optimizer.param_groups:  # also where there is no step: the rate is logged
+            group["lr"], group["betas"] = settings.learning_rate, (settings.beta1, settings.beta2)
+            group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay
         self.stepped = self.scale.accept(norm)
         if self.stepped:
             if settings.clip_norm is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.parameters.values(), settings.clip_norm, norm)
-            for group in self.optimizer.param_groups:
-                group["lr"], group["betas"] = settings.learning_rate, (settings.beta1, settings.beta2)
-                group["eps"], group["weight_decay"] = settings.eps, settings.weight_decay
             self.optimizer.step()
             if not self._layout_checked:
                 assert_same_layout(self.optimizer)
