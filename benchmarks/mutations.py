@@ -1136,6 +1136,8 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("evaluation/pair_metric.py", '"classes", _of_pairs(class_found, share))', '"classes", _of_pairs(class_found))', *_tests("runs", "single_images")),
     ("evaluation/neighbour_metrics.py", "radii(own, min(_most(settings), len(own) - 1))", "radii(own, _most(settings))", *_tests("evaluation", "neighbours")),
     ("evaluation/neighbour_metrics.py", "require_others(len((made if of_made else reference).array(\"features\")), ball.k)", "pass", *_tests("evaluation", "neighbours")),
+    ("runs/training.py", 'start.stored.images not in ("", images)', "False", *_tests("runs", "going_on")),
+    ("runs/training.py", "start.asked, data.objects, images)", "start.asked, data.objects)", *_tests("runs", "going_on")),
     ("runs/latent_data.py", '"-".join(map(contents, sets))', '""', *_tests("runs", "latent_data")),
     ("engine/checkpoint.py", "for number in reversed(numbers)}", "for number in numbers}", *_tests("engine", "checkpoint")),
     ("engine/loop.py", "or self._passed(train.keep_every, before)", "", *_tests("engine", "loop")),

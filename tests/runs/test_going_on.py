@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.contract.shrink import BATCH, light
+from tests.data.pictures import write_folder
 from triptych.core.errors import CheckpointError
 from triptych.data.config import DataConfig
 from triptych.data.images import Data
@@ -97,3 +99,19 @@ def test_what_another_start_made_while_images_were_opened_is_kept(tmp_path: Path
     with pytest.raises(CheckpointError, match="run: a run was begun here meanwhile; the same command goes on with it$"):
         train(config, tmp_path / "run", device="cpu")
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == [f"{BATCH:09d}"]
+
+
+def test_images_that_changed_meanwhile_are_warned_of(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    write_folder(folder, [f"{k}.png" for k in range(20)])
+    data = DataConfig(path=str(folder), image_size=8, channels=1, workers=0)
+    config = replace(light("adm-digits-uncond"), data=data).updated({"train": {"total_images": BATCH, "validate_images": 0}})
+    log = tmp_path / "run/log.txt"
+    for images in (2, 3):
+        train(config.updated({"train": {"total_images": images * BATCH}}), tmp_path / "run", device="cpu")
+        assert "the images are not those of before" not in log.read_text("utf-8")
+    write_folder(folder, ["new.png"])
+    train(config.updated({"train": {"total_images": 4 * BATCH}}), tmp_path / "run", device="cpu")
+    (line,) = [line for line in log.read_text("utf-8").splitlines() if "the images are not those of before" in line]
+    stored = RunDirectory(tmp_path / "run").read_config()["images"]
+    assert "warning: " in line and f", now {stored}): some were added, taken away or changed" in line

@@ -17,6 +17,7 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
 
 _MICROBATCH = "train.microbatch"
+_HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images")
 _NOTHING = object()  # None is a microbatch that may be asked for
 
 EARLIER_KINDS = {
@@ -54,11 +55,13 @@ class RunDocument:
     "What the user gave for settings in whose place the run found another value, by name: train.microbatch."
     objects: Mapping[str, str] = dataclasses.field(default_factory=dict)
     "Which version it is of each file of the data that lies elsewhere, by address."
+    images: str = ""
+    "The fingerprint of the images; empty in runs of earlier versions."
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document (the run directory adds its format number)."""
         head = {"triptych": __version__, "recipe": self.recipe}
-        found = {"asked": dict(self.asked), "objects": dict(self.objects)}
+        found = {"asked": dict(self.asked), "objects": dict(self.objects), "images": self.images}
         return head | self.config.to_dict() | {"spec": self.spec.to_dict()} | {name: value for name, value in found.items() if value}
 
     def with_microbatch(self, found: int) -> RunDocument:
@@ -79,7 +82,7 @@ class RunDocument:
     @staticmethod
     def from_dict(document: dict[str, Any], place: Path = Path("config.json")) -> RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document, which lies in `place`, that this version cannot read."""
-        settings = {name: value for name, value in document.items() if name not in ("triptych", "recipe", "spec", "asked", "objects")}
+        settings = {name: value for name, value in document.items() if name not in (*_HEAD, "spec", *_FOUND)}
         try:
             if "data" in settings:
                 settings["data"] = read_before(settings["data"])
@@ -93,7 +96,10 @@ class RunDocument:
             objects = document.get("objects", {})
             if not isinstance(objects, dict) or not all(isinstance(said, str) for said in objects.values()):
                 raise ConfigError("objects", "expected the version of each file, by address")
-            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects)
+            images = document.get("images", "")
+            if not isinstance(images, str):
+                raise ConfigError("images", "expected the fingerprint of the images")
+            return RunDocument(config, DataSpec.from_dict(document["spec"]), recipe, asked, objects, images)
         except KeyError as error:
             raise CheckpointError(f"{place}: {error.args[0]} is missing") from None
         except RecursionError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from triptych.core.model import Model, VideoTranslator
-from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data
 from triptych.engine.callables import BY_VALIDATION
 from triptych.engine.checkpoint import Checkpoint
@@ -35,7 +34,7 @@ def opening_lines(
         f"{data.spec.channels} channel(s), {data.spec.num_classes or 'no'} classes; {world.size} process(es) on {world.device.type}"
     )
     if world.is_main:
-        yield f"images {fingerprint(data)} (by keys, labels and some of the pixels; the same from a pack of them)"
+        yield f"images {document.images} (by keys, labels and some of the pixels; the same from a pack of them)"
     yield from data.notes
     by_validation = settings.best_by == BY_VALIDATION.by
     if held_out and model.validated and settings.validate_images and held_out < _FEW_HELD_OUT and by_validation:

@@ -15,6 +15,7 @@ import torch
 from triptych.core.errors import RunError, Stopped
 from triptych.core.model import DataInitialized, Model
 from triptych.core.rng import Rng
+from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data
 from triptych.data.loader import Loader
 from triptych.engine.allocator import keep_freed_memory
@@ -71,6 +72,12 @@ def train(
         if start.stored is not None:
             same_objects(start.stored.objects, data.objects)
             data = dataclasses.replace(data, spec=same_images(start.stored.spec, data.spec))
+        images = world.on_main(lambda: fingerprint(data))
+        if start.stored is not None and start.stored.images not in ("", images):
+            start.notes.append(
+                f"warning: the images are not those of before ({start.stored.images}, now {images}): some were added, taken away or "
+                "changed; in this epoch some may come twice, or not at all"
+            )
         checkpoint = None if start.stored is None else _newest_checkpoint(directory, world, start.notes)
         model = (build if checkpoint is None else outline)(start.config, data.spec)
         if checkpoint is not None:
@@ -87,7 +94,7 @@ def train(
         latents = data.spec.latents
         if latents is not None and (evaluated or start.config.train.sample_count):
             autoencoder_of(latents, directory)  # before anything is written
-        document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects)
+        document = RunDocument(start.config, data.spec, start.recipe, start.asked, data.objects, images)
         world.on_main(lambda: prepare_directory(directory, document, start, stack))
         if latents is not None:
             start.notes += world.on_main(lambda: keep_autoencoder(latents, directory))
