@@ -1,7 +1,8 @@
 """Recipes of vid2vid, few-shot vid2vid and world-consistent vid2vid: clips made from clips of label maps.
 
 The published model is that of NVlabs/imaginaire. Its counts are in epochs of eight processes; here they are clips: 2,975 in an epoch of
-Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower. data.path holds train/ and val/
+Cityscapes. Its moving average moves with every frame, here once an iteration, so that its rate is lower; those of the small recipes follow
+sooner still: their few hundred iterations of clips are all in which the flow network learns. data.path holds train/ and val/
 with a folder for each type, and in it one for each clip; model.perceptual.weights is a file of VGG-19's weights with the names of
 torchvision.
 """
@@ -108,7 +109,7 @@ def vid2vid_maps64() -> RunConfig:
             total_images=4_000,
             batch_size=4,
             compile="off",
-            ema_rates=(0.99,),
+            ema_rates=(0.95,),
             ema_start=400,
             checkpoint_every=1_000,
             sample_every=500,
