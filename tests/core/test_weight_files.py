@@ -151,3 +151,14 @@ def test_a_full_disk_is_said_in_words(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)) as error:
         write_weights(WEIGHTS, tmp_path / "a.pt")
     assert error.value.errno == errno.ENOSPC and not list(tmp_path.iterdir())
+
+
+def test_a_compressed_archive_is_unpacked(tmp_path: Path) -> None:
+    """Mapped, its packed bytes would be taken for numbers."""
+    expected = {"a": torch.randn(64, 8), "b": torch.arange(5)}
+    torch.save(expected, tmp_path / "stored.pt")
+    with zipfile.ZipFile(tmp_path / "stored.pt") as stored, zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    found = read_weights(tmp_path / "x.pt")
+    assert found.keys() == expected.keys() and all(torch.equal(found[name], tensor) for name, tensor in expected.items())

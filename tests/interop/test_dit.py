@@ -69,6 +69,25 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
         assert torch.equal(model.network.blocks[0].attn.qkv.weight, weights(seed=seed)["blocks.0.attn.qkv.weight"]), name
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_files_in_half_precision(dtype: torch.dtype) -> None:
+    """Their table of positions is rounded too."""
+    whole = weights(SMALL)
+    found = from_state_dict({name: tensor.to(dtype) for name, tensor in whole.items()})
+    torch.testing.assert_close(
+        dict(found.network.state_dict())["final_layer.linear.weight"], whole["final_layer.linear.weight"].to(dtype).float()
+    )
+    with pytest.raises(CheckpointError, match="is not the table of sines and cosines"):
+        from_state_dict({name: (tensor + 0.01 * (name == "pos_embed")).to(dtype) for name, tensor in whole.items()})
+
+
+def test_settings_of_a_training_may_be_a_table(tmp_path: Path) -> None:
+    for args in (Namespace(image_size=128), {"image_size": 128}):
+        torch.save({"model": weights(seed=1), "ema": weights(seed=2), "opt": {}, "args": args}, tmp_path / "0100000.pt")
+        with pytest.raises(ConfigError, match="--image-size: the file has 64, got 128"):
+            import_run(tmp_path / "0100000.pt", tmp_path / "run", program="dit")
+
+
 def test_errors() -> None:
     with pytest.raises(CheckpointError, match="4 output channels, where DiT has twice as many as latents have"):
         from_state_dict(weights(names_of(width=384, depth=1, patch=2, rows=4, classes=3, outputs=4)))

@@ -25,6 +25,7 @@ from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.interop.nvidia.families import FAMILIES
 from triptych.interop.nvidia.family import part_of
 from triptych.interop.nvidia.snapshots import Network
+from triptych.recipes.catalogue import load_recipe
 
 BUFFERS = (".freqs", ".phases")
 
@@ -145,3 +146,14 @@ def test_files_that_do_not_fit(change: dict[str, Any], settings: dict[str, Any],
     with pytest.raises(CheckpointError, match=said):
         runs.import_run(path, tmp_path / "run", program="nvidia")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("size", ["xxs", "xs", "s", "m"])
+def test_files_of_latents_train_on_as_the_published_ones_of_latents(size: str) -> None:
+    family = FAMILIES["EDM2"]
+    recipe = load_recipe(f"edm2-img512-{size}")
+    dropout = recipe.model.network.dropout  # type: ignore[attr-defined]
+    config, name = family.run(*family.read(published(size, 4, 1000, dropout=dropout), None))
+    assert name is None, "its data are of the autoencoder that the user names"
+    assert (config.model.noise_mean, config.model.noise_std) == (-0.4, 1.0)  # type: ignore[attr-defined]
+    assert (config.optim, config.train.total_images) == (recipe.optim, recipe.train.total_images)

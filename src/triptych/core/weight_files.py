@@ -49,7 +49,7 @@ def read_content(path: str | Path, *, inert: tuple[type, ...] = ()) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a strange pickle is warned of before it is refused
             with torch.serialization.safe_globals([*inert]):
-                return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+                return torch.load(path, map_location="cpu", weights_only=True, mmap=_lies_open(path))
     except PermissionError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     except MemoryError:
@@ -62,6 +62,14 @@ def read_content(path: str | Path, *, inert: tuple[type, ...] = ()) -> Any:
         if "TorchScript" in str(error):
             raise CheckpointError(f"{path} is TorchScript, a program; give the weights alone (a state dict)") from error
         raise CheckpointError(f"{path} is damaged, or not a file of PyTorch's weights") from error
+
+
+def _lies_open(path: Path) -> bool:
+    """Whether a file is an archive whose members can be mapped; of compressed ones PyTorch would take the packed bytes for numbers."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
 
 
 def checked_weights(content: Any, *, name: str = "the file") -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from triptych.core.batch import DataSpec
@@ -87,7 +88,7 @@ def filled(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -
     network = cast(DiT, model.get_submodule("network"))
     expected, table = dict(network.state_dict()), positions(network)
     check_fit(expected | {POSITIONS: table}, weights)
-    if (weights[POSITIONS].float() - table).abs().max() > _TABLE_ERROR:
+    if (weights[POSITIONS].float() - table).abs().max() > max(_TABLE_ERROR, torch.finfo(weights[POSITIONS].dtype).eps):
         raise CheckpointError(f"{POSITIONS} is not the table of sines and cosines of its size, so this is another network")
     network.load_state_dict({name: weights[name] for name in expected})
     return model.eval()
@@ -120,7 +121,8 @@ def _parts(content: Any, flags: Mapping[str, OriginalFlag]) -> tuple[dict[str, d
     if not isinstance(content, Mapping) or not isinstance(content.get("model"), Mapping):
         return {"model": checked_weights(content)}, {}
     states = {name: checked_weights(content[name], name=name) for name in ("model", "ema") if isinstance(content.get(name), Mapping)}
-    theirs = vars(content["args"]) if isinstance(content.get("args"), Namespace) else {}
+    args = content.get("args")
+    theirs = vars(args) if isinstance(args, Namespace) else args if isinstance(args, Mapping) else {}
     known = {name: theirs[name.replace("-", "_")] for name in flags if name.replace("-", "_") in theirs}
     return states, checked_flags(known, flags)
 

@@ -109,7 +109,7 @@ def configuration(
             return SuperResolutionConfig(**parts, small_size=flags["small_size"]), size
         return ADMConfig(**parts), size
     except ConfigError as error:
-        raise ConfigError("timestep_respacing", error.reason) if error.setting == "sampling.steps" else error from None
+        raise ConfigError("timestep_respacing", error.reason) if error.setting in ("steps", "sampling.steps") else error from None
 
 
 def _level_widths(flags: Mapping[str, Any], kind: Kind, *, program: Program, levels: tuple[float, ...]) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from triptych.core.weight_files import check_fit
 from triptych.data.config import AS_STORED, DataConfig
 from triptych.interop.nvidia.snapshots import Network
 from triptych.interop.programs import LatentScale
+from triptych.interop.transformers import LATENT_FACTOR
 from triptych.nn.filters import BINOMIAL
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
@@ -98,8 +99,14 @@ class Family:
         return replace(recipe, model=trained, data=data.updated(AS_STORED)), None
 
     def _likeness(self, recipe: RunConfig, model: ModelConfig, spec: DataSpec) -> tuple[float, int, int]:
-        """How alike a recipe is: in the size of its images, in settings of its architecture; of equal ones the longest is the published."""
-        small, large = sorted((recipe.data.image_size, spec.image_size))
+        """How alike a recipe is: in the size of what it learns, in its architecture; of equal ones the longest is the published.
+
+        One of latents is like no file of images, and one of images like none of latents.
+        """
+        latents = self.latents is not None and spec.channels == len(self.latents.mean)
+        if (recipe.data.source == "latents") != latents:
+            return 0, 0, 0
+        small, large = sorted((recipe.data.image_size // (LATENT_FACTOR if latents else 1), spec.image_size))
         alike = sum(getattr(recipe.model, name) == getattr(model, name) for name in self.architecture)
         return small / large, alike, recipe.train.total_images
 
