@@ -178,8 +178,8 @@ class Loop:
                 if not self.attempts.said:
                     keep_freed_memory()
                 self.world.limit(self.train.timeout_minutes)  # from the second on: the first one may compile
-                minutes = (time.monotonic() - saved_time) / 60
-                overdue = self.train.checkpoint_minutes is not None and minutes >= self.train.checkpoint_minutes
+                minutes = self.train.checkpoint_minutes
+                overdue = minutes is not None and time.monotonic() - saved_time >= 60 * minutes
                 news = self.callables.news is not None and self.callables.news.pending()
                 wishes = {"stop": self._stop.name is not None, "overdue": overdue and self.world.is_main, "news": news}
                 agreed = agreement.vote(wishes | {"unsaved": self.checkpointer.failed})
@@ -190,8 +190,7 @@ class Loop:
                 # Several processes hear of a wish an iteration later: one that was made before the last checkpoint is fulfilled.
                 overdue = agreed["overdue"] and not (saved and agreement.lags)
                 saved = self._scheduled(before, overdue=overdue, stopped=agreed["stop"])
-                if saved:
-                    saved_time = time.monotonic()
+                saved_time = time.monotonic() if saved else saved_time
                 if agreed["stop"]:
                     return True
                 profiler.step()

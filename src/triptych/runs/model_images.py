@@ -235,7 +235,22 @@ class SampleMaker(Maker):
         )
 
 
-class HeldOutMaker(Maker):
+class InputMaker(Maker):
+    """Images made of held-out ones."""
+
+    _images: ImageSet
+    _split: str
+    "What they are called."
+
+    def _further(self) -> dict[str, Any]:
+        return {"inputs": self._split, "contents": self._contents}
+
+    @functools.cached_property
+    def _contents(self) -> str:
+        return contents(self._images)
+
+
+class HeldOutMaker(InputMaker):
     """Held-out images, made anew by way of something smaller; each is its own truth."""
 
     has_truth = True
@@ -245,13 +260,6 @@ class HeldOutMaker(Maker):
         self._refuse(("style", "style_each", "style_count", "labels", "guide", "guide_with", "guide_ema_length"), why)
         self._images, self._split = held_out(reopened(run.config.data, run.spec))
         self.most = len(self._images)
-
-    def _further(self) -> dict[str, Any]:
-        return {"inputs": self._split, "contents": self._contents}
-
-    @functools.cached_property
-    def _contents(self) -> str:
-        return contents(self._images)
 
 
 class UpsamplingMaker(HeldOutMaker):
@@ -315,7 +323,7 @@ class ReconstructionMaker(HeldOutMaker):
         )
 
 
-class TranslationMaker(Maker):
+class TranslationMaker(InputMaker):
     """Translations of held-out inputs, one or several of each."""
 
     def __init__(self, run: StoredRun, request: ImageRequest) -> None:
@@ -334,11 +342,7 @@ class TranslationMaker(Maker):
 
     def _further(self) -> dict[str, Any]:
         origin = None if self._styles is None else self._styles.origin
-        return {"inputs": self._split, "contents": self._contents, "styles": origin, "answers": self.request.style_count}
-
-    @functools.cached_property
-    def _contents(self) -> str:
-        return contents(self._images)
+        return {**super()._further(), "styles": origin, "answers": self.request.style_count}
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         answers, request, device = self.request.style_count, self.request, opened.world.device

@@ -66,10 +66,9 @@ def open_reference(
         reason = f"{place}: pickled, and such a file can run any program"
         raise DataError(reason, advice="give the .npz of these statistics (mu, sigma), or the images")
     if place.suffix.lower() == ".npz" and place.exists():
-        names = _names(place)
-        if "mu" in names or "sigma" in names:
-            identity = {"path": str(place), "kind": "statistics", "sha256": sha256_of(place)}
-            return Statistics(place, "arr_0" in names, identity, _count(place))
+        statistics = _statistics(place)
+        if statistics is not None:
+            return statistics
     return open_pictures(place, image_size=image_size, like=like, channels=channels)
 
 
@@ -102,24 +101,17 @@ def reference_of(
 # Statistics
 
 
-def _names(path: Path) -> list[str]:
+def _statistics(path: Path) -> Statistics | None:
+    """The statistics in an .npz; None where it holds something else. Raises DataError."""
     try:
         with open_npz(path) as file:
-            return file.names
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({explain(error)})") from error
-    except DamagedArchive as error:
-        raise DataError(f"{path}: {error}; copy or make it again") from error
-
-
-def _count(path: Path) -> int:
-    """Of how many images the statistics in a file are; 0 where it does not say. Raises DataError."""
-    try:
-        with open_npz(path) as file:
-            if COUNT in file.names:
-                return _counted(file)
-            shape = file.header("arr_0").shape if "arr_0" in file.names else ()
-            return shape[0] if shape else 0
+            names = file.names
+            if "mu" not in names and "sigma" not in names:
+                return None
+            shape = file.header("arr_0").shape if "arr_0" in names else ()
+            count = _counted(file) if COUNT in names or not shape else shape[0]
+            identity = {"path": str(path), "kind": "statistics", "sha256": sha256_of(path)}
+            return Statistics(path, "arr_0" in names, identity, count)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({explain(error)})") from error
     except DamagedArchive as error:
@@ -127,6 +119,7 @@ def _count(path: Path) -> int:
 
 
 def _counted(file: Npz) -> int:
+    """Of how many images the statistics in a file are said to be; 0 where it does not say."""
     return int(file.array(COUNT)) if COUNT in file.names and file.header(COUNT) == _NUMBER else 0
 
 

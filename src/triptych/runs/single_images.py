@@ -87,7 +87,7 @@ def _prepared(name: str, subject: Subject, reference: Reference | None, request:
         truth = _truth(subject, reference)
         measure = metric.make(settings, world.device)
         measure.measure(_blank(subject), _blank(subject))  # small images are refused before any are made
-        return Prepared(name, measure, {**measure.identity, **_beside(reference)}, lambda items, images: (images, truth(items)))
+        return Prepared(name, measure, {**measure.identity, **_truth_set(subject, reference)}, lambda items, images: (images, truth(items)))
     if metric.needs == "answers":
         answers = subject.maker.request.style_count if isinstance(subject, RunSide) else 1
         if not isinstance(subject, RunSide) or answers < 2:
@@ -122,9 +122,9 @@ def _truth(subject: Subject, reference: Reference | None) -> Callable[[Sequence[
     return reference.pictures.images
 
 
-def _beside(reference: Reference | None) -> dict[str, Any]:
-    """What the figures of images depend on beside these, where their truth is a set; a run's own is part of what its images are."""
-    if not isinstance(reference, PictureSide):
+def _truth_set(subject: Subject, reference: Reference | None) -> dict[str, Any]:
+    """The set that the truth of images is, on which their figures depend too; a run's own truth is part of what its images are."""
+    if isinstance(subject, RunSide) or not isinstance(reference, PictureSide):
         return {}
     return {"truth": {name: value for name, value in reference.identity().items() if name not in ("path", "kind")}}
 
