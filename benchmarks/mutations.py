@@ -1142,6 +1142,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("interop/transformers.py", "max(_TABLE_ERROR, torch.finfo(weights[POSITIONS].dtype).eps)", "_TABLE_ERROR", *_tests("interop", "dit")),
     ("interop/transformers.py", "args if isinstance(args, Mapping) else {}", "{}", *_tests("interop", "dit")),
     ("interop/nvidia/family.py", 'if (recipe.data.source == "latents") != latents:', "if False:", *_tests("interop", "nvidia_edm2")),
+    ("interop/guided_diffusion/configs.py", 'in ("steps", "sampling.steps")', '== "sampling.steps"', *_tests("interop", "from_state_dict")),
     ("runs/latent_data.py", '"-".join(map(contents, sets))', '""', *_tests("runs", "latent_data")),
     ("engine/checkpoint.py", "for number in reversed(numbers)}", "for number in numbers}", *_tests("engine", "checkpoint")),
     ("engine/loop.py", "or self._passed(train.keep_every, before)", "", *_tests("engine", "loop")),

@@ -372,3 +372,9 @@ def test_hostile_tensors(name: str, tensor: Tensor, line: str) -> None:
     with pytest.raises(CheckpointError) as raised:
         from_state_dict(diffusion_weights() | {name: tensor}, DIFFUSION)
     assert str(raised.value).startswith(line)
+
+
+def test_timesteps_that_cannot_be_read_are_named_by_their_own_flag() -> None:
+    for spacing in ("abc", "5000"):
+        with pytest.raises(ConfigError, match=r"timestep_respacing: got"):
+            from_state_dict(diffusion_weights(), DIFFUSION | {"timestep_respacing": spacing})
