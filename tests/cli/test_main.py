@@ -14,6 +14,7 @@ import pytest
 
 import triptych
 from triptych.cli import main as cli
+from triptych.cli import synonyms
 from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, Stopped
 
 from .conftest import FakeRuns
@@ -42,11 +43,15 @@ REFUSED = [
     ("evaluate none", "no run in none: there is no config.json"),
     ("encode none images", "no run in none: there is no config.json"),
     ("export none --to diffusers --out a", "no run in none: there is no config.json"),
-    ("translate . none", "none: does not exist"),
-    ("encode . none", "none: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
+    ("sample .", "no run in .: there is no config.json"),
+    ("sample README.md", "README.md is a file: give the folder of the run"),
+    ("report .", "no run in .: there is no config.json"),
     ("evaluate none --metrics kid", "none: does not exist; expected a run, or images: a folder, .zip, .tar, .npz or .npy"),
     ("evaluate . --reference none", "none: does not exist (--reference)"),
-    ("evaluate .", "--reference: missing: . is no run, and images are held against others (or --metrics is, which needs none)"),
+    (
+        "evaluate .",
+        "--reference: missing: . is no run, and images are measured against others (--metrics is alone needs none)",
+    ),
     ("data stats none --out a.npz", "none: does not exist; expected a folder, .zip, .tar, .npz or .npy of images"),
     ("train adm-photos64 --data.path none", "none: does not exist (data.path)"),
 ]
@@ -107,6 +112,19 @@ def test_help_lists_the_verbs_and_each_has_help() -> None:
         assert own.returncode == 0 and own.stdout.startswith(f"usage: triptych {verb}"), own
 
 
+def test_help_of_a_command_may_come_first(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = list[str]()
+    for words in (["help", "runs"], ["runs", "--help"], ["help"], ["--help"]):
+        assert cli.main(words) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1] != pages[2] == pages[3]
+
+
+def test_words_for_commands_name_some_that_are_there() -> None:
+    for words, target in synonyms.VERBS:
+        assert target.split()[0] in {*cli.VERBS, "--version"} and not set(words.split()) & set(cli.VERBS)
+
+
 def test_version() -> None:
     assert run("--version").stdout == f"triptych {triptych.__version__}\n"
 
@@ -115,7 +133,12 @@ def test_version() -> None:
     ("arguments", "line"),
     [
         (["trian", "x"], 'unknown command "trian"; did you mean "train"? (triptych --help lists the commands)'),
-        (["--verion"], 'unknown option "--verion" (triptych --help lists the commands)'),
+        (["--verion"], 'unknown option "--verion"; did you mean "--version"? (triptych --help lists the commands)'),
+        (["version"], 'unknown command "version"; did you mean "--version"? (triptych --help lists the commands)'),
+        (["doctor", "x"], 'unknown command "doctor"; did you mean "data doctor"? (triptych --help lists the commands)'),
+        (["list"], 'unknown command "list"; did you mean "runs"? (triptych --help lists the commands)'),
+        (["frobnicate"], 'unknown command "frobnicate" (triptych --help lists the commands)'),
+        (["help", "trian"], 'unknown command "trian"; did you mean "train"? (triptych --help lists the commands)'),
         (["train"], "no recipe given; usage: triptych train RECIPE [--run DIR] [settings] (triptych recipes lists them)"),
         (["train", "--run", "x"], "got '--run' where the recipe is expected; usage: triptych train RECIPE [--run DIR] [settings]"),
         (["sample"], "no run given; usage: triptych sample RUN [--count N] [--out FILE]"),

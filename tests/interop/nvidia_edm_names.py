@@ -71,11 +71,12 @@ def adm(
 
     def before(size: int, level: int, width_before: int, image: int) -> Shapes:
         start = f"enc.{size}x{size}"
-        return (
-            block(f"{start}_down", width_before, width_before, resampled=True) if level else _both(f"{start}_conv", (width, channels, 3, 3))
-        )
+        if level == 0:
+            return _both(f"{start}_conv", (width_before, channels, 3, 3))
+        return block(f"{start}_down", width_before, width_before, resampled=True)
 
-    more, last = _levels(resolution, [m * width for m in mult], width, channels, blocks, before, block, attended, everywhere=True)
+    widths = [m * width for m in mult]
+    more, last = _levels(resolution, widths, widths[0], channels, blocks, before, block, attended, everywhere=True)
     names |= more | {"out_norm.weight": (last,), "out_norm.bias": (last,)} | _both("out_conv", (channels, last, 3, 3))
     return {f"model.{name}": shape for name, shape in names.items()}
 

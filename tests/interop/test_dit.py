@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.interop.test_sit import SMALL, XL_2, names_of, weights
+from tests.interop.test_sit import HEADS, SMALL, XL_2, names_of, weights
 from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.rng import Rng
@@ -57,7 +57,7 @@ def test_published_settings(name: str, width: int, depth: int, heads: int, steps
 
 
 def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
-    args = Namespace(image_size=64, num_classes=3, epochs=1400, vae="ema")
+    args = Namespace(image_size=64, num_classes=3, num_heads=6, epochs=1400, vae="ema")
     file = tmp_path / "0100000.pt"
     torch.save({"model": weights(seed=1), "ema": weights(seed=2), "opt": {}, "args": args}, file)
     lines: list[str] = []
@@ -73,12 +73,12 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
 def test_files_in_half_precision(dtype: torch.dtype) -> None:
     """Their table of positions is rounded too."""
     whole = weights(SMALL)
-    found = from_state_dict({name: tensor.to(dtype) for name, tensor in whole.items()})
+    found = from_state_dict({name: tensor.to(dtype) for name, tensor in whole.items()}, HEADS)
     torch.testing.assert_close(
         dict(found.network.state_dict())["final_layer.linear.weight"], whole["final_layer.linear.weight"].to(dtype).float()
     )
     with pytest.raises(CheckpointError, match="is not the table of sines and cosines"):
-        from_state_dict({name: (tensor + 0.01 * (name == "pos_embed")).to(dtype) for name, tensor in whole.items()})
+        from_state_dict({name: (tensor + 0.01 * (name == "pos_embed")).to(dtype) for name, tensor in whole.items()}, HEADS)
 
 
 def test_settings_of_a_training_may_be_a_table(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_settings_of_a_training_may_be_a_table(tmp_path: Path) -> None:
 
 def test_errors() -> None:
     with pytest.raises(CheckpointError, match="4 output channels, where DiT has twice as many as latents have"):
-        from_state_dict(weights(names_of(width=384, depth=1, patch=2, rows=4, classes=3, outputs=4)))
+        from_state_dict(weights(names_of(width=384, depth=1, patch=2, rows=4, classes=3, outputs=4)), HEADS)
     with pytest.raises(ConfigError, match="--model: got 'SiT-S/2', expected one of DiT-S/2"):
         from_state_dict(weights(SMALL), {"model": "SiT-S/2"})
 
@@ -100,7 +100,7 @@ def test_the_first_half_of_the_outputs_is_the_noise() -> None:
     state = weights(SMALL)
     state["final_layer.linear.weight"].zero_()
     state["final_layer.linear.bias"] = torch.arange(8.0).repeat(4)
-    model = from_state_dict(state)
+    model = from_state_dict(state, HEADS)
     with torch.no_grad():
         said = model.network(torch.randn(1, 4, 8, 8), torch.tensor([7]), torch.tensor([2]))
     assert torch.equal(said, torch.arange(8.0)[None, :, None, None].expand(1, 8, 8, 8))
@@ -110,7 +110,7 @@ def test_the_first_half_of_the_outputs_is_the_noise() -> None:
 
 def test_guided_samples_by_the_formulas_of_ddim() -> None:
     """Two steps, at the timesteps 999 and 0: all four channels are guided, nothing is clipped."""
-    model = from_state_dict(weights(SMALL))
+    model = from_state_dict(weights(SMALL), HEADS)
     rng, labels = Rng(0, ("sample",), torch.arange(2)), torch.tensor([0, 2])
     settings = SamplingConfig(sampler="ddim", steps=2, clip=False, guidance_scale=4.0)
     drawn = model.sample(rng, labels=labels, settings=settings)
@@ -129,7 +129,7 @@ def test_guided_samples_by_the_formulas_of_ddim() -> None:
 
 
 def test_other_programs_cannot_express_it() -> None:
-    model = from_state_dict(weights(SMALL))
+    model = from_state_dict(weights(SMALL), HEADS)
     with pytest.raises(ConfigError, match="guided-diffusion cannot express this model: .*model.network: a transformer"):
         original_flags(model.config, DataSpec(image_size=8, channels=4, num_classes=3))
     with pytest.raises(ConfigError, match="diffusers cannot express this model: its transformers embed the time"):

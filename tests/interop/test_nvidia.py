@@ -31,7 +31,7 @@ from triptych.gans.stylegan2 import StyleGAN2Config
 from triptych.gans.stylegan2_layers import StyleGAN2DiscriminatorConfig, StyleGAN2GeneratorConfig
 from triptych.interop.nvidia.families import FAMILIES
 from triptych.interop.nvidia.family import PARTS, check_filter, part_of
-from triptych.interop.nvidia.snapshots import Kind, Network
+from triptych.interop.nvidia.snapshots import Kind, Network, Snapshot
 from triptych.recipes.catalogue import load_recipe
 
 CONSTANTS = (".resample_filter", ".Resampler.Kernel")
@@ -119,7 +119,7 @@ def test_names_and_shapes_of_published_networks(case: str) -> None:
 def test_a_published_network_has_the_training_of_its_recipe(case: str) -> None:
     published = PUBLISHED[case]
     family, (generator, discriminator) = FAMILIES[published.kind], networks_of(published)
-    config, name = family.run(*family.read(generator, discriminator))
+    config, name = family.run(*family.read(generator, discriminator), Snapshot(published.kind, {"G_ema": generator}))
     assert name == case and config == load_recipe(case)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tests.diffusion import edm_reference as reference
 from tests.interop import nvidia_edm_names as names
-from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
+from tests.interop.nvidia_files import Persistent, modules_of_nvidia, network, write_pickle
 from triptych import runs
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec
@@ -28,10 +28,11 @@ from triptych.core.errors import CheckpointError
 from triptych.core.model import seeded_build
 from triptych.core.outline import without_weights
 from triptych.diffusion.edm import EDMConfig
+from triptych.diffusion.edm_augmentation import NonLeakingConfig
 from triptych.diffusion.edm_networks import ADMUNetConfig, SongUNetConfig
 from triptych.interop.nvidia.edm import EDM as FAMILY
 from triptych.interop.nvidia.family import part_of
-from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.nvidia.snapshots import Network, Snapshot
 from triptych.nn.filters import BINOMIAL
 from triptych.recipes.catalogue import load_recipe
 
@@ -84,7 +85,8 @@ def test_names_and_shapes_of_published_networks(case: str) -> None:
 
 @pytest.mark.parametrize("case", PUBLISHED)
 def test_a_published_network_has_the_training_of_its_recipe(case: str) -> None:
-    config, name = FAMILY.run(*FAMILY.read(network_of(PUBLISHED[case]), None))
+    network = network_of(PUBLISHED[case])
+    config, name = FAMILY.run(*FAMILY.read(network, None), Snapshot("EDM", {"ema": network}))
     assert name == case and config == load_recipe(case)
 
 
@@ -158,6 +160,44 @@ def test_what_was_read_is_what_is_written(case: str, suffix: str, tmp_path: Path
     assert config == runs.open_run(tmp_path / "run").config.model
     assert settings["model_type"] == ("DhariwalUNet" if case == "adm" else "SongUNet")
     assert settings["resample_filter" if case != "adm" else "num_blocks"] == {"ddpm++": [1, 1], "ncsn++": [1, 3, 3, 1], "adm": 1}[case]
+
+
+def snapshot_of(path: Path, tensors: Mapping[str, Tensor], *, settings: Mapping[str, Any], loss: Any, pipe: Any) -> Path:
+    """As EDM's training writes it: its loss and its augmentation beside the network."""
+    with modules_of_nvidia():
+        parts = {"loss_fn": Persistent("EDMLoss", loss), "augment_pipe": Persistent("AugmentPipe", pipe)}
+        return write_pickle(path, {"ema": network("EDMPrecond", tensors, settings=settings), **parts, "dataset_kwargs": {}})
+
+
+def test_what_a_training_says_is_taken(tmp_path: Path) -> None:
+    pipe = {"p": 0.3, "xflip": 0, "yflip": 1, "scale": 0.5, "rotate_frac": 0.25, "aniso": 2, "translate_frac": 0, "brightness": 0}
+    loss = {"P_mean": -0.8, "P_std": 1.6, "sigma_data": 0.5}
+    path = snapshot_of(tmp_path / "x.pkl", tensors_of("adm"), settings={"label_dropout": 0.2}, loss=loss, pipe=pipe)
+    config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
+    assert isinstance(config, EDMConfig) and config.label_dropout == 0.2
+    assert (config.noise_mean, config.noise_std) == (-0.8, 1.6)
+    assert config.augmentation == NonLeakingConfig(
+        p=0.3, x_flip=False, y_flip=1.0, scaling=0.5, rotation=0.25, anisotropy=2.0, translation=0.0
+    )
+
+
+def test_what_no_training_has_is_said(tmp_path: Path) -> None:
+    path = snapshot_of(tmp_path / "x.pkl", tensors_of("adm"), settings={}, loss={"P_std": -1.0}, pipe={"p": 7.0})
+    with pytest.raises(CheckpointError, match="its networks have no model here: noise_std: got -1.0, expected a positive number"):
+        runs.import_run(path, tmp_path / "run", program="nvidia")
+
+
+def test_the_first_level_of_adm_may_be_wider(tmp_path: Path) -> None:
+    """Its time is told by as many waves as model_channels says, whatever the levels have."""
+    published = Published(names.adm(16, 128, (2, 3), blocks=1, attended=(8,)), 0, {})
+    model, spec = FAMILY.read(network_of(published), None)
+    assert isinstance(model.network, ADMUNetConfig) and (model.network.num_channels, model.network.channel_mult) == (128, (2, 3))
+    with without_weights():
+        ours = seeded_build(model, spec, seed=0)
+    partners = FAMILY.given(part_of(ours.state_dict(), "network"), part="network", config=model, spec=spec)
+    assert {key: tuple(tensor.shape) for key, tensor in partners.items()} == {
+        key: shape for key, shape in published.shapes.items() if not key.endswith(CONSTANT)
+    }
 
 
 CONV = "model.enc.8x8_block0.conv1.weight"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.diffusion.test_edm2_network import COUNTED, WIDTHS
 from tests.interop import nvidia_names as names
-from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
+from tests.interop.nvidia_files import Persistent, modules_of_nvidia, network, write_pickle
 from triptych import runs
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec
@@ -24,7 +24,7 @@ from triptych.diffusion.edm2 import EDM2, EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
 from triptych.interop.nvidia.families import FAMILIES
 from triptych.interop.nvidia.family import part_of
-from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.nvidia.snapshots import Network, Snapshot
 from triptych.recipes.catalogue import load_recipe
 
 BUFFERS = (".freqs", ".phases")
@@ -58,7 +58,8 @@ def test_names_and_shapes_of_published_networks(size: str, channels: int, classe
 @pytest.mark.parametrize(("size", "dropout"), [("xs", 0.0), ("s", 0.0), ("m", 0.1), ("l", 0.1), ("xl", 0.1)])
 def test_a_published_network_has_the_training_of_its_recipe(size: str, dropout: float) -> None:
     family = FAMILIES["EDM2"]
-    _, name = family.run(*family.read(published(size, 3, 1000, dropout=dropout), None))
+    network = published(size, 3, 1000, dropout=dropout)
+    _, name = family.run(*family.read(network, None), Snapshot("EDM2", {"ema": network}))
     assert name == f"edm2-img64-{size}"
 
 
@@ -90,6 +91,17 @@ def write(path: Path, tensors: dict[str, Tensor], **settings: Any) -> Path:
     with modules_of_nvidia():
         ema = network("Precond", tensors, settings=SETTINGS | settings)
         return write_pickle(path, {"ema": ema, "dataset_kwargs": {"path": "x.zip"}, "loss_fn": None})
+
+
+def test_what_a_training_says_is_taken(tmp_path: Path) -> None:
+    """The noise levels of loss_fn, and the width that the levels are multiples of, which may be none of theirs."""
+    with modules_of_nvidia():
+        ema = network("Precond", tensors_of(trained()), settings=SETTINGS | {"model_channels": 4})
+        loss = Persistent("EDM2Loss", {"P_mean": -0.9, "P_std": 1.3, "sigma_data": 0.4})
+        path = write_pickle(tmp_path / "x.pkl", {"ema": ema, "loss_fn": loss})
+    config = runs.import_run(path, tmp_path / "run", program="nvidia").config.model
+    assert isinstance(config, EDM2Config) and (config.noise_mean, config.noise_std) == (-0.9, 1.3)
+    assert (config.network.num_channels, config.network.channel_mult) == (4, (2, 6))
 
 
 def tensors_of(model: EDM2) -> dict[str, Tensor]:
@@ -153,7 +165,8 @@ def test_files_of_latents_train_on_as_the_published_ones_of_latents(size: str) -
     family = FAMILIES["EDM2"]
     recipe = load_recipe(f"edm2-img512-{size}")
     dropout = recipe.model.network.dropout  # type: ignore[attr-defined]
-    config, name = family.run(*family.read(published(size, 4, 1000, dropout=dropout), None))
+    network = published(size, 4, 1000, dropout=dropout)
+    config, name = family.run(*family.read(network, None), Snapshot("EDM2", {"ema": network}))
     assert name is None, "its data are of the autoencoder that the user names"
     assert (config.model.noise_mean, config.model.noise_std) == (-0.4, 1.0)  # type: ignore[attr-defined]
     assert (config.optim, config.train.total_images) == (recipe.optim, recipe.train.total_images)

@@ -50,6 +50,7 @@ def names_of(
 
 XL_2 = names_of(width=1152, depth=28, patch=2, rows=16, classes=1000)
 SMALL = names_of(width=384, depth=1, patch=2, rows=4, classes=3)
+HEADS = {"num-heads": 6}
 
 
 def table(rows: int, width: int) -> Tensor:
@@ -85,7 +86,7 @@ def test_names_shapes_and_counts_of_the_largest() -> None:
 
 def test_there_and_back() -> None:
     given = weights()
-    back = to_state_dict(from_state_dict(given))
+    back = to_state_dict(from_state_dict(given, HEADS))
     assert next(iter(back)) == "pos_embed" and set(back) == set(given)
     for name, tensor in given.items():
         torch.testing.assert_close(back[name], tensor, atol=1e-6 if name == "pos_embed" else 0, rtol=0)
@@ -100,6 +101,7 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--model: the file has width 384, depth 1 and patches of 2, got SiT-S/2"):
         import_run(file, tmp_path / "run", program="sit")
     del args.model
+    args.num_heads = 6
     torch.save({"model": weights(seed=1), "ema": weights(seed=2), "opt": {}, "args": args}, file)
     lines: list[str] = []
     run = import_run(file, tmp_path / "run", program="sit", report=lines.append)
@@ -114,7 +116,7 @@ def test_a_checkpoint_of_its_training_becomes_a_run(tmp_path: Path) -> None:
 def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
     file = tmp_path / "SiT-XL-2-256x256.pt"
     torch.save(weights(), file)
-    run = import_run(file, tmp_path / "run", program="sit", flags="--path-type VP --image-size 64")
+    run = import_run(file, tmp_path / "run", program="sit", flags="--path-type VP --image-size 64 --num-heads 6")
     config = run.config.model
     assert isinstance(config, FlowMatchingConfig) and config.path == "vp" and config.label_dropout == 0.1
     assert run.spec.num_classes == 3
@@ -126,6 +128,8 @@ def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
         ({}, {"image-size": 256}, "--image-size: the file has 64, got 256"),
         ({}, {"num-classes": 1000}, "--num-classes: the file has 3, got 1000"),
         ({}, {"path-type": "Lienar"}, "--path-type: got 'Lienar', expected one of Linear, GVP, VP"),
+        ({}, {"num-heads": 7}, "--num-heads: got 7, expected a divisor of the width 384"),
+        ({}, {"num-heads": 0}, "--num-heads: got 0, expected a divisor of the width 384"),
         ({}, {"model": "SiT-M/2"}, "--model: got 'SiT-M/2', expected one of SiT-S/2"),
         ({"pos_embed": torch.zeros(1, 16, 384)}, {}, "pos_embed is not the table of sines and cosines"),
         ({"pos_embed": torch.zeros(1, 15, 384)}, {}, "the file is of another network: 15 positions"),
@@ -137,12 +141,25 @@ def test_published_files_are_bare_state_dicts(tmp_path: Path) -> None:
 def test_errors(change: dict[str, Tensor | None], flags: dict[str, Any], message: str) -> None:
     given = {name: tensor for name, tensor in (weights() | change).items() if tensor is not None}
     with pytest.raises((ConfigError, CheckpointError), match=message):
-        from_state_dict(given, flags)
+        from_state_dict(given, HEADS | flags)
 
 
-def test_a_width_of_ones_own_needs_the_heads() -> None:
-    with pytest.raises(CheckpointError, match=r"its width is 64, and nothing in the file says how many heads that has \(known are 384"):
-        from_state_dict(weights(names_of(width=64, depth=1, patch=2, rows=4, classes=3)))
+@pytest.mark.parametrize(("width", "depth"), [(64, 12), (384, 1)])
+def test_a_size_of_ones_own_needs_the_heads(width: int, depth: int) -> None:
+    """A width that was published says nothing with another depth."""
+    given = weights(names_of(width=width, depth=depth, patch=2, rows=4, classes=3))
+    wanted = f"has width {width} and depth {depth}, and nothing in the file says how many heads that has: give --flags '--num-heads N' "
+    with pytest.raises(CheckpointError, match=wanted):
+        from_state_dict(given)
+    assert from_state_dict(given, {"num-heads": 4}).config.network == DiTConfig(width=width, depth=depth, heads=4, spare_outputs=True)
+
+
+def test_heads_of_a_published_size_may_be_named_too() -> None:
+    with torch.device("meta"):
+        given = {name: torch.empty(shape) for name, shape in XL_2.items()}
+    assert described(given, {"num-heads": 16})[0].network == described(given, {"model": "SiT-XL/2"})[0].network
+    with pytest.raises(ConfigError, match="--num-heads: got 8, but the published model of width 1152 and depth 28 has 16"):
+        described(given, {"num-heads": 8})
 
 
 def own(**settings: Any) -> tuple[FlowMatchingConfig, DataSpec, FlowMatching]:

@@ -16,11 +16,13 @@ import triptych.report
 from tests.report.html_pages import read_page
 from tests.report.made_runs import LINES, evaluated, made_run
 from triptych.cli.main import main
+from triptych.recipes.catalogue import load_recipe
 from triptych.report.chart import Line, drawing
 from triptych.report.curves import MOST_POINTS, Curves
+from triptych.report.facts import facts_of
 from triptych.report.grids import evenly, picture
 from triptych.report.growing import GrowingFile
-from triptych.report.measured import evaluations
+from triptych.report.measured import Figure, evaluations
 from triptych.report.run_report import RunReader, report_page, write_report
 
 OLD_FORM = {
@@ -48,6 +50,21 @@ def test_the_page_of_a_run_says_what_its_files_say(tmp_path: Path) -> None:
     assert "0:10 left" not in page.text and "0:12" not in page.text, "lines of losses and of progress are no events"
     assert page.text.count("data:image") == 0 and page.tags.count("img") == 3, "the newest grid, and both to choose from"
     assert f"triptych train {run} --train.total-images 80000" in page.text
+
+
+def test_numbers_that_are_spelled_in_another_way_are_the_same(tmp_path: Path) -> None:
+    mults = load_recipe("adm-digits").model.network.channel_mult  # type: ignore[attr-defined]
+    run = made_run(tmp_path / "a", changes={"model": {"network": {"channel_mult": [float(mult) for mult in mults]}}})
+    facts = facts_of(run)
+    assert "model.network.channel_mult" in {setting.name for setting in facts.settings}
+    assert "model.network.channel_mult" not in {setting.name for setting in facts.differing}
+
+
+@pytest.mark.parametrize(("name", "interval"), [("precision", (0.0, 0.206)), ("kid", (-0.186, 0.206)), ("class_accuracy", (0.0, 0.206))])
+def test_the_interval_of_a_share_ends_where_shares_do(name: str, interval: tuple[float, float]) -> None:
+    assert Figure(name, 0.01, 0.1).interval == pytest.approx(interval)
+    assert Figure("recall", 0.99, 0.1).interval == pytest.approx((0.794, 1.0))
+    assert Figure("precision", 5.0, 1.0).interval == pytest.approx((3.04, 6.96)), "of another program, in per cent"
 
 
 def test_the_page_says_what_chose_the_best_checkpoint(tmp_path: Path) -> None:

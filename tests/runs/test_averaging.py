@@ -204,7 +204,7 @@ def test_one_that_is_kept_is_not_made_worse(run: Run, tmp_path: Path) -> None:
         shutil.rmtree(folder)
     for left in ("some", "none"):
         again = run.average(0.15, out=tmp_path / "deeper" / f"{left}.safetensors")
-        assert run.average(0.15).path.read_bytes() == kept and again.described == "kept before, residual 3.33%"
+        assert run.average(0.15).path.read_bytes() == kept and again.described == "kept from an earlier call, residual 3.33%"
         written, expected = load_file(again.path), load_file(fine.path)
         assert all(torch.equal(written[name], tensor) for name, tensor in expected.items())
         shutil.rmtree(run.directory / "snapshots", ignore_errors=True)
@@ -213,7 +213,7 @@ def test_one_that_is_kept_is_not_made_worse(run: Run, tmp_path: Path) -> None:
     state = json.loads(whole)
     del state["files"]["ema-length-0.05.safetensors"]
     state_file.write_text(json.dumps(state))
-    assert run.average(0.15).described == "kept before, residual 3.33%", "where there is too little to make one"
+    assert run.average(0.15).described == "kept from an earlier call, residual 3.33%", "where there is too little to make one"
     state_file.write_text(whole)
     fine.path.write_bytes(kept[:-1] + b"\1")
     run.average(0.15)  # of the checkpoints alone
@@ -229,11 +229,12 @@ def test_a_run_without_averages_by_length_says_how_to_have_them(tiny: Callable[[
 
 
 def test_a_length_out_of_reach_is_warned_of(run: Run) -> None:
-    with pytest.warns(UserWarning, match=r"ema-length-0.004 .* residual 78.\d\d%: what the run tracked does not reach it well"):
+    said = r"ema-length-0.004 at 192 images seen has a residual of 78.\d\d%: what the run tracked does not reach it well; give a length"
+    with pytest.warns(UserWarning, match=said):
         run.average(0.004)
     state = json.loads((run.directory / f"averages/ema-length-0.004/{STEPS * BATCH:09d}/state.json").read_text())
     assert 0.78 < state["residual"] < 0.79
-    with pytest.warns(UserWarning, match=r"kept before, residual 78.\d\d%: what the run tracked does not reach it well"):
+    with pytest.warns(UserWarning, match=said):
         run.average(0.004)
 
 

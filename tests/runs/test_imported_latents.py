@@ -15,7 +15,7 @@ from torch import Tensor
 from tests.data.pairs import write
 from tests.data.pictures import encoded, picture
 from tests.interop.nvidia_files import modules_of_nvidia, network, write_pickle
-from tests.interop.test_sit import weights
+from tests.interop.test_sit import HEADS, weights
 from triptych.cli.main import main
 from triptych.core.batch import DataSpec
 from triptych.core.errors import ConfigError
@@ -77,7 +77,7 @@ def autoencoder_run(place: Path, channels: int) -> None:
 def imported(folder: Path, name: str, place: Path, **settings: Any) -> tuple[Run, list[str]]:
     said: list[str] = []
     file = {"nvidia": "edm2.pkl"}.get(name, "sit.pt")
-    run = import_run(folder / file, place, program=name, report=said.append, **settings)  # type: ignore[arg-type]
+    run = import_run(folder / file, place, program=name, report=said.append, **({"flags": HEADS} if file == "sit.pt" else {}), **settings)  # type: ignore[arg-type]
     return run, said
 
 

@@ -428,6 +428,12 @@ def test_the_command(tmp_path, capsys):
     assert line.startswith("24 images (") and " held out, 8 classes) as squares of 16 pixels, " in line
     assert main(command) == 0
     assert " were there already: " in capsys.readouterr().out
+    for ending in (".npz", ".zip"):
+        np.savez(tmp_path / "mine.npz", mu=np.zeros(3))
+        mine = (tmp_path / "mine.npz").rename(tmp_path / f"mine{ending}")
+        before = mine.read_bytes()
+        assert main(["data", "pack", str(root), "--image-size", "16", "--out", str(mine)]) == 2
+        assert f"cannot write {mine}: it is there, and no such command made it" in capsys.readouterr().err and mine.read_bytes() == before
     assert main(["data", "pack", str(root), "--size", "16", "--out", str(out), "--data.crop", "random"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "--data.crop" in said and "--resize 20" in said

@@ -409,6 +409,7 @@ def test_the_command_writes_statistics(tmp_path: Path, capsys: pytest.CaptureFix
     flags = ["--features", "random", "--images", "--image-size", "4", "--width", "6", "--device", "cpu", "--out", str(tmp_path / "s.npz")]
     assert main(["data", "stats", str(tmp_path / "a.npz"), *flags]) == 0
     assert capsys.readouterr().out == f"70 images of 6x4 in random (64 features): {tmp_path / 's.npz'}\n"
+    assert main(["data", "stats", str(tmp_path / "a.npz"), *flags, "--size", "4"]) == 0, "it is made anew"
     opened = open_reference(tmp_path / "s.npz")
     assert isinstance(opened, Statistics) and len(StatisticsSide(opened)) == 70
     with np.load(tmp_path / "s.npz") as arrays:
@@ -423,7 +424,7 @@ def test_the_command_writes_statistics(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ("", "nothing to do given; usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK]"),
+        ("", "nothing to do given; expected one of doctor, stats, encode, pack, points, draw, person, show (triptych data --help"),
         ("stat a.npz", "unknown triptych data 'stat'; did you mean \"stats\"? (triptych data --help)"),
         ("stats", "no images given; usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK]"),
         (
@@ -434,6 +435,8 @@ def test_the_command_writes_statistics(tmp_path: Path, capsys: pytest.CaptureFix
         ("stats a.npz", "--out: missing: the file to write; usage: triptych data stats IMAGES --out FILE.npz [--features NETWORK]"),
         ("stats a.npz --out b.png", "--out: got 'b.png', expected a name that ends with .npz"),
         ("stats a.npz --out a.npz --features random", "cannot write a.npz: it is the file that is read; choose another --out"),
+        ("stats a.npz --out a.png --features random", "--out: got 'a.png', expected a name that ends with .npz"),
+        ("stats a.npz --out s.npz --features random", "cannot write s.npz: it is there, and no such command made it"),
         ("stats a.npz --out b.npz --width 4", "--width: got 4, expected nothing without --image-size"),
         ("stats a.npz --out b.npz --features random --image-size 9", "a.npz[0]: 8x6 pixels, too small for 9x9; lower --image-size"),
         ("stats s.npz --out b.npz --features random", "s.npz: holds mu, sigma, mu_s, sigma_s, expected images as arr_0"),

@@ -183,6 +183,16 @@ def test_what_cannot_be_shown(tmp_path):
     assert not (tmp_path / "sheet.png").exists()
 
 
+def test_a_sheet_without_a_name_replaces_none(tmp_path, capsys, monkeypatch):
+    settings = photos(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sheet.png").write_bytes(b"mine")
+    for name in ("sheet-2.png", "sheet-3.png"):
+        assert main(["data", "show", str(settings.path), "--image-size", "8", "--count", "1"]) == 0
+        assert capsys.readouterr().out.endswith(f"1 image: {name}\n") and (tmp_path / name).is_file()
+    assert (tmp_path / "sheet.png").read_bytes() == b"mine"
+
+
 def test_the_command(tmp_path, capsys):
     settings = photos(tmp_path)
     out = tmp_path / "x.webp"

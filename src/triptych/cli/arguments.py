@@ -45,8 +45,8 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
 
 
 def require_run(directory: str) -> None:
-    """Raises CheckpointError where there is nothing at all: at once, for to look closer takes PyTorch."""
-    if not Path(directory).exists():
+    """Raises CheckpointError where there is no run: at once, for to look closer takes PyTorch."""
+    if not RunDirectory(Path(directory)).exists():
         RunDirectory(Path(directory)).read_config()
 
 
@@ -129,6 +129,11 @@ def finished(*lines: str) -> int:
     for line in lines if is_first_process() else ():
         show(line)
     return 0
+
+
+def counted(number: int, noun: str) -> str:
+    """1 image, 2 images."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def measured(images: str, *lines: str) -> int:

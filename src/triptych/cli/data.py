@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triptych.cli import data_doctor, data_draw, data_pack, data_person, data_points, data_show
-from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images, run_argument
+from triptych.cli.arguments import asks_for_help, counted, finished, named_as_flags, require_images, run_argument
+from triptych.cli.data_settings import SIZE, lengthened
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -82,7 +83,7 @@ class StatsOptions(Config):
 def main(arguments: Sequence[str]) -> int:
     """Does what the first argument says."""
     if not arguments:
-        raise ConfigError("", f"nothing to do given; usage: {_STATS_LINE}")
+        raise ConfigError("", f"nothing to do given; expected one of {', '.join(_VERBS)} (triptych data --help says what they do)")
     if arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
@@ -130,7 +131,7 @@ def _stats(arguments: Sequence[str]) -> int:
         )
     height, width = written.size
     numbers = ", ".join(f"{dimensions} {output}" for output, dimensions in written.dimensions.items())
-    return finished(f"{written.count:,} images of {width}x{height} in {written.network} ({numbers}): {options.out}")
+    return finished(f"{counted(written.count, 'image')} of {width}x{height} in {written.network} ({numbers}): {options.out}")
 
 
 @config
@@ -183,7 +184,7 @@ def _encode(arguments: Sequence[str]) -> int:
     channels, height, width = made.shape
     std = ", ".join(f"{value:.3g}" for value in made.stamp.latents.std)
     already = " were there already" if made.already else ""
-    return finished(f"{made.count:,} images as latents of {width}x{height}x{channels} (deviations {std}){already}: {options.out}")
+    return finished(f"{counted(made.count, 'image')} as latents of {width}x{height}x{channels} (deviations {std}){already}: {options.out}")
 
 
 def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:
@@ -195,7 +196,7 @@ def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {_ENCODE_LINE}")
     options, _ = parse(
-        [_LONG.get(argument, argument) for argument in (arguments if helped else arguments[1:])],
+        lengthened(arguments if helped else arguments[1:], _LONG | SIZE),
         prog="triptych data encode IMAGES",
         description="Writes the latents of the images by an autoencoder's run (--with), mean and deviation of each.",
         options=EncodeOptions(),
@@ -212,7 +213,7 @@ def configure(arguments: Sequence[str]) -> StatsOptions:
     from triptych.cli.settings import parse
 
     options, _ = parse(
-        arguments,
+        lengthened(arguments, SIZE),
         prog="triptych data stats IMAGES",
         description="Writes the mean and covariance of a network's features of the images.",
         options=StatsOptions(),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from triptych.cli.arguments import asks_for_help, finished, named_as_flags, require_images
+from triptych.cli.data_settings import SIZE, lengthened
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
 from triptych.core.errors import ConfigError
@@ -133,7 +134,7 @@ def configure(arguments: Sequence[str]) -> tuple[str, DoctorOptions]:
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {LINE}")
     options, _ = parse(
-        arguments if helped else arguments[1:],
+        lengthened(arguments if helped else arguments[1:], SIZE),
         prog="triptych data doctor IMAGES",
         description="Decodes every image, and says what is wrong with which. Ends with 1 where a training could not use them.",
         options=DoctorOptions(),

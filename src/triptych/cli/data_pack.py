@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from triptych.cli.arguments import finished, require_images
+from triptych.cli.arguments import counted, finished, require_images
 from triptych.cli.data_settings import data_flags, data_settings
 from triptych.cli.output import show
 from triptych.cli.progress_bar import progress_bar
@@ -14,7 +14,7 @@ from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
 
 USAGE = "triptych data pack IMAGES --size N --out FILE.npz"
-_SHORT = {"--size": "--data.image-size", "--resize": "--data.resize"}
+_SHORT = {"--size": "--data.image-size", "--image-size": "--data.image-size", "--resize": "--data.resize"}
 
 
 @config
@@ -69,4 +69,6 @@ def main(arguments: Sequence[str]) -> int:
         "files": "files as they were",
     }[stamp.kept]
     classes = f"{len(stamp.class_names):,} classes" if stamp.class_names is not None else "no classes"
-    return finished(f"{stamp.count:,} images ({packed.held_out:,} held out, {classes}) as {form}, {stamp.images}{already}: {options.out}")
+    return finished(
+        f"{counted(stamp.count, 'image')} ({packed.held_out:,} held out, {classes}) as {form}, {stamp.images}{already}: {options.out}"
+    )

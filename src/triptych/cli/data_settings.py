@@ -42,16 +42,19 @@ def data_settings(
     if not helped and not named and not (whole and recipe is not None):
         problem = f"got {arguments[0]!r} where the images are expected" if arguments else "no images given"
         raise ConfigError("", f"{problem}; usage: {usage}")
-    words = list(arguments[1:] if named and not helped else arguments)
-    for place, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        words[place] = f"{short.get(name, name)}{equals}{value}"
+    words = lengthened(arguments[1:] if named and not helped else arguments, short)
     if flag_value("--data.path", words) is not None:
         raise ConfigError("--data.path", f"got one beside the images, which come first; usage: {usage}")
     base: RunConfig | DataSettings = _of_recipe(recipe, whole=whole)
     chosen, settings = parse(words, prog=f"{verb} IMAGES", description=description, options=options, settings=base)
     path = arguments[0] if named and not helped else settings.data.path
     return chosen, dataclasses.replace(settings, data=dataclasses.replace(settings.data, path=path))
+
+
+def lengthened(words: Sequence[str], short: Mapping[str, str]) -> list[str]:
+    """A command line with the flags that others stand for."""
+    parts = (word.partition("=") for word in words)
+    return [f"{short.get(name, name)}{equals}{value}" for name, equals, value in parts]
 
 
 @contextmanager
@@ -87,6 +90,8 @@ class FolderOptions(Config):
     "The folder to write."
 
 
+SIZE = {"--size": "--image-size"}
+"""What `triptych data pack` calls it, for the other verbs of images."""
 F = TypeVar("F", bound=FolderOptions)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import finished, require_images
+from triptych.cli.arguments import counted, finished, require_images
 from triptych.cli.data_settings import DataSettings, data_flags, data_settings
 from triptych.cli.output import show
 from triptych.core.config import Config, config
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 USAGE = "triptych data show IMAGES [--recipe RECIPE] [--out FILE.png]"
 _NAMED_CLASSES = 20
-_SHORT = {"--size": "--data.image-size"}
+_SHORT = {"--size": "--data.image-size", "--image-size": "--data.image-size"}
 
 
 @config
@@ -24,8 +25,8 @@ class ShowOptions(Config):
 
     recipe: str | None = None
     "Show what a model of this recipe sees, with its augmentation; None: the plain settings of data."
-    out: str = "sheet.png"
-    "FILE.png, .jpg or .webp."
+    out: str | None = None
+    "FILE.png, .jpg or .webp; None: sheet.png, with a number behind it where that is there already."
     count: int = 8
     "Images, a row each; of two domains, of each."
     draws: int = 4
@@ -58,13 +59,14 @@ def main(arguments: Sequence[str]) -> int:
     """Writes the sheet, and prints what is on it."""
     options, settings = configure(arguments)
     require_images(settings.data.path)
+    out = options.out or _free_sheet()
 
     from triptych.runs.showing import show_data
 
     with data_flags(options):
         shown = show_data(
             settings.data,
-            options.out,
+            out,
             model=None if isinstance(settings, DataSettings) else settings.model,
             count=options.count,
             draws=options.draws,
@@ -79,4 +81,11 @@ def main(arguments: Sequence[str]) -> int:
     if shown.classes is not None:
         more = f" and {len(shown.classes) - _NAMED_CLASSES:,} more" if len(shown.classes) > _NAMED_CLASSES else ""
         show(f"{len(shown.classes):,} classes: {', '.join(shown.classes[:_NAMED_CLASSES])}{more}")
-    return finished(f"{len(shown.rows):,} images: {options.out}")
+    return finished(f"{counted(len(shown.rows), 'image')}: {out}")
+
+
+def _free_sheet() -> str:
+    number = 1
+    while Path(name := "sheet.png" if number == 1 else f"sheet-{number}.png").exists():
+        number += 1
+    return name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from triptych.cli.arguments import (
     asks_for_help,
     at_checkpoint,
+    counted,
     finished,
     label_values,
     named_as_flags,
@@ -123,10 +124,10 @@ def _encode(run: Run, images: str, options: EncodeOptions, settings: Config) -> 
         if options.directions:
             file = Path(options.directions_out) if options.directions_out is not None else run.directory / DIRECTIONS
             directions, latents = coder.directions(pictures, **asked, attributes=options.attributes, out=file, latents_out=out)
-            line = f"{len(latents)} images encoded in {out}, {len(directions)} directions in {file}"
+            line = f"{counted(len(latents), 'image')} encoded in {out}, {counted(len(directions), 'direction')} in {file}"
         else:
             latents = coder.encode(pictures, **asked, out=out)
-            line = f"{len(latents)} images encoded in {out}"
+            line = f"{counted(len(latents), 'image')} encoded in {out}"
         if options.check:
             line += f"; decoded they are {coder.error(pictures, latents):.2f} levels of 255 off on average"
     return line
@@ -137,4 +138,4 @@ def _decode(run: Run, latents: str, options: EncodeOptions, settings: Config) ->
     with progress_bar("coding") as progress:
         coder = run.coder(settings=settings, progress=progress, **options.keywords())
         samples = coder.decode(latents, count=options.count, labels=label_values(options.labels), out=out)
-    return f"{len(samples.images)} images in {out}"
+    return f"{counted(len(samples.images), 'image')} in {out}"

@@ -168,7 +168,7 @@ def _require_no_images(images: str) -> None:
     """Raises ConfigError for images, of which no likelihood can be measured, where a run is expected."""
     place = Path(images)
     if place.exists() and not RunDirectory(place).exists() and not any(place.glob("*/config.json")):
-        why = f"missing: {images} is no run, and images are held against others (or --metrics is, which needs none)"
+        why = f"missing: {images} is no run, and images are measured against others (--metrics is alone needs none)"
         raise ConfigError("--reference", why)
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from triptych import __version__
 from triptych.cli.output import show, show_page
 from triptych.cli.processes import is_first_process, is_launched
-from triptych.core.errors import ConfigError, RunError, Stopped, UserError, nearest, one_line
+from triptych.core.errors import ConfigError, RunError, Stopped, UserError, one_line
 from triptych.core.memory import is_out_of_memory
 
 EXIT_FAILED = 1
@@ -149,16 +149,26 @@ def _dispatch(words: list[str]) -> int:
         show_page(_help(), error=True)
         return EXIT_USER_ERROR
     name, rest = words[0], words[1:]
+    if name == "help" and rest and rest[0] in VERBS:
+        name, rest = rest[0], [*rest[1:], "--help"]
     if name in ("-h", "--help", "help"):
+        if name == "help" and rest:
+            raise _unknown(rest[0])
         show_page(_help())
         return 0
     if name == "--version":
         show(f"triptych {__version__}")
         return 0
     if name not in VERBS:
-        what = "option" if name.startswith("-") else "command"
-        raise ConfigError("", f'unknown {what} "{name}"{nearest(name, VERBS)} (triptych --help lists the commands)')
+        raise _unknown(name)
     return importlib.import_module(VERBS[name].module).main(rest)
+
+
+def _unknown(name: str) -> ConfigError:
+    from triptych.cli.synonyms import verb_hint
+
+    what = "option" if name.startswith("-") else "command"
+    return ConfigError("", f'unknown {what} "{name}"{verb_hint(name, VERBS)} (triptych --help lists the commands)')
 
 
 def _fail(error: Exception, code: int, *, debug: bool) -> int:

@@ -74,7 +74,12 @@ def page(run: Listed) -> str:
     left_out = max(0, len(drawn) - _MOST_PICTURES)
     lines += ["", "pictures" if drawn else "no pictures", *([f"  {left_out} older ones"] if left_out else [])]
     lines += [f"  {path}" for path in drawn[left_out:]]
-    return "\n".join([*lines, "", f"triptych train {shlex.quote(str(run.root))}   goes on with it"])
+    place, total = shlex.quote(str(run.root)), run.total_images
+    if total and run.images_seen >= total:
+        further = f"triptych train {place} --train.total-images {2 * total}   trains it on, twice as long"
+    else:
+        further = f"triptych train {place}   goes on with it"
+    return "\n".join([*lines, "", further])
 
 
 def _images(run: Listed) -> str:

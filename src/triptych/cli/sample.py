@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from triptych.cli.arguments import at_checkpoint, finished, label_values, named_as_flags, run_argument, strengths
+from triptych.cli.arguments import at_checkpoint, counted, finished, label_values, named_as_flags, run_argument, strengths
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config, spelled
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     with _called_from(), named_as_flags(options, settings):
         edits = options.latents is not None or bool(options.edits)
         count = _edit(run, options, settings, out) if edits else _draw(run, options, settings, out)
-    return finished(f"{count} images in {out}")
+    return finished(f"{counted(count, 'image')} in {out}")
 
 
 def _draw(run: Run, options: SampleOptions, settings: Config, out: Path) -> int:

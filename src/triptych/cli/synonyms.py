@@ -42,6 +42,34 @@ _SYNONYMS = (
 """Words, the settings that they may mean (the first that the command has), and what has to be said of it."""
 
 
+VERBS = (
+    ("version", "--version"),
+    ("list ls runs_list status ps", "runs"),
+    ("watch monitor log logs tensorboard", "report"),
+    ("doctor check validate", "data doctor"),
+    ("stats statistics", "data stats"),
+    ("pack prepare preprocess dataset", "data pack"),
+    ("show preview", "data show"),
+    ("generate gen draw prompt infer inference", "sample"),
+    ("fid eval test metrics score", "evaluate"),
+    ("resume continue fit finetune", "train"),
+    ("estimate memory profile", "plan"),
+    ("convert load", "import"),
+    ("save", "export"),
+    ("ema", "average"),
+    ("pix2pix img2img", "translate"),
+)
+"""Words, and the command or option that does what they name."""
+
+
+def verb_hint(name: str, verbs: Collection[str]) -> str:
+    """What a command that is not known seems to mean, as `hint` says it."""
+    word = name.lstrip("-").replace("-", "_").lower()
+    meant = next((target for words, target in VERBS if word in words.split()), None)
+    known = ("--help", "--version", "--debug") if name.startswith("-") else verbs
+    return nearest(name, known) if meant is None else f'; did you mean "{meant}"?'
+
+
 def hint(name: str, flags: Collection[str]) -> str:
     """What a flag that is not among `flags` seems to mean: `; did you mean "--x"?`, with a reason, or an empty string."""
     word = name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()

@@ -80,7 +80,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _close(name: str, allowed: tuple[str, ...]) -> list[str]:
-    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
+    return difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
 
 
 def one_line(error: Exception) -> str:

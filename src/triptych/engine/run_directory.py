@@ -126,6 +126,8 @@ class RunDirectory:
         try:
             document = parsed_json(read_regular(self.config_path, most=_MOST_BYTES).decode("utf-8"))
         except (FileNotFoundError, NotADirectoryError):
+            if self.root.is_file():
+                raise CheckpointError(f"{self.root} is a file: give the folder of the run{_folder_of(self.root)}") from None
             raise CheckpointError(f"no run in {self.root}: there is no config.json{self._elsewhere()}") from None
         except OSError as error:
             raise CheckpointError(f"cannot read {self.config_path}: {explain(error)}") from error
@@ -162,6 +164,12 @@ class RunDirectory:
             return nearest(self.root.name, _runs_in(self.root.parent))
         more = f" and {len(inside) - _MOST_NAMED} more" if len(inside) > _MOST_NAMED else ""
         return f"; it holds the runs {', '.join(inside[:_MOST_NAMED])}{more} (triptych runs {shlex.quote(str(self.root))} shows them)"
+
+
+def _folder_of(file: Path) -> str:
+    """The run that a file lies in, as a hint; nothing where it lies in none."""
+    run = next((str(folder) for folder in file.parents if RunDirectory(folder).exists()), None)
+    return "" if run is None else f", {run}"
 
 
 def _runs_in(folder: Path) -> list[str]:

@@ -121,6 +121,8 @@ class Vid2VidGeneratorConfig(FrameGeneratorConfig):
     "Frames that the generator sees, the one that it makes included: the flow network needs all of them."
     blend: bool = False
     "A frame is the warped one before it where the mask is 0, as in the paper; else the warped one only modulates the norms."
+    flow_apart: bool = False
+    "The flow learns from its teacher alone, and what is made with the warped image teaches it nothing; else both do, as published."
     label_input: bool = True
     "The first map is made of the label map; else it is a constant."
     style_dims: int = 256
@@ -357,7 +359,7 @@ class Vid2VidGenerator(nn.Module):
         if past == config.frames - 1 and past_labels is not None and past_images is not None:
             labels = torch.cat((past_labels.flatten(1, 2), label), dim=1)
             flow, mask = self.flow_network_temp(labels, past_images.flatten(1, 2))
-            moved = warped(past_images[:, -1], flow)
+            moved = warped(past_images[:, -1], flow.detach() if config.flow_apart else flow)
             found, combined = (flow, mask, moved), self.img_prev_embedding(torch.cat((moved, mask), dim=1))
         for level in reversed(range(shared)):
             seen: list[Tensor | None] = [_at(now, level)]

@@ -1,7 +1,7 @@
 """Files of DiT and of SiT, whose transformers have the same names and shapes as ours but for `pos_embed`, a formula, which is compared.
 
-Shapes say all but the number of heads, which follows from a published width or from the name of the model. A file is a bare state dict, as
-published, or a checkpoint of a training with weights, average and settings.
+Shapes say all but the number of heads, which follows from a published size, from the name of the model, or from `--num-heads`. A file is a
+bare state dict, as published, or a checkpoint of a training with weights, average and settings.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SIZES: dict[str, tuple[int, int, int]] = {"S": (384, 12, 6), "B": (768, 12, 12),
 PATCHES = (2, 4, 8)
 LATENT_FACTOR = 8
 """Pixels of an image for one of its latent, along a side."""
+NUM_HEADS = OriginalFlag("num-heads", 16, "model")
+"""No flag of the originals, where it is an argument of the network's class: for networks of sizes of one's own."""
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""
@@ -58,13 +60,14 @@ def network_of(weights: Mapping[str, Tensor], given: Mapping[str, Value], *, pro
     for name, has in (("image-size", size * LATENT_FACTOR), ("num-classes", classes)):
         if given.get(name, has) != has:
             raise ConfigError(f"--{name}", f"the file has {has}, got {given[name]}")
-    heads = _heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
+    named = _published_heads(given.get("model"), program=program, width=width, depth=depth, patch=patch)
+    heads = _heads(given.get("num-heads"), named, width=width, depth=depth)
     network = DiTConfig(patch=patch, width=width, depth=depth, heads=heads, spare_outputs=outputs == 2 * channels)
     return network, DataSpec(image_size=size, channels=channels, num_classes=classes)
 
 
-def _heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int:
-    """By the published size of this width, or by the name of the model that was given."""
+def _published_heads(name: Value | None, *, program: str, width: int, depth: int, patch: int) -> int | None:
+    """Of the model whose name was given, or of the published size of this width and depth, if there is one."""
     names = {f"{program}-{size}/{side}": (*numbers, side) for size, numbers in SIZES.items() for side in PATCHES}
     if name is not None:
         if name not in names:
@@ -73,11 +76,22 @@ def _heads(name: Value | None, *, program: str, width: int, depth: int, patch: i
         if (wide, deep, side) != (width, depth, patch):
             raise ConfigError("--model", f"the file has width {width}, depth {depth} and patches of {patch}, got {name}")
         return heads
-    found = [heads for wide, _, heads in SIZES.values() if wide == width]
-    if not found:
-        widths = ", ".join(str(wide) for wide, _, _ in SIZES.values())
-        raise CheckpointError(f"its width is {width}, and nothing in the file says how many heads that has (known are {widths})")
-    return found[0]
+    return next((heads for wide, deep, heads in SIZES.values() if (wide, deep) == (width, depth)), None)
+
+
+def _heads(given: Value | None, named: int | None, *, width: int, depth: int) -> int:
+    """The heads that were given as a flag, or those of a published size."""
+    if given is None and named is None:
+        sizes = ", ".join(f"{size} of {wide} and {deep}" for size, (wide, deep, _) in SIZES.items())
+        wanted = f"nothing in the file says how many heads that has: give --flags '--num-heads N' (published sizes: {sizes})"
+        raise CheckpointError(f"has width {width} and depth {depth}, and {wanted}")
+    heads = named if given is None else int(given)
+    assert heads is not None
+    if heads < 1 or width % heads:
+        raise ConfigError("--num-heads", f"got {heads}, expected a divisor of the width {width}")
+    if named not in (None, heads):
+        raise ConfigError("--num-heads", f"got {heads}, but the published model of width {width} and depth {depth} has {named}")
+    return heads
 
 
 def filled(config: ModelConfig, spec: DataSpec, weights: Mapping[str, Tensor]) -> Model:

@@ -94,7 +94,7 @@ def facts_of(root: Path) -> Facts:
         data=_data(document),
         images=", ".join(_images(document.get("spec"))),
         settings=[
-            Setting(name, spelled_value(value), spelled_value(defaults.get(name, _ABSENT)) if defaults else None)
+            Setting(name, spelled_value(value), _recipes_value(name, value, defaults) if defaults else None)
             for name, value in list(settings.items())[:_MOST_SETTINGS]
         ],
         document=document,
@@ -145,6 +145,12 @@ def spelled_value(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 1_000:
         return f"{value:,}"
     return spelled(value)
+
+
+def _recipes_value(name: str, value: Any, defaults: Mapping[str, Any]) -> str:
+    """What the recipe has, spelled as the run's where it is the same: 1 and 1.0 are."""
+    theirs = defaults.get(name, _ABSENT)
+    return spelled_value(value if theirs == value else theirs)
 
 
 def _data(document: Mapping[str, Any]) -> str:

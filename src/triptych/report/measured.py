@@ -15,6 +15,7 @@ from triptych.report.facts import flattened, spelled_value
 
 NORMAL_95 = 1.96
 """Standard errors on each side of a figure between which 95 % of a normal distribution lie."""
+_SHARES = ("precision", "recall", "coverage", "accuracy", "accuracy_1", "accuracy_5")
 _MOST_BYTES = 2**24
 _MOST_FILES = 200
 _MOST_FIGURES = 100
@@ -35,8 +36,12 @@ class Figure:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval."""
-        return None if self.error is None else (self.value - NORMAL_95 * self.error, self.value + NORMAL_95 * self.error)
+        """The 95 % interval; of a share it ends at 0 and at 1."""
+        if self.error is None:
+            return None
+        ends = self.value - NORMAL_95 * self.error, self.value + NORMAL_95 * self.error
+        share = self.name.rpartition(".")[2].endswith(_SHARES) and 0 <= self.value <= 1
+        return (max(ends[0], 0.0), min(ends[1], 1.0)) if share else ends
 
 
 @dataclass(frozen=True)

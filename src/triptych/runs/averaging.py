@@ -129,7 +129,7 @@ def mixed(made: Mixture, model: Model) -> dict[str, Tensor]:
     What is not learned is that of the last of the parts. Raises CheckpointError for a part that is damaged or of another model.
     """
     if made.combination.residual > ROUGH:
-        _warn_of(made.name, made.images, made.described)
+        _warn_of(made.name, made.images, made.combination.residual)
     live = averaged_state(model)
     sums = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in live.items() if isinstance(tensor, torch.nn.Parameter)}
     tensors: dict[str, Tensor] = {}
@@ -222,8 +222,8 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot write {path}: {explain(error)}") from error
     if made is None and before[_RESIDUAL] > ROUGH:
-        _warn_of(length_name(length), images, f"kept before, residual {before[_RESIDUAL]:.2%}")
-    return Made(path, images, f"kept before, residual {before[_RESIDUAL]:.2%}" if made is None else made.described)
+        _warn_of(length_name(length), images, before[_RESIDUAL])
+    return Made(path, images, f"kept from an earlier call, residual {before[_RESIDUAL]:.2%}" if made is None else made.described)
 
 
 def _better(directory: RunDirectory, length: float, images: int, before: Mapping[str, Any]) -> Mixture | None:
@@ -248,11 +248,11 @@ def _kept_state(kept: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _warn_of(name: str, images: int, described: str) -> None:
+def _warn_of(name: str, images: int, residual: float) -> None:
     """That an average is not reached well."""
     warnings.warn(
-        f"{name} at {images} images seen is {described}: what the run tracked does not reach it well; more snapshots "
-        "(--train.snapshot-every), or a length between the tracked ones, would",
+        f"{name} at {images} images seen has a residual of {residual:.2%}: what the run tracked does not reach it well; give a length "
+        "between the tracked ones, or train with more snapshots (--train.snapshot-every)",
         stacklevel=3,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
 from triptych.core.locks import Held, Lock
 from triptych.core.npz import Blocks, DamagedArchive, open_npz, write_npz
-from triptych.core.reading import parsed_json, read_regular, user_path
+from triptych.core.reading import open_regular, parsed_json, read_regular, user_path
 from triptych.data.made import STAMP
 from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
@@ -67,6 +68,19 @@ def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, Mapping) or not is_ours(found):
+        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+
+
+def check_archive(out: Path, *members: str) -> None:
+    """DataError where a file is there that is no zip (as an .npz is) with members of these names, as ours have, and would be lost."""
+    if not out.exists():
+        return
+    try:
+        with open(open_regular(out), "rb") as content, zipfile.ZipFile(content) as archive:
+            found = set(archive.namelist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        found = set[str]()
+    if not found.issuperset(members):
         raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
 
 

@@ -29,7 +29,7 @@ from triptych.data.pack import CLASSES, DIVISION, KEY_ENDS, KEYS, PIXELS, STAMP,
 from triptych.data.stored import BadImage
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
-from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.files import check_archive, check_kept, check_place, save_npz, writing
 from triptych.runs.pieces import Pieces
 from triptych.runs.work import Part, Work, make_missing, ranges
 
@@ -68,6 +68,7 @@ def pack_data(
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz or .zip")
     check_place(place)
     check_kept(place, settings.path or "")
+    check_archive(place, PACK_FILE if place.suffix == ".zip" else f"{STAMP}.npy")
     kept = _kept(settings, place, files=files)
     if settings.on_error == "skip":
         raise ConfigError("data.on_error", "got skip, but a pack has every image once: leave it out, and bad images too by data.skip")

@@ -17,7 +17,7 @@ from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.evaluation.feature_space import Embedder, default_space, open_space
 from triptych.runs.embedding import GROUP, IDENTITY, origin
-from triptych.runs.files import check_kept, check_place, save_npz, writing
+from triptych.runs.files import check_archive, check_kept, check_place, save_npz, writing
 from triptych.runs.given.pictures import Pictures, open_pictures
 from triptych.runs.references import COUNT, NAMES, reference_of
 
@@ -58,6 +58,7 @@ def write_statistics(
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)
     check_kept(place, path)
+    check_archive(place, f"{COUNT}.npy", f"{IDENTITY}.npy")
     world = open_world(device)
     embedder = open_space(
         features or default_space(), weights=None if weights is None else Path(weights), resize=resize, device=world.device

@@ -1,13 +1,16 @@
 """EDM's networks: the configuration that the names and shapes of a file show, and its names of tensors and ours.
 
-A file has the average of EDMPrecond, whose network is `model`: SongUNet (DDPM++ or NCSN++) or DhariwalUNet (ADM). The names of the first
+A file has the average of EDMPrecond, whose network is `model`: SongUNet (DDPM++ or NCSN++) or DhariwalUNet (ADM), and, as their training
+writes it, the numbers of loss_fn (P_mean, P_std) and of augment_pipe. The names of the first
 are ours. Those of the second go by resolution, where ours, guided-diffusion's, count input and output blocks; its rows of qkv are counted
 (head, channel, q/k/v).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,7 +25,7 @@ from triptych.diffusion.edm_augmentation import AUGMENT_DIMS, NonLeakingConfig
 from triptych.diffusion.edm_networks import ADMUNetConfig, SongUNetConfig
 from triptych.diffusion.unet import levels_of
 from triptych.interop.nvidia.family import Family, Part, checked_spec
-from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.nvidia.snapshots import Network, Snapshot
 from triptych.interop.shapes import Shapes
 from triptych.nn.filters import BINOMIAL
 
@@ -33,6 +36,8 @@ _HEAD_CHANNELS = 64  # of ADM in EDM, whatever the file says
 _LEAST_WIDTH = 128  # of ADM: below, EDM's norms have groups of four channels, and ours 32 groups
 _P = {True: 0.12, False: 0.15}
 """How often the published networks saw a changed image: at 32 pixels and below, and above. A file of an average alone does not say."""
+_CHANGES = {"yflip": "y_flip", "scale": "scaling", "rotate_frac": "rotation", "aniso": "anisotropy", "translate_frac": "translation"}
+"""Multipliers of augment_pipe, and ours."""
 
 
 # What a file shows ------------------------------------------------------------------------------------------------------------
@@ -50,6 +55,8 @@ def _read(network: Network, discriminator: Network | None) -> tuple[EDMConfig, D
     size = max(sides)
     width, channels, *_ = shapes.shape(f"{_ENCODER}{size}x{size}_conv.weight", axes=4)
     adm = shapes.has("model.out_conv.")
+    if adm:  # whose first level may be wider than model_channels
+        width = shapes.shape("model.map_layer0.weight", axes=2)[1]
     classes = shapes.shape("model.map_label.weight", axes=2)[1] if shapes.has("model.map_label.") else None
     spec = checked_spec(image_size=size, channels=channels, num_classes=classes)
     config = EDMConfig(
@@ -68,6 +75,25 @@ def _augmentation(shapes: Shapes, size: int) -> NonLeakingConfig:
     if dims != AUGMENT_DIMS:
         raise CheckpointError(f"is told {dims} numbers of augmentation, expected {AUGMENT_DIMS}")
     return NonLeakingConfig(p=_P[size <= 32])
+
+
+def _training(config: ModelConfig, snapshot: Snapshot) -> EDMConfig:
+    """With the label dropout that the network was built with, and what loss_fn and augment_pipe say."""
+    assert isinstance(config, EDMConfig)
+    dropout = _number(snapshot.maker.settings.get("label_dropout"), 0.0)
+    if config.class_conditional and dropout < 1:
+        config = replace(config, label_dropout=dropout)
+    pipe, told = snapshot.training.get("augment_pipe", {}), config.augmentation.p > 0
+    if told and 0 < pipe.get("p", math.nan) <= 1:
+        changes = {ours: pipe[theirs] for theirs, ours in _CHANGES.items() if theirs in pipe}
+        config = replace(config, augmentation=NonLeakingConfig(p=pipe["p"], x_flip=pipe.get("xflip", 1) > 0, **changes))
+    return replace(config, **levels_of_training(snapshot))
+
+
+def levels_of_training(snapshot: Snapshot) -> dict[str, float]:
+    """The settings of a `PreconditionedConfig` that loss_fn says."""
+    found = snapshot.training.get("loss_fn", {})
+    return {ours: found[theirs] for theirs, ours in (("P_mean", "noise_mean"), ("P_std", "noise_std")) if theirs in found}
 
 
 def _song(shapes: Shapes, settings: Mapping[str, Any], sides: list[int], width: int) -> SongUNetConfig:
@@ -269,6 +295,7 @@ EDM = Family(
     ),
     parts=("network",),
     taps=_taps,
+    training=_training,
     to_original=_to_original,
     to_ours=_to_ours,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from triptych.core.batch import DataSpec
@@ -15,8 +16,9 @@ from triptych.core.errors import CheckpointError
 from triptych.core.model import ModelConfig
 from triptych.diffusion.edm2 import EDM2Config
 from triptych.diffusion.edm2_network import EDM2NetworkConfig
+from triptych.interop.nvidia.edm import levels_of_training
 from triptych.interop.nvidia.family import Family, Part
-from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.nvidia.snapshots import Network, Snapshot
 from triptych.interop.programs import LatentScale
 from triptych.interop.shapes import Shapes
 
@@ -43,7 +45,7 @@ def _read(network: Network, discriminator: Network | None) -> tuple[EDM2Config, 
     if not sides or sides[0] > _MOST_SIDE:
         raise CheckpointError(f"the file is incomplete: it has no {_ENCODER}RxR_block0 of a size R up to {_MOST_SIDE}")
     size = sides[0]
-    base, inputs, *_ = shapes.shape(f"{_ENCODER}{size}x{size}_conv.weight", axes=4)
+    first, inputs, *_ = shapes.shape(f"{_ENCODER}{size}x{size}_conv.weight", axes=4)
     if not 2 <= inputs <= _MOST_CHANNELS + 1:
         raise CheckpointError(f"takes {inputs} channels, expected 2 to {_MOST_CHANNELS + 1}, one of them of ones")
     classes = shapes.shape("unet.emb_label.weight", axes=2)[1] if shapes.has("unet.emb_label.") else None
@@ -51,7 +53,8 @@ def _read(network: Network, discriminator: Network | None) -> tuple[EDM2Config, 
     if not 1 <= blocks <= _MOST_BLOCKS:
         raise CheckpointError(f"has {blocks} blocks {_ENCODER}{size}x{size}_blockN, expected 1 to {_MOST_BLOCKS}")
     widths = [shapes.shape(f"{_ENCODER}{side}x{side}_block0.conv_res1.weight", axes=4)[0] for side in sides]
-    if any(width % base for width in widths):
+    base = int(_number(settings, "model_channels", first))
+    if base < 1 or any(width % base for width in widths):
         raise CheckpointError(f"has levels of {', '.join(map(str, widths))} channels, expected multiples of {base}")
     config = EDM2Config(
         network=EDM2NetworkConfig(
@@ -76,6 +79,12 @@ def _number(settings: Mapping[str, Any], name: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
         raise CheckpointError(f"has {name} {value!r:.40}, expected a number")
     return value
+
+
+def _training(config: ModelConfig, snapshot: Snapshot) -> EDM2Config:
+    """With what loss_fn says."""
+    assert isinstance(config, EDM2Config)
+    return replace(config, **levels_of_training(snapshot))
 
 
 def _original_name(name: str, part: Part, config: ModelConfig, spec: DataSpec) -> str:
@@ -112,4 +121,5 @@ EDM2 = Family(
     latents=LatentScale(mean=(5.81, 3.25, 0.12, -2.15), std=(4.17, 4.62, 3.71, 3.28), scaled_to=0.5, darkest=0.0),
     notes=("EDM2: Precond(**settings of the .json), then load_state_dict of the file",),
     parts=("network",),
+    training=_training,
 )

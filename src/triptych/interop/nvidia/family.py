@@ -14,7 +14,7 @@ from triptych.core.errors import CheckpointError
 from triptych.core.model import ModelConfig
 from triptych.core.weight_files import check_fit
 from triptych.data.config import AS_STORED, DataConfig
-from triptych.interop.nvidia.snapshots import Network
+from triptych.interop.nvidia.snapshots import Network, Snapshot
 from triptych.interop.programs import LatentScale
 from triptych.interop.transformers import LATENT_FACTOR
 from triptych.nn.filters import BINOMIAL
@@ -33,7 +33,7 @@ class Family:
     config: type[ModelConfig]
     "Of our model."
     architecture: tuple[str, ...]
-    "Its settings that tensors show; the others, which are about training, are a recipe's."
+    "Its settings that tensors show; the others, which are about training, are a recipe's or `training`'s."
     read: Callable[[Network, Network | None], tuple[ModelConfig, DataSpec]]
     "The model that a generator and a discriminator are of (None: the file has none), and its images. Raises CheckpointError, ConfigError."
     original_name: Callable[[str, Part, ModelConfig, DataSpec], str]
@@ -52,6 +52,8 @@ class Family:
     "A tensor of ours, by our name, in the original's layout."
     to_ours: Callable[[str, Tensor, ModelConfig], Tensor] = lambda name, tensor, config: tensor
     "The way back."
+    training: Callable[[ModelConfig, Snapshot], ModelConfig] = lambda config, snapshot: config
+    "The model with the settings of training that a file says. Raises ConfigError for values that no model has."
     latents: LatentScale | None = None
     "Of its networks that learn as many channels as this has: how another program's latents became their samples."
 
@@ -81,13 +83,16 @@ class Family:
             for name, tensor in ours.items()
         }
 
-    def run(self, model: ModelConfig, spec: DataSpec) -> tuple[RunConfig, str | None]:
-        """A run of the model with the settings of training of the recipe that is most like it, and that recipe's name if it is the same."""
+    def run(self, model: ModelConfig, spec: DataSpec, snapshot: Snapshot) -> tuple[RunConfig, str | None]:
+        """A run of the model with the settings of training of its file, and for what that does not say of the recipe that is most like it.
+
+        With that recipe's name if it is the same.
+        """
         found = {name: recipe for name in recipes() if type((recipe := load_recipe(name)).model) is self.config}
         likeness = {name: self._likeness(recipe, model, spec) for name, recipe in found.items()}
         nearest = max(likeness, key=lambda name: likeness[name])
         recipe = found[nearest]
-        trained = replace(recipe.model, **{name: getattr(model, name) for name in self.architecture})
+        trained = self.training(replace(recipe.model, **{name: getattr(model, name) for name in self.architecture}), snapshot)
         if trained == recipe.model and recipe.data.image_size == spec.image_size:
             return recipe, nearest
         data = DataConfig(

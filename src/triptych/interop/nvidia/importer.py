@@ -64,7 +64,7 @@ def _run(snapshot: Snapshot, family: Family) -> _Made:
     networks, notes = snapshot.networks, []
     try:
         model, spec = family.read(snapshot.maker, networks.get("D"))
-        config, recipe = family.run(model, spec)
+        config, recipe = family.run(model, spec, snapshot)
         with without_weights():
             expected = _fresh(config.model, spec)  # names, shapes and dtypes alone
     except ConfigError as error:

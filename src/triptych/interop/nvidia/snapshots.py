@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ AVERAGES = ("G_ema", "ema", "net")
 """Where the average of that network is."""
 _MAKERS = (*AVERAGES, "G")
 _MOST_MODULES, _MOST_TENSORS, _MOST_DEPTH, _MOST_VALUES = 20_000, 100_000, 50, 10_000
+_MOST_NUMBER = 1e12
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Snapshot:
     kind: Kind
     networks: Mapping[str, Network]
     "By their names in the file: G, D, G_ema, augment_pipe; ema."
+    training: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    "Of what is no network, the numbers that it has as attributes: loss_fn and augment_pipe of EDM's training."
 
     @property
     def maker_name(self) -> str:
@@ -78,10 +81,11 @@ def snapshot_of(content: Any) -> Snapshot:
     content = {"G_ema": content} if isinstance(content, Record) else content
     found = content.items() if isinstance(content, dict) else ()
     networks = {name: network_of(value) for name, value in found if isinstance(name, str) and _is_network(value)}
+    training = {name: _numbers(value) for name, value in found if isinstance(name, str) and isinstance(value, Record)}
     for name in _MAKERS:
         for mark, kind in _MARKS.items():
             if name in networks and mark in networks[name].tensors:
-                return Snapshot(kind, networks)
+                return Snapshot(kind, networks, {name: numbers for name, numbers in training.items() if name not in networks})
     classes = ", ".join(sorted({network.class_name for network in networks.values()})[:4])
     what = f"networks of other classes ({classes})" if networks else "no networks"
     raise CheckpointError(f"holds {what}; expected the G_ema of StyleGAN2 or R3GAN, or the ema of EDM, as their training writes it")
@@ -96,6 +100,13 @@ def network_of(record: Record) -> Network:
 
 def _is_network(value: Any) -> bool:
     return isinstance(value, Record) and bool(_part(value, "_modules") or _part(value, "_parameters") or _part(value, "_buffers"))
+
+
+def _numbers(record: Record) -> dict[str, float]:
+    """The finite numbers among an object's attributes."""
+    state = record.state if isinstance(record.state, dict) else {}
+    plain = {name: value for name, value in state.items() if isinstance(name, str) and isinstance(value, int | float)}
+    return {name: float(value) for name, value in plain.items() if abs(value) < _MOST_NUMBER}
 
 
 def _tensors(network: Record) -> Iterator[tuple[str, Tensor]]:

@@ -1,8 +1,9 @@
-"""The flags of SiT's train.py and sample.py that describe a model."""
+"""The flags of SiT's train.py and sample.py that describe a model, and one of ours."""
 
 from __future__ import annotations
 
 from triptych.interop.flags import OriginalFlag
+from triptych.interop.transformers import NUM_HEADS
 
 FLAGS: dict[str, OriginalFlag] = {
     flag.name: flag
@@ -10,6 +11,7 @@ FLAGS: dict[str, OriginalFlag] = {
         OriginalFlag("model", "SiT-XL/2", "model"),
         OriginalFlag("image-size", 256, "model"),
         OriginalFlag("num-classes", 1000, "model"),
+        NUM_HEADS,
         OriginalFlag("path-type", "Linear", "transport"),
         OriginalFlag("prediction", "velocity", "transport"),
     )
