@@ -204,6 +204,35 @@ def test_what_a_frame_flickers_is_its_distance_from_the_one_before_moved_by_the_
             torch.testing.assert_close(ours[name] - theirs[name], gradient, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_flow_that_is_apart_learns_from_its_teacher_alone(apart: bool) -> None:
+    """The last layer of the flow has the gradient of flow_l1; without, that of the image and of the warped frame too."""
+    clip = pan()
+    model = built(replace(CONFIG, generator=replace(CONFIG.generator, blend=True, flow_apart=apart), warping_weight=7.0))
+    given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2].flip(4)})
+    flow = clip.inputs["flow"][:, 2]
+    known = flow.isfinite().all(1, keepdim=True)
+    flow = torch.where(known, flow, 0)
+    believed = confidence(clip.images[:, 2], clip.images[:, 1], flow) * known
+    labels = torch.stack([one_hot(clip, 0), one_hot(clip, 1)], 1)
+    frame = model.generator(one_hot(clip, 2), labels, given.inputs["made"])
+    assert frame.flow is not None
+    alone = gradients(model.generator, 2.0 * l1(frame.flow * believed, flow * believed))
+    whole = gradients(model.generator, at(model, "generator", 2, given).loss)
+    name = "flow_network_temp.conv_flow.0.layers.conv.weight"
+    assert alone[name].abs().max() > 1e-4
+    assert torch.allclose(whole[name], alone[name], rtol=0, atol=1e-10) == apart
+    mask = "flow_network_temp.conv_mask.0.layers.conv.weight"
+    assert whole[mask].abs().max() > 1e-4 and mask not in alone
+
+
+@pytest.mark.parametrize("settings", [{"teacher": "none"}, {"flow_weight": 0.0}])
+def test_a_flow_that_is_apart_needs_a_teacher(settings: dict[str, Any]) -> None:
+    generator = replace(CONFIG.generator, flow_apart=True)
+    with pytest.raises(ConfigError, match=r"generator.flow_apart: got True, expected False where no teacher's flow is learned"):
+        replace(CONFIG, generator=generator, **settings)
+
+
 # Teachers -----------------------------------------------------------------------------------------------------------------
 
 

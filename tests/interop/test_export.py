@@ -152,7 +152,8 @@ def test_the_levels_of_512_pixels_need_no_flag() -> None:
         (ADM.updated({"diffusion": {"steps": 2, "betas": [0.1, 0.2], "schedule": "cosine"}}), SPEC, "model.diffusion.betas: a table"),
         (ADM.updated({"network": {"conv_resample": False}}), SPEC, "model.network.conv_resample: false"),
         (ADM.updated({"network": {"channel_mult": [1, 1.5]}}), SPEC, "model.network.channel_mult: 1,1.5 (its flag takes whole numbers)"),
-        (ADM, DataSpec(image_size=64, channels=1, num_classes=1000), "data.channels: grey images"),
+        (ADM, DataSpec(image_size=64, channels=1, num_classes=1000), "data.channels: 1 (the original's networks take three)"),
+        (ADM, DataSpec(image_size=64, channels=4, num_classes=1000), "data.channels: 4 (the original's networks take three)"),
         (CLASSIFIER.updated({"network": {"num_head_channels": 32}}), SPEC, "model.network.num_head_channels: other than 64"),
         (
             CLASSIFIER.updated({"network": {"channel_mult": [1, 2], "attention_resolutions": [32]}}),

@@ -443,3 +443,17 @@ def test_the_command(tmp_path, capsys):
     assert "--recipe" in capsys.readouterr().err
     assert main(["data", "pack", str(root)]) == 2
     assert "--out: missing" in capsys.readouterr().err
+
+
+def test_a_source_that_changed_is_packed_anew(tmp_path):
+    """Whichever image it is, and whatever time its file says."""
+    root, out = photos(tmp_path), tmp_path / "pack.npz"
+    config = settings(root)
+    assert not pack_data(config, out, workers=0).already and pack_data(config, out, workers=0).already
+    for file in sorted(root.rglob("*.*"))[::4]:
+        before = out.read_bytes()
+        with Image.open(file) as image:
+            Image.fromarray(255 - np.asarray(image)).save(file)
+        os.utime(file, (0, 0))
+        assert not pack_data(config, out, workers=0).already and out.read_bytes() != before, file
+        assert pack_data(config, out, workers=0).already

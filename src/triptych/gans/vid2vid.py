@@ -33,6 +33,10 @@ class Vid2VidConfig(ClipGANConfig):
     generator: Vid2VidGeneratorConfig = Vid2VidGeneratorConfig()
     "The generator of a frame, with its flow network."
 
+    def validate(self) -> None:
+        if self.generator.flow_apart and (self.teacher == "none" or not self.flow_weight):
+            raise ConfigError("generator.flow_apart", "got True, expected False where no teacher's flow is learned")
+
     def shrunk(self) -> Self:
         return replace(self, generator=self.generator.shrunk(), discriminator=self.discriminator.shrunk())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from triptych.core.address import is_address
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.npz import Blocks
+from triptych.core.reading import user_path
 from triptych.data.config import DataConfig
 from triptych.data.decode import open_image
 from triptych.data.files import LABELS_FILE, PACK_FILE, Names, is_image
@@ -30,6 +32,7 @@ from triptych.data.stored import BadImage
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.runs.files import check_archive, check_kept, check_place, save_npz, writing
+from triptych.runs.given.collection import files_at
 from triptych.runs.pieces import Pieces
 from triptych.runs.work import Part, Work, make_missing, ranges
 
@@ -61,7 +64,7 @@ def pack_data(
 
     With data.crop random and a data.resize, images are kept whole, with that short side. `files`: a .zip of the files as they are.
     `workers`: processes that load, as of a `Loader`. An interrupted call goes on where it was and ends with the same bytes; a file of just
-    these images is left alone. Raises ConfigError and DataError for what cannot be packed.
+    these images is left alone, while no file of theirs changed. Raises ConfigError and DataError for what cannot be packed.
     """
     place = Path(out)
     if place.suffix not in ENDINGS:
@@ -92,7 +95,7 @@ def pack_data(
     work = Work(len(images), [place.suffix, stamp.to_dict()], lambda items, within: _made(images, items, workers, encoded=zipped))
     pieces = Pieces.of(place, identity=work.identity)
     with writing(place, world=world, kept="packed"):
-        already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp)
+        already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp and not _changed_since(place, settings))
         if not already:
             make_missing(work, pieces, world=world, progress=progress)
             world.barrier()
@@ -102,6 +105,18 @@ def pack_data(
             pieces.remove()
         world.barrier()
     return Packed(stamp, kept_back, opened.notes, already)
+
+
+def _changed_since(place: Path, settings: DataConfig) -> bool:
+    """Whether a file of the source changed after the pack was written, or cannot be looked at: the stamp has eight images' pixels alone."""
+    if settings.path is None or is_address(settings.path):
+        return False
+    try:
+        states = (os.stat(file) for file in files_at(user_path(settings.path)))
+        newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
+        return newest > place.stat().st_mtime_ns
+    except OSError:
+        return True
 
 
 def _opened(settings: DataConfig) -> Data:

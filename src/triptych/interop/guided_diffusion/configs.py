@@ -213,7 +213,7 @@ def _own_levels(network: EncoderConfig, spec: DataSpec, kind: Kind) -> tuple[flo
 def _refused(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
     """A line for each setting that has no flag."""
     if spec.channels != 3:
-        yield "data.channels: grey images (the original's networks take three channels)"
+        yield f"data.channels: {spec.channels} (the original's networks take three)"
     if not isinstance(config, ADMConfig | SuperResolutionConfig | ClassifierConfig):
         yield f"model: a {type(config).__name__.removesuffix('Config')}"
         return

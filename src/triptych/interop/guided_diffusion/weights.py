@@ -33,6 +33,8 @@ from triptych.interop.guided_diffusion.shapes import Shape, read_shape
 
 _NOUNS = {"diffusion": "a diffusion model", "classifier": "a classifier", "super-resolution": "an upsampler"}
 
+_MOST_PIXELS = 8192
+
 
 @dataclass(frozen=True)
 class DescribedNetwork:
@@ -167,7 +169,9 @@ def _line(name: str, value: Value, evidence: str, given: Mapping[str, Value], ta
 def _wrong_levels(shape: Shape, full: Mapping[str, Value], given: Mapping[str, Value], program: Program) -> list[str]:
     """The lines about the image size, the widths of the levels, and those with attention."""
     name = "large_size" if shape.kind == "super-resolution" else "image_size"
-    size, has = cast(int, full[name]), flag_text(shape.channel_mult)
+    size, has, step = cast(int, full[name]), flag_text(shape.channel_mult), 2 ** (len(shape.widths) - 1)
+    if not step <= size <= _MOST_PIXELS or size % step:
+        return [f"--{name}: got {size}, expected a multiple of {step} up to {_MOST_PIXELS}: the file has {len(shape.widths)} levels"]
     chosen = numbers(str(full.get("channel_mult", "")))
     mult = chosen or LEVELS[program][shape.kind].get(size)
     fits = mult is not None and _widths(mult, shape) == shape.widths
