@@ -1,9 +1,10 @@
-"""How fast the flow network of vid2vid learns where cameras move: with and without norms, and with label maps compared.
+"""How fast the flow network of vid2vid learns: with and without norms, with label maps compared, and with more or less halved maps.
 
     python benchmarks/flow_networks.py --data DATA [--steps 600] [--out FILE.md]
 
-DATA is a folder of pictures and class maps, over which a window moves (data.kind pans). The network of the recipe vid2vid-maps64 learns
-the true flow alone, by the mean of |f - f*|, from label maps and the true frames before them. Printed is its mean end-point error on
+DATA is a folder of pictures and class maps, over which a window moves (data.kind pans), or one of clips with true flow (data.kind clips;
+moving_digits.py writes such). The network of the recipe vid2vid-maps64 learns the true flow alone, by the mean of |f - f*|, from two label
+maps and the true frame before. Printed is its mean end-point error on
 held-out windows, by that of a flow of 0, after each hundred steps, and the processor time of a step.
 """
 
@@ -24,6 +25,7 @@ from machine import machine
 from torch import Tensor
 
 from triptych.core.batch import Batch, ClipLength
+from triptych.data.clips import ClipDataConfig
 from triptych.data.images import ImageSet
 from triptych.data.loader import Loader, load
 from triptych.data.pans import FLOW, PanDataConfig
@@ -32,6 +34,8 @@ from triptych.gans.video_networks import FlowNetwork, FlowNetworkConfig
 from triptych.recipes.catalogue import load_recipe
 
 BATCH, FRAMES, HELD_OUT, LOOK_EVERY = 4, 3, 48, 100
+SEEN = 2
+"""Frames that the network sees, the one that is to come included."""
 RATE, BETAS = 4e-4, (0.5, 0.999)
 HELD_FRAMES = (2, 4, 7)
 """Of held-out windows of nine frames, which turn back in the middle."""
@@ -39,12 +43,14 @@ HELD_FRAMES = (2, 4, 7)
 
 def variants(flow: FlowNetworkConfig) -> dict[str, FlowNetworkConfig]:
     """The networks that are compared."""
-    published = replace(flow, norm="instance", cost_radius=0)
+    less = replace(flow, num_downsamples=3, num_res_blocks=2)
+    published = replace(less, norm="instance", cost_radius=0)
     return {
         "as published": published,
         "without norms": replace(published, norm="none"),
         "maps compared": replace(published, cost_radius=3),
-        "both": replace(published, norm="none", cost_radius=3),
+        "both": less,
+        "both, halved twice, with four blocks in place of two": replace(flow, num_downsamples=2, num_res_blocks=4),
     }
 
 
@@ -54,7 +60,8 @@ def moments(clip: Batch, frames: tuple[int, ...], *, classes: int) -> Iterator[t
     for t in frames:
         flow = clip.inputs[FLOW][:, t]
         known = flow.isfinite().all(1, keepdim=True)
-        yield maps[:, t - 2 : t + 1].flatten(1, 2), clip.images[:, t - 2 : t].flatten(1, 2), flow.nan_to_num(), known.float()
+        first = t + 1 - SEEN
+        yield maps[:, first : t + 1].flatten(1, 2), clip.images[:, first:t].flatten(1, 2), flow.nan_to_num(), known.float()
 
 
 @torch.no_grad()
@@ -69,15 +76,15 @@ def error(network: FlowNetwork, images: ImageSet, *, classes: int) -> float:
     return float(sums[0] / sums[1])
 
 
-def learned(flow: FlowNetworkConfig, data: PanDataConfig, *, steps: int, classes: int) -> tuple[list[float], float]:
+def learned(flow: FlowNetworkConfig, data: ClipDataConfig | PanDataConfig, *, steps: int, classes: int) -> tuple[list[float], float]:
     """The errors, and the processor seconds of a step."""
     recipe = load_recipe("vid2vid-maps64").model
     assert isinstance(recipe, Vid2VidConfig)
     held_out = replace(data, length=ClipLength(first=9, most=9)).open().validation
     assert held_out is not None
     torch.manual_seed(0)
-    config = replace(recipe.generator, flow=flow, frames=3)
-    network = FlowNetwork(config, label_channels=3 * classes, image_channels=6)
+    config = replace(recipe.generator, flow=flow, frames=SEEN)
+    network = FlowNetwork(config, label_channels=SEEN * classes, image_channels=3 * (SEEN - 1))
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE, betas=BETAS)
     errors, seconds = list[float](), 0.0
     loader = Loader(data.open().train, batch_size=BATCH, seed=0, workers=0)
@@ -107,10 +114,13 @@ def main() -> None:
     recipe = load_recipe("wc-vid2vid-pans64")
     flow = load_recipe("vid2vid-maps64").model
     assert isinstance(recipe.data, PanDataConfig) and isinstance(flow, Vid2VidConfig)
-    given = {"path": options.data, "num_classes": (options.classes,), "margin": options.margin, "workers": 0}
-    data = replace(recipe.data, length=ClipLength(first=FRAMES, most=FRAMES), **given)
+    given = {"path": options.data, "num_classes": (options.classes,), "workers": 0, "length": ClipLength(first=FRAMES, most=FRAMES)}
+    if (Path(options.data) / "train" / "flow").is_dir():
+        data: ClipDataConfig | PanDataConfig = ClipDataConfig(maps=("labels",), image_size=64, flow="flow", flip=False, **given)
+    else:
+        data = replace(recipe.data, margin=options.margin, **given)
     looks = range(LOOK_EVERY, options.steps + 1, LOOK_EVERY)
-    lines = [f"# Flow networks where the camera moves, {datetime.date.today()}", "", f"{machine()}. `benchmarks/flow_networks.py`.", ""]
+    lines = [f"# Flow networks, {datetime.date.today()}", "", f"{machine()}. `benchmarks/flow_networks.py`.", ""]
     lines += [f"| network | {' | '.join(f'{look:,} steps' for look in looks)} | seconds a step |", "|---" * (len(looks) + 2) + "|"]
     for name, network in variants(flow.generator.flow).items():
         errors, seconds = learned(network, data, steps=options.steps, classes=options.classes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from triptych.core.errors import ConfigError
 
-_GRAMMAR = 'a number "N", a number for each section "a,b,c", or "ddimN"'
+_GRAMMAR = 'a whole number from 1 "N", one for each section "a,b,c", or "ddimN"'
 
 
 def respaced_timesteps(spec: str | int | None, *, total: int) -> tuple[int, ...]:
