@@ -38,6 +38,8 @@ start=${SLURM_RESTART_COUNT:-0}
 log=run/log.txt
 before=$(stat -c %s "$log" 2>/dev/null || echo 0)
 
+# The step gets the cores that the job has: since Slurm 22.05 it does not by itself.
+if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 srun --kill-on-bad-exit=1 PYTHON -m torch.distributed.run \\
     --nnodes 4 --nproc-per-node 8 --max-restarts 3 \\
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
@@ -101,6 +103,7 @@ def test_words_that_a_shell_would_split(tmp_path: Path, monkeypatch: pytest.Monk
         (["--time", "10", "--notice", "600"], "--notice: got 600, expected 1 to 540 seconds, of a job of 10"),
         (["--sbatch", "qos=long 7"], "--sbatch: got 'qos=long 7', expected options of sbatch in one text"),
         (["--sbatch", "qos='x"], "whose quotation marks do not close"),
+        (["--run", "."], "--run: got '.', which has no name of its own; give a folder for the run, such as runs/NAME"),
         (["--run", "a\nb"], "expected text of one line"),
         (["--nodes", "100", "--gpus", "8"], "expected at least one image for each of 800 processes (100 nodes)"),
         (["--out", "no/such/folder/x"], "--out: cannot write"),
@@ -195,6 +198,21 @@ def test_what_was_stopped_is_queued_again(tmp_path: Path, training: str, state: 
     done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, Path("requeued").exists()) == (code, requeued), done
     assert "--rdzv-id 7-2" in Path("srun").read_text() and f":{20_007} " in Path("srun").read_text()
+
+
+@pytest.mark.parametrize("cores", [None, "16"])
+def test_the_training_hears_one_signal_and_has_the_cores_of_the_job(tmp_path: Path, cores: str | None) -> None:
+    """A second one would end it before it has saved."""
+    written()
+    bins = tmp_path / "bin"
+    training = "trap 'echo heard >> signals' USR1; kill -USR1 $PPID; sleep 0.3; kill -TERM $PPID; sleep 0.3; kill -USR1 $PPID; sleep 0.3"
+    program(bins, "srun", f"echo ${{SRUN_CPUS_PER_TASK:-none}} > cores; {training}; exit 1")
+    program(bins, "scontrol", 'echo "JobState=RUNNING"')
+    settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]"}
+    settings |= {} if cores is None else {"SLURM_CPUS_PER_TASK": cores}
+    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "queued again" in done.stdout, done
+    assert Path("signals").read_text() == "heard\n" and Path("cores").read_text() == f"{cores or 'none'}\n"
 
 
 def test_the_line_that_the_job_looks_for_is_that_of_the_log() -> None:

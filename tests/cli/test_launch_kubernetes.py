@@ -28,7 +28,8 @@ def manifest(*words: str) -> dict:
 def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
     cluster = ["--nodes", "4", "--gpus", "8", "--cpus", "64", "--memory", "200Gi", "--notice", "120", "--namespace", "team"]
     found = manifest(*cluster, "--data.path", "/shared/x", "--train.batch-size", "64")
-    assert "submit it: kubectl create -f in-64.yaml" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "submit it: kubectl create -f in-64.yaml" in said and "kubectl logs -n team in-64-worker-0" in said
     (container,) = found["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"].pop("containers")
     assert found == {
         "apiVersion": "kubeflow.org/v1",
@@ -55,6 +56,7 @@ def test_the_manifest(capsys: pytest.CaptureFixture[str]) -> None:
             },
         },
     }
+    assert container["env"] == [{"name": "TRIPTYCH_STOPPED_CODE", "value": "75"}], "a stop that ends with 0 would finish the job"
     assert (container["name"], container["image"]) == ("pytorch", "registry/triptych:1")
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 8, "cpu": 64, "memory": "200Gi"}}
     assert container["volumeMounts"] == [{"name": "shared", "mountPath": "/shared"}, {"name": "memory", "mountPath": "/dev/shm"}]

@@ -71,6 +71,14 @@ print('heavy:', sorted({'torch', 'numpy', 'tyro', 'rich', 'PIL', 'matplotlib'} &
     assert done.stdout == "heavy: []\n"
 
 
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("3", 0)])
+def test_of_several_processes_the_first_says_a_mistake_in_the_command(rank: str, lines: int) -> None:
+    environment = os.environ | {"TORCHELASTIC_RUN_ID": "x", "RANK": rank, "WORLD_SIZE": "4"}
+    command = [sys.executable, "-m", "triptych", "train", "adm-digitz"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == lines and done.stdout == "", done
+
+
 def test_a_run_is_opened_without_the_compiler() -> None:
     """Nor is it needed for a model whose weights are still to come, one of each class, for loading them, or for a step of an optimizer."""
     code = """

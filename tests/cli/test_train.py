@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from triptych.cli.main import main
 from triptych.recipes.catalogue import load_recipe
+from triptych.runs import open_run
 
 from .conftest import FakeRuns, toy_recipe
 
@@ -19,6 +24,27 @@ def test_hands_over_the_recipe(fake_runs: FakeRuns, capsys: pytest.CaptureFixtur
     assert (name, given[0], Path(given[1])) == ("train", toy_recipe(), Path("runs/toy"))
     assert named == {"recipe": "toy", "init_from": None, "device": None}
     assert "triptych sample runs/toy" in capsys.readouterr().out
+
+
+def test_a_training_that_was_stopped_ends_with_the_code_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished one ends with 0."""
+    monkeypatch.setenv("TRIPTYCH_STOPPED_CODE", "75")
+    run, small = (
+        tmp_path / "run",
+        ["--train.batch-size", "8", "--train.sample-count", "0", "--train.validate-images", "0", "--log.no-report"],
+    )
+
+    def stop() -> None:
+        while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    command = ["train", "glow-digits", "--run", str(run), "--log.every", "8", *small]
+    assert main([*command, "--train.total-images", "8000"]) == 75
+    seen = max(open_run(run).checkpoints())
+    assert 0 < seen < 8000
+    assert main([*command, "--train.total-images", str(seen + 8)]) == 0
 
 
 def test_what_is_printed_can_be_pasted(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,6 +127,18 @@ def test_an_array_that_is_only_mapped_is_read_by_a_worker(tmp_path):
     assert [opened(tmp_path / name).train.default_workers() for name in ("x.npy", "x.npz")] == [1, 0]
 
 
+@pytest.mark.parametrize(("cores", "processes", "workers"), [(16, None, 4), (16, "8", 1), (16, "4", 3), (1, "8", 1), (3, None, 2)])
+def test_workers_share_the_cores_of_their_machine(tmp_path, monkeypatch, cores, processes, workers):
+    """Those that the process may run on, with the other training processes of its machine."""
+    Image.new("RGB", (16, 16)).save(tmp_path / "x.png")
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    if processes is None:
+        monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert opened(tmp_path).train.default_workers() == workers
+
+
 @pytest.mark.parametrize("name", ["x.tar", "x.tar.gz", "stored.zip", "deflated.zip"])
 def test_archives_equal_their_folder(tmp_path, name):
     folder = write_folder(tmp_path / "folder", NAMES)

@@ -50,6 +50,16 @@ def hashes(root: Path) -> dict[int, dict[str, str]]:
     return {number: load_checkpoint(checkpoint_path(folder, number)).hashes for number in list_checkpoints(folder)}
 
 
+def test_a_disk_that_is_full_for_one_of_several_processes_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*args: Any, **options: Any) -> None:
+        raise checkpoint.Unwritten("No space left on device (free some space and start again)")
+
+    monkeypatch.setattr(snapshots, "write_folder", full)
+    loop = make_loop(seeded(Denoiser), tmp_path, **SETTINGS)
+    with pytest.raises(CheckpointError, match=r"cannot write snapshot .*: No space left on device \(free some space and start again\)$"):
+        run(loop)
+
+
 def test_snapshots_are_the_averages_at_multiples(tmp_path: Path):
     run(make_loop(seeded(Denoiser), tmp_path, **SETTINGS | {"snapshot_every": 20, "checkpoint_every": 8, "keep_last": 99}))
     found = hashes(tmp_path)

@@ -16,7 +16,7 @@ import torch
 from tests.engine import stopping_worker
 from tests.engine.toys import Denoiser, make_loop, metrics, resumed, run, seeded, stop_after
 from tests.processes import run_together
-from triptych.core.errors import Stopped
+from triptych.core.errors import ConfigError, Stopped
 from triptych.engine import signals
 from triptych.engine.callables import Evaluated, Evaluation
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -242,6 +242,23 @@ def test_another_signal_ends_at_once_but_not_one_that_only_repeats_the_first(mon
     assert ends == forced
 
 
+def test_the_end_that_was_announced_is_the_same_wish(monkeypatch):
+    """torchrun hands a second SIGUSR1 on as SIGTERM. A signal after that one ends at once."""
+    monkeypatch.setattr(signals, "_SAME_WISH_SECONDS", 0)
+    said: list[str] = []
+    answered = threading.Event()
+    with stop_on_signals() as stop:
+        stop.say = lambda message: (said.append(message), answered.set())
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+            answered.clear()
+            send(number)
+            assert answered.wait(10) or number == signal.SIGUSR1
+        assert stop.name == "SIGTERM"
+        with pytest.raises(KeyboardInterrupt):
+            send(signal.SIGINT)
+    assert said[:2] == ["SIGUSR1: stopping after this step", "SIGTERM: stopping after this step; again: now"]
+
+
 def test_a_process_that_did_not_hear_a_signal_hears_of_it():
     class Other(World):
         def has_word(self, word: str) -> bool:
@@ -253,6 +270,13 @@ def test_a_process_that_did_not_hear_a_signal_hears_of_it():
     with pytest.raises(Stopped, match="another process"):
         StopRequest().look(Other(1, 2, torch.device("cpu")))
     assert made_by_all(Other(0, 2, torch.device("cpu")), lambda: 3) == [3, 7]
+
+    class Refused(Other):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, ConfigError("x", "got 3")]
+
+    with pytest.raises(ConfigError, match="x: got 3"):
+        made_by_all(Refused(0, 2, torch.device("cpu")), lambda: 3)
 
     def stopped() -> int:
         raise Stopped

@@ -89,6 +89,36 @@ def test_two_processes_find_what_one_does() -> None:
     assert both == pytest.approx(validate(model, held_out(21, batch_size=7)), rel=1e-6)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_may_have_no_images(rank: int) -> None:
+    """One image for two processes: it is the second one's."""
+    heard: list[Any] = []
+
+    class Speaking(World):
+        def sum(self, values: Tensor) -> Tensor:
+            heard.append(values.clone())
+            return values
+
+        def gather(self, value: Any) -> list[Any]:
+            heard.append(value)
+            return [value, value]
+
+    model = seeded(Denoiser)
+    assert isinstance(model, Denoiser)
+    alone = validate(model, held_out(1, batch_size=4), Speaking(0, 1, torch.device("cpu")))
+    names, numbers = heard
+
+    class Whole(World):
+        def sum(self, values: Tensor) -> Tensor:
+            return values + (0 if rank else numbers)
+
+        def gather(self, value: Any) -> list[Any]:
+            return [{}, value] if rank else [value, names]
+
+    own = held_out(1, batch_size=4, ranks=2, rank=rank)
+    assert validate(model, own, Whole(rank, 2, torch.device("cpu"))) == alone
+
+
 def test_the_loss_is_that_of_evaluation_mode() -> None:
     class Spy(Denoiser):
         def loss(self, phase: Phase, batch: Batch, rng: Rng) -> LossTerms:

@@ -80,5 +80,6 @@ def prepared(words: Sequence[str]) -> Written:
         memory=options.memory,
         namespace=options.namespace,
     )
+    within = "" if options.namespace is None else f"-n {options.namespace} "
     text = job_manifest(job, command, written_by=written_by("kubernetes", words))
-    return Written(options, Path(options.out or f"{name}.yaml"), text, f"kubectl logs {name}-worker-0", ["kubectl", "create", "-f"])
+    return Written(options, Path(options.out or f"{name}.yaml"), text, f"kubectl logs {within}{name}-worker-0", ["kubectl", "create", "-f"])

@@ -57,6 +57,8 @@ def prepared(words: Sequence[str]) -> Written:
     from triptych.runs.slurm import Job, job_file
 
     options, directory, command = training(words, SlurmOptions(), platform="slurm", here=True)
+    if not directory.name:
+        raise ConfigError("--run", f"got {str(directory)!r}, which has no name of its own; give a folder for the run, such as runs/NAME")
     job = Job(
         name=plain_name(directory),
         directory=directory,

@@ -174,7 +174,8 @@ def _unknown(name: str) -> ConfigError:
 def _fail(error: Exception, code: int, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    if getattr(error, "first", True):  # else another process has said it already
+    alike = "triptych.engine.distributed" not in sys.modules  # what goes wrong so early does in all processes
+    if getattr(error, "first", not alike or is_first_process()):  # else another process has said it already
         line = " ".join(str(error).split()) or type(error).__name__
         show(f"triptych: error: {line}", error=True)
     if is_launched():

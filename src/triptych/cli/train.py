@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from triptych.cli.arguments import finished, flag_value, next_command, require_images
 from triptych.cli.output import show_page
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError
+from triptych.core.errors import STOPPED_CODE, ConfigError
 from triptych.recipes.catalogue import find_recipe, load_recipe, recipes
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ def main(arguments: Sequence[str]) -> int:
     line = next_command(run, trained=True)
     page = run.directory / "report.html"
     lines = [f"report: {page} (open it in a browser)"] if run_config.log.report and page.exists() else []
-    return finished(*([] if line is None else [line]), *lines)
+    code = finished(*([] if line is None else [line]), *lines)
+    stopped_code = os.environ.get(STOPPED_CODE)
+    if stopped_code is not None and max(run.checkpoints(), default=0) < run_config.train.total_images:
+        return int(stopped_code)
+    return code
 
 
 @dataclass(frozen=True)

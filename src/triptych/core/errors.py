@@ -68,6 +68,10 @@ class RunError(Exception):
     """A run failed by itself: a value that is not finite, a loss scale that fell through its floor."""
 
 
+STOPPED_CODE = "TRIPTYCH_STOPPED_CODE"
+"""The environment variable with the exit code of a training that was stopped by a signal and saved, where that is not to be 0."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asked to stop; the message is for the user. No Exception, so that nothing takes it for a failure of its own."""
 

@@ -119,11 +119,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+_FREE = "(free some space and start again)"
+
+
 def explain(error: Exception) -> str:
     """The reason of a failed read or write in a user's words, without the path."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    full = any(hint in reason for hint in ("No space left", "quota exceeded"))
-    return f"{reason} (free some space and start again)" if full else reason
+    full = any(hint in reason for hint in ("No space left", "quota exceeded")) and not reason.endswith(_FREE)
+    return f"{reason} {_FREE}" if full else reason
 
 
 def _abandoned(path: Path, machine: str, process: int) -> bool:

@@ -75,8 +75,9 @@ class ImageSet(ABC):
         return self.batch(np.array([item])).images[0]
 
     def default_workers(self) -> int:
-        """How many loader processes suit these images on this machine."""
-        return min(_MOST_WORKERS, max(1, (os.cpu_count() or 1) - 1))
+        """How many loader processes suit these images, beside a training process that has its share of this machine's cores."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(_MOST_WORKERS, max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))) - 1))
 
 
 @dataclass(frozen=True)

@@ -282,6 +282,8 @@ def _device(name: str, local_rank: int) -> torch.device:
         raise ConfigError("device", f'got "{name}", expected "cpu", "cuda" or "cuda:N"')
     if device.type == "cpu":
         return torch.device("cpu")
+    if device.index is not None and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1:
+        raise ConfigError("device", f'got "{name}" for several processes, each of which has a device of its own; give "cuda"')
     index = device.index if device.index is not None else local_rank
     if index >= torch.cuda.device_count():
         raise ConfigError(

@@ -39,9 +39,10 @@ class TermSums:
         self.sums = sums if self.sums is None else self.sums + sums
         self.counts = counts if self.counts is None else self.counts + counts
 
-    def flat(self) -> Tensor:
-        """All numbers as one vector (n,), which `totals` reads."""
-        assert self.sums is not None and self.counts is not None
+    def flat(self, names: Sequence[str] = (), *, device: torch.device | None = None) -> Tensor:
+        """All numbers as one vector (n,), which `totals` reads. `names`: of the terms, where none was added here; then all is 0."""
+        if self.sums is None or self.counts is None:
+            return torch.zeros((len(names) + 1) * (1 + NUM_GROUPS), dtype=self.dtype, device=device)
         return torch.cat((self.sums.flatten(), self.counts))
 
 

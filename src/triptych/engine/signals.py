@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from triptych.core.errors import DataError, RunError, Stopped
+from triptych.core.errors import RunError, Stopped, UserError
 from triptych.engine.distributed import World
 
 T = TypeVar("T")
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT) + ((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ())
 _SAME_WISH_SECONDS = 1.0  # a cluster tells torchrun and its processes, and torchrun tells them again
+_ANNOUNCED = "SIGUSR1"
 _WORD = "stop"  # that the processes leave for one another
 _LISTEN_SECONDS = 1.0
 
@@ -36,12 +37,17 @@ class StopRequest:
         self._since = self._listened = 0.0
 
     def signalled(self, number: int) -> None:
-        """Notes a signal. Raises Stopped for the first one where `at_once` is set, and KeyboardInterrupt for another one later."""
+        """Notes a signal. Raises Stopped for the first one where `at_once` is set, and KeyboardInterrupt for another one later.
+
+        The first one after SIGUSR1 is the end that was announced: torchrun passes a second SIGUSR1 on as SIGTERM.
+        """
         now = time.monotonic()
         if self.name is None:
             self.name, self._since = signal.Signals(number).name, now
             if self.at_once:
                 raise Stopped(self.name)
+        elif self.name == _ANNOUNCED and number != _announcing():
+            self.name, self._since = signal.Signals(number).name, now  # the end that was announced: the same wish
         elif _is_another(number, now - self._since):
             raise KeyboardInterrupt
 
@@ -69,20 +75,24 @@ class StopRequest:
 
 def _is_another(number: int, seconds: float) -> bool:
     """Whether a signal, so long after the first one, asks to end at once. SIGUSR1 announces an end and never hurries."""
-    return seconds >= _SAME_WISH_SECONDS and number != getattr(signal, "SIGUSR1", None)
+    return seconds >= _SAME_WISH_SECONDS and number != _announcing()
+
+
+def _announcing() -> int | None:
+    return getattr(signal, _ANNOUNCED, None)
 
 
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
-    """The results of `make` in all processes, in every process. Raises Stopped, RunError or DataError in all where it did in any."""
+    """The results of `make` in all processes, in every process. Raises Stopped, RunError or UserError in all where it did in any."""
     try:
         outcome: T | Exception | Stopped = make()
-    except (Stopped, RunError, DataError) as error:
+    except (Stopped, RunError, UserError) as error:
         outcome = error  # said to the others, who wait for it
     outcomes = world.gather(outcome)
     if any(isinstance(each, Stopped) for each in outcomes):
         raise Stopped("another process")
     for each in outcomes:
-        if isinstance(each, RunError | DataError):
+        if isinstance(each, RunError | UserError):
             raise each
     return outcomes
 
@@ -115,14 +125,15 @@ def _answered(request: StopRequest) -> Iterator[None]:
 
     def answer() -> None:
         first: float | None = None
+        announced = False
         while numbers := heard.recv(64):
-            for number in numbers:
+            for number in (number for number in numbers if number in _STOPPING):
                 now = time.monotonic()
-                if number in _STOPPING and first is None:
-                    first = now
-                    what = "stopping" if request.at_once else "stopping after this step; again: now"
+                if first is None or (announced and number != _announcing()):
+                    first, announced = now, number == _announcing()
+                    what = "stopping" if request.at_once else f"stopping after this step{'' if announced else '; again: now'}"
                     request.say(f"{signal.Signals(number).name}: {what}")
-                elif number in _STOPPING and first is not None and _is_another(number, now - first):
+                elif _is_another(number, now - first):
                     request.say(f"{signal.Signals(number).name} again: ending now")
 
     thread = threading.Thread(target=answer, daemon=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from triptych.core.errors import CheckpointError
 from triptych.core.files import explain
-from triptych.engine.checkpoint import Files, not_finite, remove_checkpoint, sweep, write_folder
+from triptych.engine.checkpoint import Files, Unwritten, not_finite, remove_checkpoint, sweep, write_folder
 from triptych.engine.distributed import World
 from triptych.engine.ema import Average
 from triptych.engine.run_directory import list_checkpoints
@@ -47,7 +47,7 @@ def save_snapshot(
     try:
         files, together = arranged(files)
         write_folder(target, images_seen=images_seen, files=files, info=info, together=together)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, Unwritten) as error:
         raise CheckpointError(f"cannot write snapshot {target}: {explain(error)}") from error
 
 

@@ -26,14 +26,14 @@ def validation_loss(
     """Means of the loss terms of the model's `validated` phases, as "phase/term", with the same noise at every call.
 
     After each term come its standard error over the images, "phase/term_standard_error", and its groups, "phase/term_q0" to
-    "phase/term_q3", where the model has groups; the first value is the loss of the first phase. `batches` are this process's images, at
-    least one; the figures are over those of all processes. `seen` is told after each batch how many of them are done; where it raises
+    "phase/term_q3", where the model has groups; the first value is the loss of the first phase. `batches` are this process's images,
+    maybe none; the figures are over those of all processes. `seen` is told after each batch how many of them are done; where it raises
     Stopped in one process, all do.
     """
     phases = [phase for phase in model.phases if phase.name in model.validated]
     sums = {phase.name: (TermSums(dtype=torch.float64), TermSums(dtype=torch.float64)) for phase in phases}
 
-    def add_all() -> None:
+    def add_all() -> dict[str, tuple[str, ...]]:
         done = 0
         for raw in batches:
             if not len(raw):
@@ -48,15 +48,16 @@ def validation_loss(
                 squares.add(LossTerms(terms.loss.double().square(), logged))
             done += len(raw)
             seen(done)
+        return {name: values.names for name, (values, _) in sums.items()} if done else {}
 
     model.eval()
-    made_by_all(world, add_all)
+    names_of = next(found for found in made_by_all(world, add_all) if found)
     model.train()
-    vectors = [part.flat() for phase in phases for part in sums[phase.name]]
+    vectors = [part.flat(names_of[phase.name], device=world.device) for phase in phases for part in sums[phase.name]]
     parts = iter(world.sum(torch.cat(vectors)).split([len(vector) for vector in vectors]))
     figures: dict[str, float] = {}
     for phase in phases:
-        names, values, squares = sums[phase.name][0].names, next(parts).tolist(), next(parts).tolist()
+        names, values, squares = names_of[phase.name], next(parts).tolist(), next(parts).tolist()
         squared = {name: total for name, total, _ in totals(names, squares)}
         for name, total, count in totals(names, values):
             figures[f"{phase.name}/{name}"] = mean = total / count

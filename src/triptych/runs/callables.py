@@ -86,7 +86,7 @@ def _validation(
 ) -> Callable[[Watch], dict[str, float]] | None:
     """The validation for the loop; None where there is nothing to validate or nothing to do it with."""
     held_out, limit = data.validation, config.train.validate_images
-    if held_out is None or not model.validated or min(len(held_out), limit) < world.size:
+    if held_out is None or not model.validated or not min(len(held_out), limit):
         return None
     train = config.train
     size = train.microbatch * world.size if isinstance(train.microbatch, int) else train.batch_size
@@ -96,8 +96,8 @@ def _validation(
     def images() -> ImageSet:
         """Those that can be read of the first ones: the same in every process."""
         good = readable_images(held_out, count, world, bad)
-        if len(good) < world.size:
-            raise DataError(f"{len(good)} of {count} held-out images can be read, too few to validate: set train.validate_images to 0")
+        if not len(good):
+            raise DataError(f"none of {count} held-out images can be read: set train.validate_images to 0")
         return Chosen(held_out, good)
 
     def validate(watch: Watch) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """A training as a job of Kubernetes: a PyTorchJob (kubeflow.org/v1), which Kubeflow's training operator runs.
 
 The operator starts torchrun in a pod for each machine and tells it by its environment where the processes meet. A pod that has to go gets
-SIGTERM: the training saves and stops. A container that ends with an error is started anew, and goes on from the newest checkpoint.
+SIGTERM: the training saves and stops, in all pods. A container that ends with an error is started anew, and goes on from the newest
+checkpoint; one that ends without would finish the job, so a training that was stopped ends with an exit code of its own here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from typing import Any
 
 import yaml
 
+from triptych.core.errors import STOPPED_CODE
+
 _AFTER_SHUTDOWN = 30  # seconds that torchrun has for ending when its processes have saved
+_STOPPED = 75  # EX_TEMPFAIL: to be tried again
 _RETRIES = 1000  # starts of containers in all; the operator gives up after few otherwise
 
 
@@ -47,6 +51,7 @@ def job_manifest(job: PodJob, command: Sequence[str], *, written_by: str) -> str
         "name": "pytorch",  # the operator looks for this name
         "image": job.image,
         "command": ["torchrun", *signals, "-m", "--", "triptych", *command],
+        "env": [{"name": STOPPED_CODE, "value": str(_STOPPED)}],
         "resources": {"limits": {name: value for name, value in limits.items() if value is not None}},
         "volumeMounts": [{"name": "shared", "mountPath": job.mount}, {"name": "memory", "mountPath": "/dev/shm"}],
     }

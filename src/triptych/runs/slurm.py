@@ -25,6 +25,8 @@ start=${{SLURM_RESTART_COUNT:-0}}
 log={log}
 before=$(stat -c %s "$log" 2>/dev/null || echo 0)
 
+# The step gets the cores that the job has: since Slurm 22.05 it does not by itself.
+if [[ -n ${{SLURM_CPUS_PER_TASK:-}} ]]; then export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK; fi
 srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     --nnodes {nodes} --nproc-per-node {processes} --max-restarts {restarts} \\
     --rdzv-backend c10d --rdzv-endpoint "$head:$port" --rdzv-id "$SLURM_JOB_ID-$start" \\
@@ -32,9 +34,9 @@ srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     -m -- triptych {command} &
 step=$!
 
-# A signal before the end goes on to the training, which saves and stops.
+# The first signal before the end goes on to the training, which saves and stops; a second one would end it at once.
 told=
-trap 'told=1; kill -USR1 "$step" 2>/dev/null' USR1 TERM
+trap '[[ -n $told ]] || kill -USR1 "$step" 2>/dev/null; told=1' USR1 TERM
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 wait "$step"
 code=$?

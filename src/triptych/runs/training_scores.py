@@ -17,6 +17,7 @@ from triptych.engine.distributed import World
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.progress import Watch
 from triptych.engine.run_directory import RunDirectory
+from triptych.engine.signals import made_by_all
 from triptych.evaluation.feature_set import FeatureSet, SetMetricConfig
 from triptych.evaluation.feature_space import OR_NAMED, WITHOUT_FILE, Embedder, any_space, default_space, open_space
 from triptych.evaluation.near_equal import near_equal_share, reduced
@@ -229,8 +230,12 @@ class _Made(RunSide):
             self._images = self.maker.made(self.run.open(self._loading), len(self), lambda step, steps: self._within(step, steps))
         return self._images
 
+    def _open(self) -> None:
+        assert self.pictures is not None
+
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         self._images = None  # of the weights before
+        made_by_all(world, self._open)  # what one process cannot open, as where a disk fails it, is said in all
         done, total, chunks, last = 0.0, float(len(self)), 0, 0
 
         def told(now: float, of: float) -> None:
