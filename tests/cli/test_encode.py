@@ -18,7 +18,7 @@ from triptych.core.config import Config
 from triptych.core.errors import DataError
 from triptych.diffusion.adm import ADM, EncodingConfig
 from triptych.runs import Latents, Run, train
-from triptych.runs.directions import read_directions
+from triptych.runs.directions import check_directions, read_directions
 from triptych.runs.encoding import Coder
 from triptych.runs.latents import read_latents, write_latents
 
@@ -93,6 +93,18 @@ def test_every_kind_of_output(run: Run, images: Path, tmp_path: Path, capsys: py
     assert Image.open(tmp_path / "grid.png").size[0] > 16
     shown(capsys, directory, str(run.directory / "latents.npz"), "--decode", *FAST)
     assert (run.directory / "decoded.png").is_file()
+
+
+def test_archives_of_something_else_are_kept(run: Run, images: Path, tmp_path: Path) -> None:
+    """Latents in the place of directions too; an earlier file of the same kind is replaced."""
+    np.savez(tmp_path / "mine.npz", arr_0=np.zeros(3, np.float32), other=np.zeros(3))
+    coder = run.coder(settings=EncodingConfig(steps=3), device="cpu")
+    for _ in range(2):
+        coder.encode(pixels(2), labels=[1], out=tmp_path / "latents.npz")
+    with pytest.raises(DataError, match=r"mine\.npz: it is there, and no such command made it"):
+        coder.encode(pixels(2), labels=[1], out=tmp_path / "mine.npz")
+    with pytest.raises(DataError, match=r"latents\.npz: it is there, and no such command made it"):
+        check_directions(tmp_path / "latents.npz")
 
 
 def test_the_steps_of_the_encoder_are_used(run: Run) -> None:

@@ -89,6 +89,16 @@ def test_every_training_flag_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (model.network.checkpoint, model.network.num_heads_upsample) == (True, 2)
 
 
+def test_levels_without_attention() -> None:
+    """As in an export of a network that has it on no level, whose flag cannot be empty: 128 is reached by none of 64 pixels."""
+    for words in (
+        "--image_size 64 --channel_mult 1,2 --attention_resolutions 128",
+        "--image_size 16 --channel_mult 1,2 --attention_resolutions 4",
+    ):
+        _, config = trained("image_train", f"--data_dir x --num_channels 32 {words}")
+        assert isinstance(config.model, ADMConfig) and config.model.network.attention_resolutions == ()
+
+
 def test_published_flags_lead_to_the_published_recipe() -> None:
     command, config = trained("image_train", f"--data_dir x {PUBLISHED_64} --lr 3e-4")
     assert command[1] == "adm-imagenet64"
@@ -138,6 +148,9 @@ def test_samples_come_from_imported_weights(monkeypatch: pytest.MonkeyPatch, tmp
     Path(run).mkdir(parents=True)
     (Path(run) / "config.json").write_text("{}")
     assert commands("image_sample", words) == [second], "imported before"
+    for further in ("--timestep_respacing 10", "--use_fp16 True", "--use_ddim False --clip_denoised False"):
+        ((verb, same, *_),) = commands("image_sample", f"{words} {further}")
+        assert (verb, same) == ("sample", run), "these are settings of sampling"
     (direct,) = commands("image_sample", f"--model_path {run} --num_samples 3 --out a.npz")
     assert direct[:2] == ["sample", run] and direct[-1] == "a.npz"
 
@@ -157,6 +170,7 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     photographed(2)
     *_, nll = commands("image_nll", "--model_path net.pt --data_dir photos --num_samples 2 --batch_size 2 --clip_denoised False")
     assert nll[0] == "evaluate" and nll[nll.index("--data.path") + 1] == "photos" and nll[nll.index("--clip") + 1] == "False"
+    assert nll[-2:] == ["--out", "logs/image_nll.json"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +181,11 @@ def test_the_other_samplers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         ("image_train --data_dir x --num_channels wide", "--num_channels: got 'wide', expected a whole number"),
         ("image_train --data_dir x --image_size", "--image_size: the value is missing"),
         ("image_train --data_dir x --image_size 100", "--image_size: got 100"),
+        ("super_res_train --data_dir x --large_size 100", "--large_size: got 100, which has default levels for 64, 256, 512 only"),
+        ("classifier_train --data_dir x --image_size 32", "--image_size: got 32, which has default levels for"),
+        ("classifier_train --data_dir x --iterations 0", "--iterations: got 0, expected at least 1"),
+        ("image_train --data_dir x --lr_anneal_steps -5", "--lr_anneal_steps: got -5, expected at least 0"),
+        ("python -u scripts/image_train.py --data_dir x", "got 'python -u'; begin with the script, for several processes so: torchrun"),
         ("image_train --data_dir x --num_channels 0", "--num_channels: got 0, expected at least 1"),
         ("image_train --data_dir x --num_head 4", "--num_head: several flags begin so: --num_heads, --num_heads_upsample"),
         ("image_train --data_dir --lr 1e-4", "--data_dir: the value is missing"),

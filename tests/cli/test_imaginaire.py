@@ -92,6 +92,37 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert failed("imaginaire --config c.yaml --logdir r --resume 0", capsys) == "--resume: got 0, but r holds a run; give another --logdir"
 
 
+def test_an_import_that_was_not_trained_begins_like_a_new_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """As where the training failed at once, for want of a file that it needs."""
+    Path("r/checkpoints/000000000").mkdir(parents=True)
+    Path("r/config.json").write_text("{}")
+    Path("r/checkpoints/000000000/state.json").write_text("{}")
+    assert commands("--config c.yaml --logdir r --checkpoint w.pt --resume 0 --wandb_id abc") == ["train r --train.seed 2"]
+    (drawn,) = commands("--config c.yaml --logdir r --checkpoint w.pt --randomized_seed")
+    assert drawn.startswith("train r --train.seed ")
+    assert "r has the weights of an import before, and was not trained yet" in capsys.readouterr().err
+    assert Path("r/wandb_id.txt").read_text() == "abc\n"
+    Path("r/metrics.jsonl").write_text("")
+    assert commands("--config c.yaml --logdir r --checkpoint w.pt --wandb_id abc") == ["train r"]
+    assert "--wandb_id is not used: the run keeps its own" in capsys.readouterr().err
+
+
+def test_debugging_stays_off_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--debug` is also a word of ours."""
+    ran: list[list[str]] = []
+    monkeypatch.setattr("triptych.cli.originals._run", lambda command: ran.append(command) or 0)
+    for debug in ([], ["--debug"]):
+        assert main(["imaginaire", "--config", "c.yaml", "--logdir", "r", "--wandb", *debug]) == 0
+        assert ("--log.wandb" in ran[-1]) == (not debug)
+
+
+def test_weights_of_a_checkpoint_of_a_run_to_begin_with() -> None:
+    Path("other/checkpoints/000000004").mkdir(parents=True)
+    Path("other/config.json").write_text("{}")
+    *_, train = commands("--config c.yaml --logdir r --checkpoint other/checkpoints/000000004")
+    assert train == "train r --init-from other/checkpoints/000000004 --train.seed 2"
+
+
 def test_weights_of_a_run_to_begin_with() -> None:
     Path("other").mkdir()
     Path("other/config.json").write_text("{}")

@@ -126,7 +126,12 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
         ("net --to guided-diffusion --out a.bin", "--out: got 'a.bin', expected the name of a file that ends with .pt"),
         ("net --to guided-diffusion --out a.pt --drop-variance", "--drop-variance: guided-diffusion makes no use of it"),
         ("net --to diffusers --out .", "--out: got '.', expected the name of a folder"),
-        ("net --to diffusers --out net", "--out: net is there and is no earlier export of this model; choose another, or remove it"),
+        (
+            "net --to guided-diffusion --out net/checkpoints/x.pt",
+            "cannot write net/checkpoints/x.pt: the run ",
+        ),
+        ("net --to diffusers --out net/checkpoints/9", "cannot write net/checkpoints/9: the run "),
+        ("net --to diffusers --out net", "cannot write net: the run "),
         (
             "net --to guided-diffusion --out model.pt",
             "--out: model.pt is there and is no earlier export of this model (model.flags.txt is not beside it)",

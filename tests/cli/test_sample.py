@@ -52,7 +52,7 @@ def test_every_option(fake_runs: FakeRuns) -> None:
     assert asked == {
         "count": 10,
         "seed": 3,
-        "labels": [3, 7, "cat"],
+        "labels": ["3", "7", "cat"],
         "settings": ToySampling(steps=50, sampler="ddim", eta=0.5),
         "batch_size": 5,
         "checkpoint": "512000",
@@ -93,7 +93,7 @@ def test_the_images_of_an_upsampler(given: str, count: int, fake_runs: FakeRuns,
     assert named == {
         "count": count,
         "seed": 0,
-        "labels": [3, "cat"],
+        "labels": ["3", "cat"],
         "settings": ToySampling(steps=5),
         "batch_size": None,
         "checkpoint": "latest",
@@ -151,9 +151,9 @@ NOTHING = {
             "--direction smiling=0.8,young=-.5 --from a.npz --directions d.npz",
             {"strengths": {"smiling": 0.8, "young": -0.5}, "directions": "d.npz"},
         ),
-        ("--from a.npz --direction a=b=-1:1e0 --labels 3,cat", {"strengths": {"a=b": (-1.0, 1.0)}, "labels": [3, "cat"]}),
+        ("--from a.npz --direction a=b=-1:1e0 --labels 3,cat", {"strengths": {"a=b": (-1.0, 1.0)}, "labels": ["3", "cat"]}),
         ("--from a.npz --direction a,b=1,c,d=-1:1,e=0", {"strengths": {"a,b": 1.0, "c,d": (-1.0, 1.0), "e": 0.0}}),
-        ("--from a.npz --pick 0 5 --labels 3 cat", {"pick": [0, 5], "labels": [3, "cat"]}),
+        ("--from a.npz --pick 0 5 --labels 3 cat", {"pick": [0, 5], "labels": ["3", "cat"]}),
         ("--from a.npz --direction smiling=0.8 young=-.5", {"strengths": {"smiling": 0.8, "young": -0.5}}),
         ("--from a.npz --between 3 7", {"between": (3, 7)}),
         ("--from a.npz --between 3,7 --path sphere --count 5", {"between": (3, 7), "path": "sphere", "count": 5}),
@@ -175,7 +175,7 @@ def test_images_of_latents(arguments: str, asked: dict[str, Any], edited: FakeRu
     [
         ("--pick 0", {"pick": [0]}),
         ("--direction a=1 --count 3 --directions d.npz", {"strengths": {"a": 1.0}, "count": 3, "directions": "d.npz"}),
-        ("--between 0,1 --seed 3 --labels 3,7", {"between": (0, 1), "seed": 3, "labels": [3, 7]}),
+        ("--between 0,1 --seed 3 --labels 3,7", {"between": (0, 1), "seed": 3, "labels": ["3", "7"]}),
         ("--mix 2,3 --mix-at 16 --steps 5", {"mix": (2, 3), "mix_at": 16, "settings": ToySampling(steps=5)}),
     ],
 )

@@ -184,14 +184,15 @@ def test_notes() -> None:
     config = ADM.updated(
         {"label_dropout": 0.1, "timestep_sampler": "loss-second-moment", "diffusion": {"variance": "fixed_small", "loss": "kl"}}
     )
-    config = replace(config, sampling=SamplingConfig(steps=25, sampler="ddim"))
+    config = replace(config, sampling=SamplingConfig(steps=25, sampler="ddim", eta=0.5, clip=False))
     notes = "\n".join(original_flags(config, SPEC.updated({"num_classes": 10})).notes)
     for part in (
         "the model has 10 classes: set the constant NUM_CLASSES in guided_diffusion/script_util.py, 1000, to 10",
         "fixed_large in place of fixed_small",
         "rescaled_kl in place of kl",
         "to train on: --schedule_sampler loss-second-moment",
-        "to sample as this run does: --timestep_respacing 25 --use_ddim True",
+        "to sample as this run does: --timestep_respacing 25 --use_ddim True --clip_denoised False",
+        "the original's ddim has eta 0, this run's 0.5: it draws other samples there",
         "no guidance without a classifier",
     ):
         assert part in notes

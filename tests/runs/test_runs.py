@@ -22,6 +22,7 @@ from PIL import Image
 
 from tests.contract.shrink import BATCH, light, shrunk
 from tests.data.pictures import write_folder
+from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import TrainingProgress
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
@@ -33,7 +34,7 @@ from triptych.runs import Run, files, open_run, sampling, train
 from triptych.runs.beginning import refuse_shorter
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
-from triptych.runs.sampling import Samples, write_samples
+from triptych.runs.sampling import Samples, label_list, write_samples
 from triptych.runs.stored import build
 from triptych.runs.training import initialize_from
 
@@ -343,11 +344,29 @@ def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
     assert other[0] == (0, 9) and other[-1] == (9, 9)  # pieces of another seed are not taken up
 
 
+def test_a_class_that_is_called_by_a_number_is_meant_by_its_name() -> None:
+    """A folder 10 comes before a folder 2. Python's numbers are numbers of classes, and so is a text that is no name."""
+    spec = DataSpec(image_size=8, channels=1, num_classes=4, class_names=("1", "10", "2", "3"))
+    given = ["1", "10", "2", "3", 1, "0"]
+    assert list(label_list(4, spec, count=6, given=given)) == [0, 1, 2, 3, 1, 0]
+
+
+def test_an_archive_of_something_else_is_kept(trained, tmp_path) -> None:
+    np.savez(tmp_path / "mine.npz", arr_0=np.zeros(3), mu=np.zeros(3))
+    before = (tmp_path / "mine.npz").read_bytes()
+    with pytest.raises(DataError, match=r"cannot write .*mine\.npz: it is there, and no such command made it; choose another --out"):
+        trained.sample(2, device="cpu", out=tmp_path / "mine.npz")
+    assert (tmp_path / "mine.npz").read_bytes() == before
+    for seed in (1, 2):
+        trained.sample(2, seed=seed, device="cpu", out=tmp_path / "ours.npz")
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
         ({"labels": [10]}, ConfigError, "labels: got 10, expected 0 to 9"),
         ({"labels": ["seven"]}, ConfigError, "labels: unknown class 'seven'"),
+        ({"labels": ["12"]}, ConfigError, "labels: got 12, expected 0 to 9"),
         ({"labels": []}, ConfigError, "labels: got an empty list"),
         ({"out": "a.gif"}, DataError, "samples are written as .png"),
         ({"count": 0}, ConfigError, "count: got 0"),

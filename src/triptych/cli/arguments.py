@@ -146,8 +146,8 @@ def measured(images: str, *lines: str) -> int:
 
 
 def label_values(labels: Sequence[str] | None) -> list[int | str] | None:
-    """The labels of `--labels`: numbers, and names of classes; None where there are none."""
-    return None if labels is None else [int(label) if label.isdecimal() else label for label in labels]
+    """The labels of `--labels`, names or numbers of classes; None where there are none. What is both is a name, as of folders 1 and 2."""
+    return None if labels is None else list(labels)
 
 
 def strengths(pieces: Sequence[str]) -> dict[str, float | tuple[float, float]]:

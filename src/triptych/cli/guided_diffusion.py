@@ -107,7 +107,9 @@ def _likelihood(flags: ScriptFlags) -> Commands:
     command += ["--data.path", flags["data_dir"], "--data.labels", "prefix" if flags["class_cond"] else "none", "--data.enlarge", "True"]
     command += ["--count", str(count), "--batch-size", str(flags["batch_size"]), "--steps", flags["timestep_respacing"] or "None"]
     command += ["--clip", str(flags["clip_denoised"]), "--precision", "fp16" if flags["use_fp16"] else "float32"]
-    yield [*command, *(["--out", flags.place] if flags.place else [])]
+    folder = os.environ.get("OPENAI_LOGDIR")
+    place = flags.place or (os.path.join(folder, "image_nll.json") if folder else None)
+    yield [*command, *([] if place is None else ["--out", place])]
 
 
 def _num_samples(flags: ScriptFlags, most: float) -> int:
@@ -134,7 +136,11 @@ def _sampler(flags: ScriptFlags, kind: Kind, *, most: float = math.inf) -> list[
 
 
 def _imported(flags: ScriptFlags, kind: Kind, *, name: str = "model_path") -> Generator[list[str], None, Path]:
-    return import_commands("guided-diffusion", flags[name], words=flags.words(kind), setting=f"--{name}")
+    words = flags.words(kind, without=_OF_SAMPLING)  # which the command says, so that one import does for all of them
+    return import_commands("guided-diffusion", flags[name], words=words, setting=f"--{name}")
+
+
+_OF_SAMPLING = ("timestep_respacing", "use_fp16", "classifier_use_fp16")
 
 
 _COMMANDS = {

@@ -14,6 +14,7 @@ from triptych.cli.originals import Commands, note, run_script
 from triptych.cli.processes import num_processes
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain, write_text
+from triptych.engine.run_directory import RunDirectory, list_checkpoints, run_and_checkpoint
 from triptych.interop.imaginaire.flags import FLAGS, TrainFlags, read_flags
 
 USAGE = """usage: triptych imaginaire [train.py] --config FILE [--logdir DIR] --flag value ... [settings]
@@ -50,20 +51,29 @@ def commands(flags: TrainFlags) -> Commands:
         if name in flags.given:
             note(f"--{name} is not used: {reason}")
     logdir = Path(flags["logdir"] or f"logs/{time.strftime('%Y_%m%d_%H%M_%S')}_{Path(flags['config']).stem}")
-    resumed = False
+    imported = resumed = False
     if (logdir / "config.json").is_file():
-        from triptych.engine.run_directory import RunDirectory
         from triptych.runs.interchange import settings_alone
 
-        resumed = not settings_alone(RunDirectory(logdir))
+        directory = RunDirectory(logdir)
+        imported = not settings_alone(directory)
+        resumed = imported and (directory.metrics_path.exists() or max(list_checkpoints(directory.checkpoints)) > 0)
     if resumed and flags["resume"] == "0":
         raise ConfigError("--resume", f"got 0, but {logdir} holds a run; give another --logdir")
     begin: list[str] = []
     if resumed:
         note(f"{logdir} holds a run: it goes on with its own settings, and the YAML file is not read again")
-        for name, reason in (("checkpoint", "the run goes on from its own weights"), ("randomized_seed", "the run keeps its seed")):
+        kept = {
+            "checkpoint": "the run goes on from its own weights",
+            "randomized_seed": "the run keeps its seed",
+            "wandb_id": "the run keeps its own",
+        }
+        for name, reason in kept.items():
             if flags[name]:
                 note(f"--{name} is not used: {reason}")
+    elif imported:
+        note(f"{logdir} has the weights of an import before, and was not trained yet: it begins")
+        _note_wandb_id(flags, logdir)
     else:
         begin = yield from _imported(flags, logdir)
     yield ["train", str(logdir), *begin, *flags.training(note, resumed=resumed)]
@@ -73,7 +83,7 @@ def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, lis
     """Yields the import of the file and perhaps of weights; returns what the training has to be told of weights in a run."""
     config, checkpoint = flags["config"], flags["checkpoint"]
     words, begin = ["import", "imaginaire", str(Path(config))], []
-    if checkpoint and (Path(checkpoint) / "config.json").is_file():
+    if checkpoint and (run_and_checkpoint(checkpoint)[0] / "config.json").is_file():
         begin = ["--init-from", checkpoint]
     elif checkpoint:
         if not Path(checkpoint).is_file():
@@ -90,14 +100,18 @@ def _imported(flags: TrainFlags, logdir: Path) -> Generator[list[str], None, lis
         check_data(Path(config))
     if num_processes() > 1:
         words += ["--processes", str(num_processes())]
-    if flags["wandb_id"]:
-        from triptych.engine.run_directory import RunDirectory
-
-        directory = RunDirectory(logdir)
-        directory.create()
-        try:
-            write_text(directory.wandb_id_path, f"{flags['wandb_id']}\n")
-        except OSError as error:
-            raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error
+    _note_wandb_id(flags, logdir)
     yield words
     return begin
+
+
+def _note_wandb_id(flags: TrainFlags, logdir: Path) -> None:
+    """Writes the id that was given, if one was, into the run."""
+    if not flags["wandb_id"]:
+        return
+    directory = RunDirectory(logdir)
+    directory.create()
+    try:
+        write_text(directory.wandb_id_path, f"{flags['wandb_id']}\n")
+    except OSError as error:
+        raise CheckpointError(f"cannot write {directory.wandb_id_path}: {explain(error)}") from error

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    words = [argument for argument in words if argument != "--debug"]
+    if words[:1] != ["imaginaire"]:  # which has a flag of that name too
+        words = [argument for argument in words if argument != "--debug"]
     warnings.showwarning = lambda message, *_, **__: show(f"triptych: warning: {message}", error=True)
     try:
         try:

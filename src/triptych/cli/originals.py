@@ -100,8 +100,9 @@ def without_python(arguments: Sequence[str], *, begin: str, several: str) -> Seq
     """A copied command line without `python`; a ConfigError for another launcher says how to `begin`, and how `several` processes run."""
     if not arguments or arguments[0] not in LAUNCHERS:
         return arguments
-    if arguments[0] not in ("python", "python3") or len(arguments) < 2:
-        raise ConfigError("", f"got {arguments[0]!r}; begin with {begin}, for several processes so: {several} ...")
+    if arguments[0] not in ("python", "python3") or len(arguments) < 2 or arguments[1].startswith("-"):
+        got = " ".join(arguments[: 2 if arguments[0].startswith("python") else 1])
+        raise ConfigError("", f"got {got!r}; begin with {begin}, for several processes so: {several} ...")
     return arguments[1:]
 
 
@@ -165,5 +166,5 @@ def settings_flags(base: Config, target: Config) -> list[str]:
     for flag in flags_of(base):
         value = attrgetter(flag.setting)(target)
         if value != flag.default:
-            words += [flag.name, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+            words += [flag.name, *(map(str, value or (None,)) if isinstance(value, tuple) else [str(value)])]
     return words

@@ -17,6 +17,7 @@ import numpy as np
 
 from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError, nearest
+from triptych.runs.files import check_archive
 from triptych.runs.latents import Latents, PathName, between, check_name, read_arrays, read_levels, write_levels
 from triptych.runs.mixing import first_style, mixed
 
@@ -122,9 +123,15 @@ def _weighted_sum(weights: np.ndarray, array: np.ndarray) -> np.ndarray:
 # Files ---------------------------------------------------------------------------------------------------------------
 
 
+def check_directions(path: Path) -> None:
+    """DataError unless directions can go there: `check_name`, and a file that is there is one of directions."""
+    check_name(path, kind="directions")
+    check_archive(path, "names.npy", "arr_0.npy")
+
+
 def write_directions(path: Path, directions: Directions) -> None:
     """Writes an .npz: names, and the arrays under the names of those of latents; whole or not at all. Raises DataError."""
-    check_name(path, kind="directions")
+    check_directions(path)
     write_levels(path, directions.arrays, {"names": np.array(directions.names)})
 
 

@@ -25,13 +25,13 @@ from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
 from triptych.engine.run_directory import RunDirectory
 from triptych.runs.comparing import load_networks
-from triptych.runs.directions import Directions, Edit, directions_of, read_directions, write_directions
+from triptych.runs.directions import Directions, Edit, check_directions, directions_of, read_directions, write_directions
 from triptych.runs.files import check_kept, writing
 from triptych.runs.given.attributes import attribute_groups, class_groups
 from triptych.runs.given.classes import labels_of
 from triptych.runs.given.collection import Collection, open_squares
 from triptych.runs.latent_space import LatentSpace
-from triptych.runs.latents import Latents, Sampled, check_name, read_latents, write_latents
+from triptych.runs.latents import Latents, Sampled, check_latents, check_name, read_latents, write_latents
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.sampling import Samples, check_output, label_list, require_sampler, write_samples
 from triptych.runs.stored import Opened, StoredRun
@@ -78,6 +78,7 @@ class Coder:
         pictures = self.open(images)
         if out is not None:
             check_kept(out, pictures.name)
+            check_latents(out)
         count = _counted(count, pictures)
         chosen = labels_of(pictures, self._num_classes(labels), self.spec, count=count, chosen=labels)
         self._load_networks()
@@ -110,6 +111,7 @@ class Coder:
         if out is not None:
             check_name(out, kind="directions")
             check_kept(out, pictures.name)
+            check_directions(out)
             if latents_out is not None and out.resolve() == latents_out.resolve():
                 raise ConfigError("directions_out", f"got {str(out)!r}, where the latents go; name another file")
         count = _counted(count, pictures)

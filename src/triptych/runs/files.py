@@ -71,8 +71,11 @@ def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
         raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
 
 
-def check_archive(out: Path, *members: str) -> None:
-    """DataError where a file is there that is no zip (as an .npz is) with members of these names, as ours have, and would be lost."""
+def check_archive(out: Path, *members: str, others: Callable[[str], bool] = lambda name: True) -> None:
+    """DataError where a file is there that would be lost, and is none of ours: no zip (as an .npz is) with members of these names.
+
+    `others`: whether ours may have a member of another name.
+    """
     if not out.exists():
         return
     try:
@@ -80,7 +83,7 @@ def check_archive(out: Path, *members: str) -> None:
             found = set(archive.namelist())
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         found = set[str]()
-    if not found.issuperset(members):
+    if not found.issuperset(members) or not all(map(others, found.difference(members))):
         raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
 
 

@@ -27,6 +27,7 @@ from triptych.engine.run_directory import RunDirectory
 from triptych.interop.programs import Exported, ExportRequest, ImportedRun, ImportRequest, Program, Target, exported, imported
 from triptych.recipes.config import RunConfig
 from triptych.runs.document import RunDocument
+from triptych.runs.files import check_place
 from triptych.runs.latent_space import decoded_by, keep_autoencoder
 from triptych.runs.loading import Loading
 from triptych.runs.run import Run, open_run
@@ -168,6 +169,7 @@ def export_run(
     and for an `out` that is something else, CheckpointError where nothing can be read or written.
     """
     run, out = open_run(run_dir), Path(out)
+    check_place(out)
 
     def load() -> Model:
         return run.open(Loading(checkpoint=checkpoint, weights=weights, ema_length=ema_length, device="cpu")).model

@@ -14,7 +14,7 @@ from triptych.core.config import Config
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import explain
 from triptych.core.npz import DamagedArchive, read_npz
-from triptych.runs.files import check_place, save_npz
+from triptych.runs.files import check_archive, check_place, save_npz
 
 PathName = Literal["linear", "sphere"]
 _SMALLEST_SINE = 1e-6  # of the angle between two latents: below it they lie on one line, and a sphere has no shortest way
@@ -111,7 +111,7 @@ def _angle(pair: Latents) -> float:
 
 def write_latents(path: Path, latents: Latents) -> None:
     """Writes an .npz with arr_0, then latent_1, latent_2 and so on where there are more, and labels; whole or not at all."""
-    check_name(path, kind="latents")
+    check_latents(path)
     write_levels(path, latents.arrays, {} if latents.labels is None else {"labels": latents.labels})
 
 
@@ -123,6 +123,12 @@ def read_latents(path: Path) -> Latents:
     if labels is not None and (labels.shape != levels[0].shape[:1] or not np.issubdtype(labels.dtype, np.integer)):
         raise DataError(f"{path}: its arrays are not of one length, or its labels are not whole numbers")
     return Latents(levels, None if labels is None else labels.astype(np.int64))
+
+
+def check_latents(path: Path) -> None:
+    """DataError unless latents can go there: `check_name`, and a file that is there is one of latents."""
+    check_name(path, kind="latents")
+    check_archive(path, "arr_0.npy", others=lambda name: name == "labels.npy" or name.startswith("latent_"))
 
 
 def check_name(path: Path, *, kind: str) -> None:

@@ -33,7 +33,7 @@ from triptych.runs.given.translation import HeldOut, InputsLike, open_styles
 from triptych.runs.guidance import guided, leader
 from triptych.runs.latent_space import shown_by
 from triptych.runs.reconstructing import Reconstruction
-from triptych.runs.sampling import Request, draw, label_list, require_sampler
+from triptych.runs.sampling import Request, draw, label_list, require_sampler, said_label
 from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.translating import Translation, check_styles, require_translator
 from triptych.runs.upsampling import Upsampling, require_upsampler
@@ -212,7 +212,8 @@ class SampleMaker(Maker):
         for name, place in guides.items():
             run, weights = leader(place, self.request.guide_ema_length)
             hashes[name] = run.origin(checkpoint=weights.checkpoint, weights=weights.chosen)["hash"]
-        return {"labels": None if self.request.labels is None else list(self.request.labels)} | hashes
+        labels = self.request.labels
+        return {"labels": None if labels is None else [said_label(label, self.run.spec) for label in labels]} | hashes
 
     def made(self, opened: Opened, count: int, report: Report | None = None) -> ModelImages:
         request, chunk = self.request, self._chunk(opened.world.device)

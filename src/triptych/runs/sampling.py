@@ -25,7 +25,7 @@ from triptych.data.files import is_image
 from triptych.data.made import made_in, mark
 from triptych.engine.precision import autocast
 from triptych.engine.progress import Watch, unwatched
-from triptych.runs.files import check_place, save_npz
+from triptych.runs.files import check_archive, check_place, save_npz
 from triptych.runs.guidance import guided
 from triptych.runs.latent_space import Shown, shown_by
 from triptych.runs.loading import Loading, LoadingKeywords
@@ -139,6 +139,14 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
     return label
 
 
+def said_label(value: int | str, spec: DataSpec) -> int | str:
+    """A label as a protocol has it: a name, or the number of the class where it is one, or is called by one."""
+    names = spec.class_names or ()
+    if isinstance(value, str) and value in names:
+        return names.index(value) if value.isdecimal() else value
+    return int(value) if str(value).isdecimal() else value
+
+
 def require_sampler(model: nn.Module) -> Sampler:
     """The model as a sampler; ConfigError where it is none."""
     if isinstance(model, Translator):
@@ -208,6 +216,8 @@ def check_output(out: Path, *, count: int) -> None:
     check_place(out)
     if out.suffix not in OUTPUTS:
         raise DataError(f"{out}: samples are written as .png, .jpg or .webp (a grid), .npz or a folder, not as {out.suffix}")
+    if out.suffix == ".npz":
+        check_archive(out, "arr_0.npy", others=lambda name: name == "arr_1.npy")
     if not out.suffix and out.exists():
         if not out.is_dir():
             raise DataError(f"{out} is a file; name a folder, or end the name in .png or .npz")

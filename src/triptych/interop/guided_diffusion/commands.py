@@ -55,6 +55,9 @@ def training(flags: ScriptFlags, *, processes: int, note: Callable[[str], None])
 def _train_config(flags: ScriptFlags, batch: int, note: Callable[[str], None]) -> TrainConfig:
     classifier = flags.kind == "classifier"
     steps = flags["iterations"] if classifier else flags["lr_anneal_steps"]
+    if steps < 0 or (classifier and not steps):
+        name, least = ("iterations", 1) if classifier else ("lr_anneal_steps", 0)
+        raise ConfigError(f"--{name}", f"got {steps}, expected at least {least}")
     if not steps:
         note("--lr_anneal_steps 0 never ends: stop it with Ctrl-C, or give --lr_anneal_steps; --train.total-images is the number of images")
     return TrainConfig(

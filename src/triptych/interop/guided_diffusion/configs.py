@@ -116,10 +116,9 @@ def _level_widths(flags: Mapping[str, Any], kind: Kind, *, program: Program, lev
     size = flags["large_size" if kind == "super-resolution" else "image_size"]
     mult = levels or numbers(flags.get("channel_mult", "")) or LEVELS[program][kind].get(size)
     if mult is None:
-        known = ", ".join(map(str, LEVELS[program][kind]))
-        raise ConfigError(
-            "--image_size", f"got {size}, which has default levels for {known} only; give --channel_mult (one number a level)"
-        )
+        known, name = ", ".join(map(str, LEVELS[program][kind])), "large_size" if kind == "super-resolution" else "image_size"
+        further = "; give --channel_mult (one number a level)" if "channel_mult" in flag_table(kind, program) else ""
+        raise ConfigError(f"--{name}", f"got {size}, which has default levels for {known} only{further}")
     width = "classifier_width" if kind == "classifier" else "num_channels"
     if flags[width] < 1:
         raise ConfigError(f"--{width}", f"got {flags[width]}, expected at least 1")
@@ -269,6 +268,11 @@ def _notes(config: ModelConfig, spec: DataSpec) -> Iterator[str]:
             yield f"to train on: --schedule_sampler {config.timestep_sampler}"
         sampler, steps = config.sampling.sampler, config.sampling.steps
         words = ("" if steps is None else f" --timestep_respacing {steps}") + (" --use_ddim True" if sampler == "ddim" else "")
+        words += "" if config.sampling.clip else " --clip_denoised False"
+        if sampler == "ddim" and config.sampling.eta:
+            yield f"the original's ddim has eta 0, this run's {config.sampling.eta:g}: it draws other samples there"
+        if config.sampling.clip and config.sampling.threshold != 1:
+            yield f"the original clips at 1, this run at {config.sampling.threshold:g}: it draws other samples there"
         if sampler not in ("ancestral", "ddim"):
             yield f"the original has no sampler {sampler}: it draws by ancestral sampling, or by --use_ddim True"
         elif words:

@@ -6,7 +6,7 @@ guided-diffusion: https://github.com/openai/guided-diffusion. improved-diffusion
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -190,9 +190,10 @@ class ScriptFlags(FlagValues):
         """What --run or --out names."""
         return self[SCRIPTS[self.script].place] or None
 
-    def words(self, kind: Kind) -> str:
-        """The given flags that describe a network of that kind, as a command line."""
-        return command_line({name: value for name, value in self.values.items() if name in self.given and name in flag_table(kind)})
+    def words(self, kind: Kind, *, without: Container[str] = ()) -> str:
+        """The given flags that describe a network of that kind, as a command line, but for those `without`."""
+        wanted = {name: value for name, value in self.values.items() if name in self.given and name in flag_table(kind)}
+        return command_line({name: value for name, value in wanted.items() if name not in without})
 
 
 def script_name(script: str) -> str:
