@@ -26,12 +26,14 @@ from triptych.core.batch import DataSpec
 from triptych.core.errors import CheckpointError, ConfigError, DataError
 from triptych.core.model import TrainingProgress
 from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint
+from triptych.engine.distributed import World
 from triptych.engine.metric_log import read_metrics
 from triptych.engine.schedule import scheduled_rate
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
 from triptych.runs import Run, files, open_run, sampling, train
 from triptych.runs.beginning import refuse_shorter
+from triptych.runs.callables import _validation
 from triptych.runs.document import accept_changes
 from triptych.runs.opening_lines import long_warmup
 from triptych.runs.sampling import Samples, label_list, write_samples
@@ -342,6 +344,14 @@ def test_an_interrupted_long_sampling_goes_on(trained, tmp_path, monkeypatch):
     other = []
     trained.sample(9, seed=6, batch_size=9, device="cpu", out=tmp_path / "a.npz", progress=lambda *now: other.append(now))
     assert other[0] == (0, 9) and other[-1] == (9, 9)  # pieces of another seed are not taken up
+
+
+@pytest.mark.parametrize(("limit", "validated"), [(3, True), (1, True), (0, False)])
+def test_more_processes_than_held_out_images_validate_them(limit: int, validated: bool) -> None:
+    config = shrunk("adm-digits")
+    config = replace(config, train=replace(config.train, validate_images=limit))
+    data, world = config.data.open(), World(0, 4, torch.device("cpu"))
+    assert (_validation(build(config, data.spec), data, config, world, {}) is not None) == validated
 
 
 def test_a_class_that_is_called_by_a_number_is_meant_by_its_name() -> None:
