@@ -1293,7 +1293,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("runs/sampling.py", "if isinstance(value, str) and value in names:\n        return names.index(value)\n    try:", "try:"),
     ("runs/latents.py", 'others=lambda name: name == "labels.npy"', 'others=lambda name: True or name == "labels.npy"', *_tests("cli", "encode")),
     ("runs/directions.py", 'check_archive(path, "names.npy", "arr_0.npy")', "pass", *_tests("cli", "encode")),
-    ("runs/interchange.py", "check_place(out)", "pass", *_tests("cli", "interchange")),
+    ("runs/interchange.py", "check_place(out / \"model\" if out.is_dir() else out)", "pass", *_tests("cli", "interchange")),
     ("report/measured.py", "max(ends[0], 0.0), min(ends[1], 1.0)", "ends[0], ends[1]"),
     ("report/facts.py", "value if theirs == value else theirs", "theirs"),
     ("cli/imaginaire.py", "max(list_checkpoints(directory.checkpoints)) > 0", "True", *_tests("cli", "imaginaire")),

@@ -234,7 +234,7 @@ def test_names_that_are_not_utf8_in_a_whole_run(tmp_path, capsys):
     assert picture_path.is_file()
     assert main(["report", str(run)]) == 0 and r"run\udcfe" in (run / "report.html").read_text("utf-8")
     out, err = capsys.readouterr()
-    assert r"1 images in" in out and r"\xe9.png" in out
+    assert r"1 image in" in out and r"\xe9.png" in out
     assert (out + err).replace("\n", "").isprintable()
     (data / os.fsdecode(names[0]) / os.fsdecode(b"\xff1.png")).write_bytes(b"damaged")
     assert main([*arguments[:3], str(tmp_path / "other"), *arguments[4:], *TINY.split()]) == 2

@@ -131,7 +131,7 @@ def test_mistakes_of_import(arguments: str, line: str, file: str, capsys: pytest
             "cannot write net/checkpoints/x.pt: the run ",
         ),
         ("net --to diffusers --out net/checkpoints/9", "cannot write net/checkpoints/9: the run "),
-        ("net --to diffusers --out net", "cannot write net: the run "),
+        ("net --to diffusers --out net", "--out: net is there and is no earlier export of this model; choose another, or remove it"),
         (
             "net --to guided-diffusion --out model.pt",
             "--out: model.pt is there and is no earlier export of this model (model.flags.txt is not beside it)",

@@ -33,6 +33,10 @@ class OriginalFlag:
         return type(self.default)
 
 
+NUM_HEADS = OriginalFlag("num-heads", 16, "model")
+"""No flag of SiT and DiT, where it is an argument of the network's class: for networks of sizes of one's own."""
+
+
 @dataclass(frozen=True)
 class FlagValues:
     """The values of all flags of a command line, and the names of those that were given."""

@@ -32,8 +32,6 @@ SIZES: dict[str, tuple[int, int, int]] = {"S": (384, 12, 6), "B": (768, 12, 12),
 PATCHES = (2, 4, 8)
 LATENT_FACTOR = 8
 """Pixels of an image for one of its latent, along a side."""
-NUM_HEADS = OriginalFlag("num-heads", 16, "model")
-"""No flag of the originals, where it is an argument of the network's class: for networks of sizes of one's own."""
 POSITIONS = "pos_embed"
 LABEL_DROPOUT = 0.1
 """Of the originals' training."""

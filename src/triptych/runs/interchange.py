@@ -169,7 +169,7 @@ def export_run(
     and for an `out` that is something else, CheckpointError where nothing can be read or written.
     """
     run, out = open_run(run_dir), Path(out)
-    check_place(out)
+    check_place(out / "model" if out.is_dir() else out)  # a folder may be an earlier export, whose config.json is no run's
 
     def load() -> Model:
         return run.open(Loading(checkpoint=checkpoint, weights=weights, ema_length=ema_length, device="cpu")).model

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from triptych.interop.flags import OriginalFlag
-from triptych.interop.transformers import NUM_HEADS
+from triptych.interop.flags import NUM_HEADS, OriginalFlag
 
 FLAGS: dict[str, OriginalFlag] = {
     flag.name: flag
