@@ -47,6 +47,15 @@ def test_a_training_that_was_stopped_ends_with_the_code_that_is_asked_for(tmp_pa
     assert main([*command, "--train.total-images", str(seen + 8)]) == 0
 
 
+@pytest.mark.parametrize("code", ["", "often", "-1", "256"])
+def test_a_code_that_is_none_is_refused_before_the_training(
+    code: str, fake_runs: FakeRuns, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRIPTYCH_STOPPED_CODE", code)
+    assert main(["train", "toy"]) == 2 and not fake_runs.calls
+    assert f"TRIPTYCH_STOPPED_CODE: got {code!r}, expected an exit code from 0 to 255" in capsys.readouterr().err
+
+
 def test_what_is_printed_can_be_pasted(fake_runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "toy", "--run", "runs/my toy; rm"]) == 0
     assert capsys.readouterr().out == "draw from it: triptych sample 'runs/my toy; rm'\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from triptych.cli.arguments import counted, finished, require_images
-from triptych.cli.data_settings import data_flags, data_settings
+from triptych.cli.data_settings import DATA_SIZE, data_flags, data_settings
 from triptych.cli.output import show
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
@@ -14,7 +14,7 @@ from triptych.core.errors import ConfigError
 from triptych.data.config import DataConfig
 
 USAGE = "triptych data pack IMAGES --size N --out FILE.npz"
-_SHORT = {"--size": "--data.image-size", "--image-size": "--data.image-size", "--resize": "--data.resize"}
+_SHORT = {**DATA_SIZE, "--resize": "--data.resize"}
 
 
 @config

@@ -51,6 +51,12 @@ def data_settings(
     return chosen, dataclasses.replace(settings, data=dataclasses.replace(settings.data, path=path))
 
 
+SIZE = {"--size": "--image-size"}
+"""The size of images may be called so too."""
+DATA_SIZE = {"--size": "--data.image-size", "--image-size": "--data.image-size"}
+"""And of verbs that have all settings of the data."""
+
+
 def lengthened(words: Sequence[str], short: Mapping[str, str]) -> list[str]:
     """A command line with the flags that others stand for."""
     parts = (word.partition("=") for word in words)
@@ -90,8 +96,6 @@ class FolderOptions(Config):
     "The folder to write."
 
 
-SIZE = {"--size": "--image-size"}
-"""What `triptych data pack` calls it, for the other verbs of images."""
 F = TypeVar("F", bound=FolderOptions)
 
 

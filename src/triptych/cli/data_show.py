@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.cli.arguments import counted, finished, require_images
-from triptych.cli.data_settings import DataSettings, data_flags, data_settings
+from triptych.cli.data_settings import DATA_SIZE, DataSettings, data_flags, data_settings
 from triptych.cli.output import show
 from triptych.core.config import Config, config
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 USAGE = "triptych data show IMAGES [--recipe RECIPE] [--out FILE.png]"
 _NAMED_CLASSES = 20
-_SHORT = {"--size": "--data.image-size", "--image-size": "--data.image-size"}
 
 
 @config
@@ -50,7 +49,7 @@ def configure(arguments: Sequence[str]) -> tuple[ShowOptions, RunConfig | DataSe
         verb="triptych data show",
         description="Writes a sheet of training images as a model sees them: each as it is, then in several draws.",
         usage=USAGE,
-        short=_SHORT,
+        short=DATA_SIZE,
         whole=True,
     )
 

@@ -55,6 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] in ("-h", "--help"):
         show_page(USAGE)
         return 0
+    stopped_code = os.environ.get(STOPPED_CODE)
+    if stopped_code is not None and not (stopped_code.isdecimal() and int(stopped_code) < 256):
+        raise ConfigError(STOPPED_CODE, f"got {stopped_code!r}, expected an exit code from 0 to 255 in the environment")
     require_images(flag_value("--data.path", arguments), note=" (data.path)")
     base, settings = base_and_settings(arguments, usage="triptych train RECIPE [--run DIR] [settings]")
     options, run_config = configure(base, settings)
@@ -73,7 +76,6 @@ def main(arguments: Sequence[str]) -> int:
     page = run.directory / "report.html"
     lines = [f"report: {page} (open it in a browser)"] if run_config.log.report and page.exists() else []
     code = finished(*([] if line is None else [line]), *lines)
-    stopped_code = os.environ.get(STOPPED_CODE)
     if stopped_code is not None and max(run.checkpoints(), default=0) < run_config.train.total_images:
         return int(stopped_code)
     return code

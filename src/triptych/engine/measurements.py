@@ -39,9 +39,10 @@ class TermSums:
         self.sums = sums if self.sums is None else self.sums + sums
         self.counts = counts if self.counts is None else self.counts + counts
 
-    def flat(self, names: Sequence[str] = (), *, device: torch.device | None = None) -> Tensor:
+    def flat(self, names: Sequence[str] | None = None, *, device: torch.device | None = None) -> Tensor:
         """All numbers as one vector (n,), which `totals` reads. `names`: of the terms, where none was added here; then all is 0."""
         if self.sums is None or self.counts is None:
+            assert names is not None
             return torch.zeros((len(names) + 1) * (1 + NUM_GROUPS), dtype=self.dtype, device=device)
         return torch.cat((self.sums.flatten(), self.counts))
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT) + ((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ())
 _SAME_WISH_SECONDS = 1.0  # a cluster tells torchrun and its processes, and torchrun tells them again
-_ANNOUNCED = "SIGUSR1"
+_ANNOUNCING = getattr(signal, "SIGUSR1", None)
 _WORD = "stop"  # that the processes leave for one another
 _LISTEN_SECONDS = 1.0
 
@@ -46,7 +46,7 @@ class StopRequest:
             self.name, self._since = signal.Signals(number).name, now
             if self.at_once:
                 raise Stopped(self.name)
-        elif self.name == _ANNOUNCED and number != _announcing():
+        elif self.name == "SIGUSR1" and number != _ANNOUNCING:
             self.name, self._since = signal.Signals(number).name, now  # the end that was announced: the same wish
         elif _is_another(number, now - self._since):
             raise KeyboardInterrupt
@@ -75,11 +75,7 @@ class StopRequest:
 
 def _is_another(number: int, seconds: float) -> bool:
     """Whether a signal, so long after the first one, asks to end at once. SIGUSR1 announces an end and never hurries."""
-    return seconds >= _SAME_WISH_SECONDS and number != _announcing()
-
-
-def _announcing() -> int | None:
-    return getattr(signal, _ANNOUNCED, None)
+    return seconds >= _SAME_WISH_SECONDS and number != _ANNOUNCING
 
 
 def made_by_all(world: World, make: Callable[[], T]) -> list[T]:
@@ -129,8 +125,8 @@ def _answered(request: StopRequest) -> Iterator[None]:
         while numbers := heard.recv(64):
             for number in (number for number in numbers if number in _STOPPING):
                 now = time.monotonic()
-                if first is None or (announced and number != _announcing()):
-                    first, announced = now, number == _announcing()
+                if first is None or (announced and number != _ANNOUNCING):
+                    first, announced = now, number == _ANNOUNCING
                     what = "stopping" if request.at_once else f"stopping after this step{'' if announced else '; again: now'}"
                     request.say(f"{signal.Signals(number).name}: {what}")
                 elif _is_another(number, now - first):

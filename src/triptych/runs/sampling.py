@@ -142,9 +142,9 @@ def _label(value: int | str, spec: DataSpec, num_classes: int) -> int:
 def said_label(value: int | str, spec: DataSpec) -> int | str:
     """A label as a protocol has it: a name, or the number of the class where it is one, or is called by one."""
     names = spec.class_names or ()
-    if isinstance(value, str) and value in names:
-        return names.index(value) if value.isdecimal() else value
-    return int(value) if str(value).isdecimal() else value
+    if not str(value).isdecimal():
+        return value
+    return names.index(value) if value in names else int(value)
 
 
 def require_sampler(model: nn.Module) -> Sampler:

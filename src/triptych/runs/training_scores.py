@@ -231,7 +231,7 @@ class _Made(RunSide):
         return self._images
 
     def _open(self) -> None:
-        assert self.pictures is not None
+        self._images = self.pictures
 
     def looked_at(self, looks: Sequence[Look], *, world: World, progress: Watch) -> Mapping[str, np.ndarray]:
         self._images = None  # of the weights before

@@ -113,10 +113,11 @@ def configuration(
 
 
 def _level_widths(flags: Mapping[str, Any], kind: Kind, *, program: Program, levels: tuple[float, ...]) -> tuple[float, ...]:
-    size = flags["large_size" if kind == "super-resolution" else "image_size"]
+    name = "large_size" if kind == "super-resolution" else "image_size"
+    size = flags[name]
     mult = levels or numbers(flags.get("channel_mult", "")) or LEVELS[program][kind].get(size)
     if mult is None:
-        known, name = ", ".join(map(str, LEVELS[program][kind])), "large_size" if kind == "super-resolution" else "image_size"
+        known = ", ".join(map(str, LEVELS[program][kind]))
         further = "; give --channel_mult (one number a level)" if "channel_mult" in flag_table(kind, program) else ""
         raise ConfigError(f"--{name}", f"got {size}, which has default levels for {known} only{further}")
     width = "classifier_width" if kind == "classifier" else "num_channels"
