@@ -54,6 +54,12 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(5000, 50, 50)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Shapes are looked at in the tests of the families."""
+    shapes.check_in(item.path)
+
+
 _finished = itertools.count(1)
 
 

@@ -1,7 +1,8 @@
-"""The shapes that annotations of the families give (`Float[Tensor, "b c h w"]`), checked in every call that a test makes.
+"""The shapes that annotations of the families give (`Float[Tensor, "b c h w"]`), checked in every call that a test of theirs makes.
 
 jaxtyping's own import hook wraps every function and looks at every call anew, which costs the tests of the families a third of
-their time. Here only those that give shapes are wrapped, and what was once found right, of the same shapes, is not looked at again.
+their time. Here only those that give shapes are wrapped, and what was once found right, of the same shapes, is not looked at again. In the
+tests of the engine, of runs and of the command line, which call the same networks in the same way, nothing is looked at.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -19,12 +21,23 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 
 PACKAGES = ("triptych.nn.", "triptych.flows.", "triptych.gans.", "triptych.diffusion.", "triptych.evaluation.")
+FOLDERS = {"contract", *(package.split(".")[1] for package in PACKAGES)}
+"""Of tests whose calls are checked, beside those of this file."""
 
 
 def check_from_now_on() -> None:
     """Puts the checks around the functions of modules that are imported later."""
     assert not [name for name in sys.modules if name.startswith(PACKAGES)], "imported before their shapes could be checked"
     sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
+
+
+def check_in(test: Path) -> None:
+    """Checks from now on where the file of the test is one of the families'."""
+    global _checking
+    _checking = test.parent.name in FOLDERS or test.name == "test_shapes.py"
+
+
+_checking = True
 
 
 class _Finder:
@@ -53,7 +66,8 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # which does not understand the checks; the same function is checked where it is not compiled
+        # The compiler does not understand the checks; the same function is checked where it is not compiled.
+        if not _checking or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         given = _form(args), _form(kwargs)
         if (known := right.get(given)) is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.contract.shrink import BATCH, light
+from tests.contract.shrink import light
 from tests.float64 import in_float64
 from triptych.core.model import Sampler, Translator, Upsampler
 from triptych.runs import open_run, train
@@ -17,6 +17,8 @@ CHANGING = ("adm-digits", "munit-mnist")
 """Runs that change the number of their processes."""
 GROUPED = 8
 """The batch of a model that compares the images of a pair: so many pairs in each of two processes."""
+SAMPLES = 3
+"""Two for one process, and one for the other."""
 
 
 def go_on(folder: Path, total_images: int) -> None:
@@ -35,7 +37,7 @@ def main(folder: Path, recipes: list[str]) -> None:
             config = light(name)
             # No warm-up: the weights have to move far enough to tell one training from another.
             optim = replace(config.optim, warmup_images=0)
-            batch = BATCH if build(config, config.data.open().spec).group_size == 1 else GROUPED
+            batch = config.train.batch_size if build(config, config.data.open().spec).group_size == 1 else GROUPED
             settings = replace(config.train, batch_size=batch, total_images=2 * batch)
             train(replace(config, optim=optim, train=settings), folder / name, device="cpu")
             sample(folder, name)
@@ -46,10 +48,10 @@ def sample(folder: Path, name: str) -> None:
     run, out = open_run(folder / name), folder / f"{name}.npz"
     model = run.outline
     if isinstance(model, Sampler):
-        run.sample(BATCH + 1, seed=2, batch_size=2, device="cpu", out=out)
+        run.sample(SAMPLES, seed=2, batch_size=2, device="cpu", out=out)
     elif isinstance(model, Upsampler):
-        small = np.arange((BATCH + 1) * model.input_size**2 * run.spec.channels, dtype=np.uint8)
-        small = small.reshape(BATCH + 1, model.input_size, model.input_size, run.spec.channels)
+        small = np.arange(SAMPLES * model.input_size**2 * run.spec.channels, dtype=np.uint8)
+        small = small.reshape(SAMPLES, model.input_size, model.input_size, run.spec.channels)
         run.upsample(small, labels=[0, 1], seed=2, batch_size=2, device="cpu", out=out)
     elif isinstance(model, Translator):
-        run.translate(None, count=BATCH + 1, seed=2, batch_size=2, device="cpu", out=out)
+        run.translate(None, count=SAMPLES, seed=2, batch_size=2, device="cpu", out=out)

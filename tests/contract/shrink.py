@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from tests.contract.small_data import FIRST_LAYER, feature_weights, small_data
+from tests.contract.small_data import DOUBLE_EVERY, FIRST_LAYER, feature_weights, small_data
 from triptych.core.model import ModelConfig
 from triptych.diffusion.unet import EncoderConfig, UNetConfig
 from triptych.engine.config import LogConfig, TrainConfig
@@ -16,6 +16,8 @@ from triptych.recipes.config import RunConfig
 
 RECIPES = sorted(recipes())
 BATCH = 6
+CLIPS = 2
+"""The batch of clips in tests of runs: each has several frames, and each frame is a step."""
 
 
 def _with_ramps(document: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
@@ -60,8 +62,14 @@ def shrunk(name: str) -> RunConfig:
 
 
 def light(name: str) -> RunConfig:
-    """The shrunk recipe with half the channels of its U-Net, for tests of runs; where gradients are looked at, a norm has to take two."""
+    """The shrunk recipe with half the channels of its U-Net, or fewer clips at once, for tests of runs.
+
+    Where gradients are looked at, a norm has to take two channels.
+    """
     config = shrunk(name)
+    if hasattr(config.data, "length"):
+        length = {"double_every": DOUBLE_EVERY * CLIPS // BATCH}
+        return config.updated({"train": {"batch_size": CLIPS, "validate_images": CLIPS}, "data": {"length": length}})
     wide = isinstance(getattr(config.model, "network", None), EncoderConfig | UNetConfig)
     return config.updated({"model": {"network": {"num_channels": 32}}}) if wide else config
 

@@ -27,6 +27,8 @@ from triptych.nn.feature_networks import required_tensors
 
 COUNT, SIDE, CLASSES = 40, 32, 4
 """Images of a small data set, pixels of their sides, classes of their maps."""
+DOUBLE_EVERY = 9
+"""Clips after which they grow: in the middle of the second batch."""
 
 
 @functools.cache
@@ -36,20 +38,25 @@ def _root() -> Path:
     return folder
 
 
-def _pixels(name: str, k: int, side: int, levels: int, *, channels: int = 3) -> np.ndarray:
-    """Random whole numbers below `levels`, (side, side, channels).
+def _pixels(name: str, count: int, side: int, levels: int, *, channels: int = 3) -> np.ndarray:
+    """Random whole numbers below `levels`, (count, side, side, channels).
 
     Every pixel is drawn: flat regions cross the bends of rectifiers all at once, so that rounding would show as much as a fault.
     """
-    drawn = words(np.array([k]), key=key_of(0, name), count=side**2 * channels)[0] % levels
-    return drawn.reshape(side, side, channels).astype(np.uint8)
+    drawn = words(np.arange(count), key=key_of(0, name), count=side**2 * channels) % levels
+    return drawn.reshape(count, side, side, channels).astype(np.uint8)
 
 
 def _write(folder: Path, name: str, levels: int, *, side: int = SIDE, count: int = COUNT) -> None:
+    pixels = _pixels(name, count, side, levels)
+    _save(folder, pixels if levels == 256 else pixels[..., 0])
+
+
+def _save(folder: Path, images: np.ndarray) -> None:
+    """Uncompressed, for all kinds of data are written before the first test."""
     folder.mkdir(parents=True, exist_ok=True)
-    for k in range(count):
-        pixels = _pixels(name, k, side, levels)
-        Image.fromarray(pixels if levels == 256 else pixels[..., 0]).save(folder / f"{k:03d}.png")
+    for k, image in enumerate(images):
+        Image.fromarray(image).save(folder / f"{k:03d}.png", compress_level=0)
 
 
 @functools.cache
@@ -78,11 +85,9 @@ def _clips(target: str, maps: tuple[str, ...], conditions: tuple[str, ...], poin
 
 def _write_poses(folder: Path, name: str, spec: InputSpec, *, side: int, count: int) -> None:
     """Maps of limbs, or of DensePose, whose parts change from pixel to pixel."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for k in range(count):
-        levels = _pixels(name, k, side, 256, channels=4 if spec.stored == "limbs" else 3)
-        levels[..., -1] %= 8 if spec.stored == "limbs" else NUM_PARTS + 1
-        Image.fromarray(levels).save(folder / f"{k:03d}.png")
+    levels = _pixels(name, count, side, 256, channels=4 if spec.stored == "limbs" else 3)
+    levels[..., -1] %= 8 if spec.stored == "limbs" else NUM_PARTS + 1
+    _save(folder, levels)
 
 
 @functools.cache
@@ -118,12 +123,12 @@ def small_data(data: DataConfig) -> DataConfig:
     """The data of a recipe in its own form, small: pairs, domains, classes for few examples; else the digits at 8x8."""
     plain = {"image_size": SIDE, "resize": None, "scale": None, "crop": "center", "decode": "exact", "workers": 0, "enlarge": False}
     if isinstance(data, ClipDataConfig):
-        classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=9)  # in the middle of a batch
+        classes, length = (CLASSES,) * len(data.maps), ClipLength(first=3, most=4, double_every=DOUBLE_EVERY)
         path = _clips(data.target, data.maps, data.conditions, data.points, tuple(data.poses))
         plain["image_size"] = SIDE if data.limbs is None else 2 * SIDE
         return replace(data, **plain, path=str(path), width=None, num_classes=classes, length=length, validation_fraction=0.5)
     if isinstance(data, PanDataConfig):
-        plain |= {"length": ClipLength(first=3, most=4, double_every=9), "margin": 2, "speed": 2, "enlarge": True}
+        plain |= {"length": ClipLength(first=3, most=4, double_every=DOUBLE_EVERY), "margin": 2, "speed": 2, "enlarge": True}
     if isinstance(data, PairedDataConfig):
         path = _paired(data.target, data.maps, data.instances, data.conditions)
         return replace(data, **plain, path=str(path), width=None, num_classes=(CLASSES,) * len(data.maps), validation_fraction=0.25)

@@ -82,6 +82,6 @@ def check_weights(one: Run, two: Run) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_two_processes_sample_as_one(folders, name):
     one, two = (np.load(folder / f"{name}.npz") for folder in folders)
-    assert one["arr_0"].shape[0] == BATCH + 1
+    assert one["arr_0"].shape[0] == processes_worker.SAMPLES
     np.testing.assert_array_equal(one["arr_0"], two["arr_0"])
     assert ("arr_1" in one) == ("arr_1" in two) and ("arr_1" not in one or (one["arr_1"] == two["arr_1"]).all())

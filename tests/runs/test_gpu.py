@@ -74,7 +74,7 @@ def test_gradients_of_each_kind_are_those_of_a_cpu(name, float64):
 
 @each_kind
 def test_a_resume_of_each_kind_ends_with_the_same_bytes(name, tmp_path):
-    half = (1 if hasattr(light(name).data, "length") else 2) * BATCH  # clips take long
+    half = (1 if hasattr(light(name).data, "length") else 2) * light(name).train.batch_size  # clips take long
     settings = light(name).updated({"train": {"compile": "off", "total_images": 2 * half, "checkpoint_every": half}})
     whole = train(settings, tmp_path / "whole", device="cuda")
     shutil.copytree(whole.directory, tmp_path / "parts")
@@ -86,7 +86,8 @@ def test_a_resume_of_each_kind_ends_with_the_same_bytes(name, tmp_path):
 
 @each_kind
 def test_compiled_networks_of_each_kind_have_the_same_losses(name, tmp_path):
-    settings = light(name).updated({"train": {"total_images": BATCH}, "log": {"every": BATCH}})
+    batch = light(name).train.batch_size
+    settings = light(name).updated({"train": {"total_images": batch}, "log": {"every": batch}})
     lines = []
     for wish in ("off", "on"):
         run = train(settings.updated({"train": {"compile": wish}}), tmp_path / wish, device="cuda")

@@ -243,7 +243,7 @@ def test_killed_at_any_moment_what_is_there_is_whole_and_the_same_command_goes_o
             break
         case.act(folder / case.out, nothing)
         assert contents(folder) == expected, operation
-        operation += 3 if operation > 6 else 1
+        operation += 4 if operation > 4 else 1
     assert operation > 4
 
 
@@ -271,7 +271,7 @@ def test_an_import_that_is_killed_is_whole_or_done_again(tmp_path: Path) -> None
         assert found == expected, operation
         if not was_killed:
             break
-        operation += 3
+        operation += 4
     assert operation > 10 and cut_short
 
 
