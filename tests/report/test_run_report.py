@@ -16,14 +16,16 @@ import triptych.report
 from tests.report.html_pages import read_page
 from tests.report.made_runs import LINES, evaluated, made_run
 from triptych.cli.main import main
+from triptych.core.errors import CheckpointError
 from triptych.recipes.catalogue import load_recipe
 from triptych.report.chart import Line, drawing
 from triptych.report.curves import MOST_POINTS, Curves
-from triptych.report.facts import facts_of
-from triptych.report.grids import evenly, picture
+from triptych.report.facts import commands, facts_of
+from triptych.report.grids import _embedded, evenly, picture
 from triptych.report.growing import GrowingFile
 from triptych.report.measured import Figure, evaluations
 from triptych.report.run_report import RunReader, report_page, write_report
+from triptych.report.sweeps import sweeps
 
 OLD_FORM = {
     "format": 1,
@@ -170,7 +172,8 @@ def test_a_line_without_end_does_not_hold_up_the_others(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes() + b" and half\r\n")
     assert list(file.lines()) == ["half and half"]
     short = GrowingFile(path, most=20)
-    assert list(short.lines())[-1] == "half and half" and short.left_out == path.stat().st_size - 20
+    assert list(short.lines()) == ["y", "half and half"], "what is left of a line is none"
+    assert short.left_out == path.stat().st_size - len(b"y\nhalf and half\r\n")
 
 
 def test_what_came_after_a_resume_counts(tmp_path: Path) -> None:
@@ -226,17 +229,17 @@ def test_evaluations_that_can_be_compared_share_a_table(tmp_path: Path) -> None:
             run, name, {"kid": {"value": 1 / steps, "error": 0.001}}, counts={"reference": count}, sampling={"steps": steps}, seconds=steps
         )
     found, notes = evaluations(run / "evaluations")
-    assert notes == [] and [each.calls for each in found] == [10, 50, 50]
+    assert notes == [] and [each.steps for each in found] == [10, 50, 50]
     a, b, c = found
     assert a.same_protocol(b) and not a.same_protocol(c)
     for steps in (25, 50):
         metric = OLD_FORM["metrics"]["bits-per-dim"] | {"settings": {"steps": steps, "likelihood": "bound"}}
         (tmp_path / f"{steps}.json").write_text(json.dumps(OLD_FORM | {"metrics": {"bits-per-dim": metric}}))
     (few, many), _ = evaluations(tmp_path)
-    assert few.same_protocol(many) and (few.calls, many.calls, few.images_seen, few.seconds) == (25, 50, 250, 1.5)
+    assert few.same_protocol(many) and (few.steps, many.steps, few.images_seen) == (25, 50, 250)
     page = read_page(write_report(run))
-    assert page.tags.count("data") == 6 and page.text.count("how it was measured") == 2
-    assert "kid by network calls" in page.text and "kid by seconds" in page.text and "not all were measured alike" in page.text
+    assert page.tags.count("data") == 6 and page.text.count("how it was measured") == 3
+    assert "kid by steps" in page.text and "kid by seconds" not in page.text and "not all were measured alike" in page.text
 
 
 def test_a_sweep_is_shown_once(tmp_path: Path) -> None:
@@ -253,14 +256,156 @@ def test_a_sweep_is_shown_once(tmp_path: Path) -> None:
     (run / "evaluations/sweep.json").write_text(json.dumps({"format": 1, "sweep": parts}))
     page = read_page(write_report(run))
     assert sorted(page.values) == [0.001, 0.001, 0.001, 0.01, 0.02, 0.04], "of two there are files of their own"
-    assert "kid by guidance_scale" in page.text and "kid by network calls" not in page.text
-    assert "fid is missing: no network" in page.text and "count 5" in page.text and "pairs" not in page.text
+    assert "kid by guidance_scale" in page.text and "kid by steps" not in page.text
+    assert page.text.count("fid is missing: no network") == 1 and "count 5" in page.text and "pairs" not in page.text
+
+
+def test_rows_of_a_table_say_what_they_have_otherwise(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    for weights, scale in (("raw", 1.0), ("ema-0.999", 1.0), ("raw", 4.0)):
+        made_by = {"weights": {"weights": weights, "hash": f"{weights}{scale}"}, "sampler": {"steps": 10, "guidance_scale": scale}}
+        evaluated(run, f"{weights}{scale}", {"kid": {"value": 0.01, "error": 0.001}}, **made_by, seconds=scale)
+    text = re.sub(r"\s+", " ", read_page(write_report(run)).text)
+    for said in ("weights raw, guidance_scale 1.0", "weights ema-0.999, guidance_scale 1.0", "weights raw, guidance_scale 4.0"):
+        assert text.count(f"how it was measured: {said}") == 1 and text.count(said) >= 2, said
+    assert "hash" not in text.split("how it was measured")[0], "what nobody chose tells no rows apart"
+
+
+def test_a_line_joins_what_differs_by_its_axis_alone(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    for images, steps in ((10_000, 50), (100_000, 10), (100_000, 20)):
+        made_by = {"weights": {"weights": "raw", "images": images}, "sampler": {"steps": steps}}
+        evaluated(run, f"{images}-{steps}", {"fid": {"value": 1.0 + steps, "error": 0.1}}, **made_by)
+    (chart,) = sweeps({"": evaluations(run / "evaluations")[0]})
+    (shape,) = chart.drawings["always"].shapes
+    assert chart.title == "fid by steps" and [text.partition(":")[0] for *_, text in shape.dots] == ["10", "20"]
+    assert shape.dots[0][2] == "10: 11, 10.8 to 11.2", "the interval of 95 %, as the table has it"
+    evaluated(run, "more", {"fid": {"value": 3.0, "error": 0.1}}, weights={"weights": "raw", "images": 10_000}, sampler={"steps": 10})
+    charts = {chart.title: chart for chart in sweeps({"": evaluations(run / "evaluations")[0]})}
+    assert charts.keys() == {"fid by steps", "fid by images seen"}
+    assert [name for _, name, _ in charts["fid by steps"].legend] == ["images 10,000", "images 100,000"]
+    assert charts["fid by images seen"].legend == []
+
+
+def test_held_out_images_that_get_worse_stay_on_the_chart() -> None:
+    training = Line("training", [(k, 0.1 + 0.004 * (k % 2)) for k in range(400)])
+    held_out = Line("held out", [(80 * k, 0.1 + 0.07 * k) for k in range(5)])
+    drawn = drawing([training, held_out], x_label="images")
+    assert drawn.cut == 0 and len({place.split(" ")[1] for place in drawn.shapes[1].path.split("L")}) == 5
+
+
+def test_ticks_of_a_narrow_range_can_be_told_apart() -> None:
+    for low, high in ((1_000.0, 1_000.9), (3.4512, 3.4519), (1e8, 1.0005e8)):
+        for ticks in ("number", "count"):
+            labels = [tick.label for tick in drawing([Line("a", [(low, 0.0), (high, 1.0)])], x_label="x", x_ticks=ticks).x_ticks]
+            assert len(labels) > 2 and len(set(labels)) == len(labels), labels
+
+
+def test_the_most_memory_is_that_of_a_line_and_not_of_a_mean(tmp_path: Path) -> None:
+    lines = [{"images": k, "time": float(k), "memory_bytes": 2**33 if k == 700 else 2**30} for k in range(1, 2_000)]
+    reader = RunReader(made_run(tmp_path / "a", lines=lines))
+    reader.update()
+    assert reader.memory_bytes == 2**33
+
+
+def test_a_past_that_was_given_up_leaves_neither_marks_nor_time(tmp_path: Path) -> None:
+    lines = [{"images": 100 * k, "time": 3_600.0 * k, "denoise/loss": 1.0} for k in range(1, 6)]
+    reader = RunReader(made_run(tmp_path / "a", lines=[*lines, {"resumed_at": 500}, {"resumed_at": 200}]))
+    reader.update()
+    assert reader.curves.resumed_at == [200] and (reader.curves.images_seen, reader.curves.seconds) == (200, 7_200.0)
+
+
+def test_a_loss_that_is_not_finite_is_no_term_beside_itself(tmp_path: Path) -> None:
+    lines = [{"images": k, "time": 1.0, "denoise/loss": value, "denoise/mse": value} for k, value in ((1, 1.0), (2, "nan"))]
+    page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))
+    assert "Loss (denoise)" not in page.text and "Terms of denoise" not in page.text and "(mse)" in page.text
+
+
+def test_checkpoints_that_may_not_be_read_do_not_stop_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path) -> list[int]:
+        raise CheckpointError(f"{folder}: Permission denied")
+
+    for name in ("list_checkpoints", "best_checkpoint"):
+        monkeypatch.setattr(f"triptych.report.run_report.{name}", refused)
+    page = read_page(write_report(made_run(tmp_path / "a")))
+    assert "triptych train" in page.text and "triptych sample" not in page.text
+
+
+def test_the_page_is_begun_with_few_pictures_and_keeps_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(tmp_path / "a", grids=())
+    for k in range(12):
+        evaluated(run, f"e{k:02}", {"kid": {"value": 0.1}})
+        Image.new("L", (8, 8), k).save(run / f"evaluations/e{k:02}.png")
+    made: list[str] = []
+    monkeypatch.setattr("triptych.report.grids._embedded", lambda path, embedded=_embedded: made.append(path.name) or embedded(path))
+    reader = RunReader(run)
+    pages = [report_page(reader) for _ in range(2)]
+    assert made == [f"e{k:02}.png" for k in range(4, 12)] and pages[0].count("<img") == pages[1].count("<img") == 8
+
+
+@pytest.mark.parametrize(
+    ("recipe", "there", "absent"),
+    [
+        ("stylegan2-digits", ["evaluate {run} --metrics frechet"], []),
+        ("glow-digits", ["evaluate {run}"], ["--metrics frechet"]),
+        ("funit-omniglot", ["translate {run} INPUT --style IMAGES --out made"], []),
+        ("fs-vid2vid-faceforensics", ["translate {run} INPUT --style IMAGES --out made"], []),
+        ("spade-camvid", ["translate {run} INPUT --out made"], ["--style"]),
+    ],
+)
+def test_the_commands_are_those_that_work(tmp_path: Path, recipe: str, there: list[str], absent: list[str]) -> None:
+    run = made_run(tmp_path / "a", recipe=recipe)
+    lines = [command.line for command in commands(facts_of(run), trained=True)]
+    for wanted in there:
+        assert f"triptych {wanted.format(run=run)}" in lines, lines
+    assert not [line for line in lines for word in absent if word in line]
+    document = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(document | {"spec": document["spec"] | {"latents": {"image_size": 256}}}))
+    assert f"triptych evaluate {run}" not in [command.line for command in commands(facts_of(run), trained=True)]
+
+
+def test_a_page_that_is_made_from_within_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = made_run(tmp_path / "a")
+    monkeypatch.chdir(run)
+    page = read_page(write_report("."))
+    assert f"triptych train {run}" in page.text and re.search(rf"folder\s*{run}", page.text)
+
+
+def test_a_run_of_an_earlier_version_is_known(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    document = json.loads((run / "config.json").read_text())
+    document["model"]["kind"] = "triptych.diffusion.adm:ADMConfig"
+    del document["data"]["background"], document["data"]["profiles"]
+    (run / "config.json").write_text(json.dumps(document))
+    facts = facts_of(run)
+    assert "sample" in facts.verbs and {each.name for each in facts.differing} <= {"data.background", "data.profiles"}
+
+
+def test_latents_and_clips_are_called_so(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "a")
+    document = json.loads((run / "config.json").read_text())
+    for spec, said in (
+        (
+            {"image_size": 32, "channels": 4, "latents": {"image_size": 256}},
+            "latents of 32 x 32 and 4 channels, of images of 256 x 256 pixels",
+        ),
+        ({"image_size": 64, "channels": 3, "clip_length": {"first": 4, "most": 16}}, "64 x 64 pixels, RGB, clips of up to 16 frames"),
+    ):
+        (run / "config.json").write_text(json.dumps(document | {"spec": spec}))
+        assert facts_of(run).images.startswith(said)
+
+
+def test_the_percentage_is_whole_at_the_end_alone(tmp_path: Path) -> None:
+    for seen, percent in ((399, 1), (39_900, 99), (40_000, 100), (50_000, 100)):
+        page = read_page(write_report(made_run(tmp_path / f"{seen}", lines=[{"images": seen, "time": 1.0, "denoise/loss": 1.0}])))
+        assert f"images seen ({percent} %)" in page.text
 
 
 def test_figures_measured_in_training_have_curves(tmp_path: Path) -> None:
     lines = [*LINES, {"images": 260, "time": 6.0, "evaluation/kid": 0.1, "evaluation/kid_error": 0.01, "evaluation/near-equal": 0.0}]
     page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))
     assert "Evaluation: kid" in page.text and "Evaluation: near-equal" in page.text and "kid_error" not in page.text
+    assert "What was measured in training stands under" in page.text and "Nothing was measured yet" not in page.text
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from tests.processes import run_together
@@ -237,7 +239,9 @@ def test_lazy_phases_have_a_turn_now_and_then():
     assert turns == {phase.name: phase.repeats / phase.every for phase in model.phases}
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, machines: Machines, **settings: Any) -> tuple[Plan, list[Any]]:
+def planned(
+    monkeypatch: pytest.MonkeyPatch, machines: Machines, changes: Mapping[str, Any] = {}, **settings: Any
+) -> tuple[Plan, list[Any]]:
     """The plan where one process with a share of the batch took 2 s and 3 GB, and who was asked to measure what."""
     asked = []
 
@@ -268,20 +272,21 @@ def planned(monkeypatch: pytest.MonkeyPatch, machines: Machines, **settings: Any
         }
 
     monkeypatch.setattr(planning, "measured_apart", answer)
-    config = configured("adm-digits", batch_size=64, **settings)
+    config = configured("adm-digits", batch_size=64, **settings).updated(changes)
     return planning.plan(config, directory="runs/none", device="cpu", machines=machines), asked
 
 
 def test_the_plan_of_several_processes(monkeypatch):
     """Each of 16 has 4 of the 64 images; two share a device, so 2 s become 4, and their grids take an eighth."""
     machines = Machines(16, 8, within=1e9, between=1e8, latency=0.0, sharing=2)
+    monkeypatch.setattr(planning, "usable_cores", lambda: 6)
     found, asked = planned(monkeypatch, machines, shard="hybrid")
     assert max(batch for task in asked for batch in task.batches) == 4
     assert all(task.settings["train"]["shard"] == "none" for task in asked if "shard" in task.settings["train"])
     assert found.scaled is not None and (found.batch, found.at_once, found.images_per_step, found.processes) == (64, 4, 64, 16)
     assert found.scaled.shard_size == 8 and found.scaled.compute_seconds == 4.0
     assert found.step_seconds == 4.0 + found.scaled.exchange_seconds > found.scaled.least_seconds
-    assert (found.grid_seconds, found.validation_seconds, found.loader_rate) == (0.5, 0.25, 800.0)
+    assert (found.grid_seconds, found.validation_seconds, found.loader_rate) == (0.5, 0.25, 1_200.0), "16 loaders, of which 8 have 6 cores"
     assert found.memory_bytes == 3 * 10**9 - found.scaled.saved_bytes < 3 * 10**9
     shown = "\n".join(cli.lines_of(found))
     assert "16 on 2 machines of 8, 4 images of a batch each; 8 hold one copy" in shown and "each machine" in shown
@@ -294,6 +299,20 @@ def test_the_plan_of_several_processes(monkeypatch):
         lines = "\n".join(cli.lines_of(dataclasses.replace(found, memory=dataclasses.replace(roomy, divisible=divisible))))
         assert f"the largest {said}" in lines
     json.dumps(found.to_dict())
+
+
+def test_the_loader_is_measured_with_the_workers_of_one_of_several(monkeypatch, tmp_path):
+    """Of 16 cores each of four processes has four, one of them for itself; what the user says holds."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for k in range(20):
+        Image.new("RGB", (20, 20), (k, 0, 0)).save(folder / f"{k}.png")
+    monkeypatch.setattr("triptych.data.images.usable_cores", lambda: 16)
+    machines = Machines(4, 4, within=1e9, between=1e8, latency=0.0)
+    for given, workers in ((None, 3), (5, 5)):
+        data = {"source": "folder", "path": str(folder), "labels": "none", "workers": given, "validation_fraction": 0.0}
+        _, asked = planned(monkeypatch, machines, {"data": data, "model": {"class_conditional": False}})
+        assert {task.settings["data"]["workers"] for task in asked} == {workers}
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,17 @@ class ImageSet(ABC):
 
     def default_workers(self) -> int:
         """How many loader processes suit these images, beside a training process that has its share of this machine's cores."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(_MOST_WORKERS, max(1, cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))) - 1))
+        return workers_beside(max(1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_beside(processes: int) -> int:
+    """Loader processes for each of so many training processes of this machine: their share of the cores, less one."""
+    return min(_MOST_WORKERS, max(1, usable_cores() // processes - 1))
 
 
 @dataclass(frozen=True)

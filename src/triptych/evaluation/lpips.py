@@ -1,7 +1,7 @@
 """LPIPS: how far apart two images are in the features of a network, in units fitted to what people see.
 
 "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric", Zhang et al. 2018, https://arxiv.org/abs/1801.03924, Eq. 1, in
-version 0.1. The linear heads come with Triptych (assets/lpips.txt); the networks' weights are torchvision's, from a file that the user has.
+version 0.1. The linear heads come with Triptych (assets/lpips.npz); the networks' weights are torchvision's, from a file that the user has.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def vid2vid_dancing() -> RunConfig:
             scale=0.2,
             flip=False,
             length=ClipLength(first=4, most=16, double_every=_ONE_DANCER),
-        ),
+        ).updated(AS_STORED),
         train=replace(
             recipe.train,
             total_images=5 * _ONE_DANCER,
@@ -184,7 +184,7 @@ def fs_vid2vid_faceforensics() -> RunConfig:
             references=1,
             flip=False,
             length=ClipLength(first=4, most=16, double_every=50 * _FACE_FORENSICS),
-        ),
+        ).updated(AS_STORED),
         train=replace(
             recipe.train,
             total_images=200 * _FACE_FORENSICS,
@@ -228,7 +228,7 @@ def fs_vid2vid_dancing() -> RunConfig:
             references=1,
             flip=False,
             length=ClipLength(first=4, most=16, double_every=5 * _DANCES),
-        ),
+        ).updated(AS_STORED),
         train=replace(
             recipe.train,
             total_images=20 * _DANCES,

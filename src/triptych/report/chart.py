@@ -6,7 +6,7 @@ Text stays text and colours are classes of the page's style, so that a chart is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 WIDTH, HEIGHT = 420, 250
@@ -121,16 +121,23 @@ def drawing(
     x_scale = Scale(*widened(min(xs), max(xs)), LEFT, WIDTH - RIGHT)
     y_scale = _y_scale(lines, from_zero=from_zero)
     shapes = [_shape(line, place, x_scale, y_scale) for place, line in enumerate(lines)]
-    label = counted if x_ticks == "count" else plain
     return Drawing(
         x_label=x_label,
-        x_ticks=[Tick(x_scale(value), label(value)) for value in round_values(x_scale.low, x_scale.high)],
-        y_ticks=[Tick(y_scale(value), plain(value)) for value in _y_values(y_scale)],
+        x_ticks=ticks(x_scale, round_values(x_scale.low, x_scale.high), counted if x_ticks == "count" else plain),
+        y_ticks=ticks(y_scale, _y_values(y_scale), plain),
         shapes=shapes,
         marks=[Tick(x_scale(x), text) for x, text in marks if x_scale.holds(x)],
         cut=sum(not y_scale.holds(y) for line in lines for _, y in line.points),
         logarithmic=y_scale.logarithmic,
     )
+
+
+def ticks(scale: Scale, values: Sequence[float], label: Callable[[float], str]) -> list[Tick]:
+    """The ticks at these values; with all their digits where they would read alike else."""
+    labels = [label(value) for value in values]
+    if len(set(labels)) < len(labels):
+        labels = [f"{value:,.12g}" for value in values]
+    return [Tick(scale(value), text) for value, text in zip(values, labels, strict=True)]
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
@@ -149,7 +156,8 @@ def _y_scale(lines: Sequence[Line], *, from_zero: bool) -> Scale:
     low, high = values[0], values[-1]
     if low > _NOTHING and high / low > _LOGARITHMIC and not from_zero:
         return Scale(low * 0.9, high * 1.1, HEIGHT - BOTTOM, TOP, logarithmic=True)
-    inner_low, inner_high = values[int(0.02 * (len(values) - 1))], values[math.ceil(0.98 * (len(values) - 1))]
+    inner = [_inner(line) for line in lines if line.points]
+    inner_low, inner_high = min(low for low, _ in inner), max(high for _, high in inner)
     reach = _SPIKE * (inner_high - inner_low)
     if reach > 0:
         low, high = max(low, inner_low - reach), min(high, inner_high + reach)
@@ -158,6 +166,12 @@ def _y_scale(lines: Sequence[Line], *, from_zero: bool) -> Scale:
         low = min(low, 0.0)
     margin = 0.05 * (high - low)
     return Scale(low if from_zero and low == 0 else low - margin, high + margin, HEIGHT - BOTTOM, TOP)
+
+
+def _inner(line: Line) -> tuple[float, float]:
+    """Between which values 96 % of a line lie; all where it has few points, such as those of held-out images."""
+    values = sorted(y for _, y in line.points)
+    return values[int(0.02 * (len(values) - 1))], values[math.ceil(0.98 * (len(values) - 1))]
 
 
 def _shape(line: Line, place: int, x_scale: Scale, y_scale: Scale) -> Shape:
@@ -172,10 +186,14 @@ def _shape(line: Line, place: int, x_scale: Scale, y_scale: Scale) -> Shape:
     if known and not line.dots:
         around = [at(x, y + error) for (x, y), error in known] + [at(x, y - error) for (x, y), error in reversed(known)]
         band = _path(around) + "Z"
-    dots = [(*at(x, y), f"{plain(x)}: {plain(y)}" + (f" ± {plain(error)}" if error is not None else "")) for (x, y), error in inside]
+    dots = [(*at(x, y), f"{plain(x)}: {plain(y)}{_interval(y, error)}") for (x, y), error in inside]
     bars = [(x_scale(x), at(x, y - error)[1], at(x, y + error)[1]) for (x, y), error in known]
     shown = line.dots or len(line.points) == 1
     return Shape(legend_class(line, place), path, band, dots if shown else [], bars if line.dots else [])
+
+
+def _interval(y: float, error: float | None) -> str:
+    return "" if error is None else f", {plain(y - error)} to {plain(y + error)}"
 
 
 def _path(places: Iterable[tuple[float, float]]) -> str:

@@ -172,7 +172,7 @@ def protocols(runs: Sequence[Compared], rows: Sequence[FigureRow]) -> list[tuple
     for row in rows:
         for run, evaluation in zip(runs, row.evaluations, strict=True):
             if evaluation is not None:
-                key = (run.name, evaluation.file, evaluation.calls)
+                key = (run.name, evaluation.file, evaluation.steps)
                 title = f"{found[key][0]}, {row.name}" if key in found else f"{run.name}: how it was measured: {row.name}"
                 found[key] = (title, evaluation)
     return list(found.values())

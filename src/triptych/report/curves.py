@@ -38,6 +38,8 @@ class Curve:
     not_finite: int = 0
     "Values that are not finite; they are in no point."
     newest: float = math.nan
+    largest: float | None = None
+    "Of all lines, also of those that points are means of."
     _waiting: list[Point] = field(default_factory=list)
 
     def add(self, point: Point) -> None:
@@ -46,6 +48,7 @@ class Curve:
         if not abs(point.value) < LARGEST:
             self.not_finite += 1
             return
+        self.largest = point.value if self.largest is None else max(self.largest, point.value)
         self._waiting.append(point)
         if len(self._waiting) == self.lines_each:
             self.points.append(_mean(self._waiting))
@@ -120,10 +123,13 @@ class Curves:
             curve.add(Point(images, seconds, float(value)))
 
     def _resumed(self, images: int) -> None:
-        self.resumed_at.append(images)
+        self.resumed_at = [*(place for place in self.resumed_at if place < images), images]  # others are of a past that was given up
         for curve in self.by_name.values():
             curve.resumed(images)
-        self.images_seen = min(self.images_seen, images)
+        if images < self.images_seen:
+            self.images_seen = images
+            kept = (point.seconds for curve in self.by_name.values() for point in curve.drawn()[-1:])
+            self.seconds = max(kept, default=0.0)
 
     def _noted(self) -> Iterator[str]:
         if self._damaged:

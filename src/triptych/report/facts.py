@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from triptych.core.config import spelled
 from triptych.core.errors import CheckpointError
-from triptych.engine.run_directory import RunDirectory, list_checkpoints
+from triptych.data.few_shot import FewShotDataConfig
+from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.catalogue import load_recipe, recipes
 from triptych.recipes.config import RunConfig
+from triptych.recipes.earlier import of_now
 
 _SECTIONS = ("model", "data", "train", "optim", "log")
 _MOST_SETTINGS = 2_000
@@ -56,11 +59,23 @@ class Facts:
     fault: str | None
     "Why config.json cannot be read; None: it can."
     verbs: frozenset[str] = field(default_factory=frozenset)
+    needs_style: bool = False
+    "Whether it translates nothing without style images."
+
+    @property
+    def place(self) -> Path:
+        """The folder, from wherever the page is read."""
+        return self.root.resolve()
+
+    @property
+    def on_latents(self) -> bool:
+        """Whether it learns latents of images."""
+        return inside(self.document, "spec", "latents") is not None
 
     @property
     def name(self) -> str:
         """What the folder is called."""
-        return self.root.resolve().name
+        return self.place.name
 
     @property
     def differing(self) -> list[Setting]:
@@ -85,7 +100,11 @@ def facts_of(root: Path) -> Facts:
     kind = kind.rpartition(":")[2].removesuffix("Config") if isinstance(kind, str) else "unknown"
     known = recipes().get(recipe) if isinstance(recipe, str) else None
     defaults = _settings_of_recipe(known.name) if known else {}
-    settings = flattened({name: document.get(name) for name in _SECTIONS if name in document})
+    sections = {name: document[name] for name in _SECTIONS if name in document}
+    with suppress(RecursionError):  # of a hostile file, which is no run
+        sections = of_now(sections)
+    settings = flattened(sections)
+    config = _config(sections)
     return Facts(
         root=root,
         recipe=recipe if isinstance(recipe, str) else f"{kind} (no recipe)",
@@ -99,7 +118,8 @@ def facts_of(root: Path) -> Facts:
         ],
         document=document,
         fault=fault,
-        verbs=_verbs(document),
+        verbs=frozenset() if config is None else config.model.verbs(),
+        needs_style=config is not None and _needs_style(config),
     )
 
 
@@ -110,11 +130,16 @@ def _settings_of_recipe(name: str) -> dict[str, Any]:
         return {}
 
 
-def _verbs(document: Mapping[str, Any]) -> frozenset[str]:
+def _config(sections: dict[str, Any]) -> RunConfig | None:
     try:
-        return RunConfig.from_dict({name: document[name] for name in _SECTIONS if name in document}).model.verbs()
+        return RunConfig.from_dict(sections)
     except Exception:  # of another version, or damaged: its commands are those of every run
-        return frozenset()
+        return None
+
+
+def _needs_style(config: RunConfig) -> bool:
+    """Whether it learns from images of a style beside those that it translates: examples of a class, or references."""
+    return isinstance(config.data, FewShotDataConfig) or bool(getattr(config.data, "references", 0))
 
 
 def flattened(document: Any, prefix: str = "", depth: int = _DEEPEST) -> dict[str, Any]:
@@ -165,9 +190,15 @@ def _images(spec: Any) -> Iterator[str]:
     if not isinstance(spec, dict):
         return
     height, width = spec.get("image_size"), spec.get("width")
-    yield f"{height} x {width or height} pixels"
-    channels = spec.get("channels")
-    yield "grey" if channels == 1 else "RGB" if channels == 3 else f"{channels} channels"
+    channels, shown = spec.get("channels"), inside(spec, "latents", "image_size")
+    if shown is not None:
+        yield f"latents of {height} x {width or height} and {channels} channels, of images of {shown} x {shown} pixels"
+    else:
+        yield f"{height} x {width or height} pixels"
+        yield "grey" if channels == 1 else "RGB" if channels == 3 else f"{channels} channels"
+    frames = inside(spec, "clip_length", "most")
+    if frames is not None:
+        yield f"clips of up to {frames} frames"
     classes, names = spec.get("num_classes"), spec.get("class_names")
     if classes is None:
         yield "no classes"
@@ -185,27 +216,30 @@ class Command:
     line: str
 
 
-def commands(facts: Facts) -> Iterator[Command]:
-    """What can be done with the run next; those that need weights only where there are some."""
-    place = shlex.quote(str(facts.root))
+def commands(facts: Facts, *, trained: bool) -> Iterator[Command]:
+    """What can be done with the run next; those that need weights only where there are some: `trained`."""
+    place = shlex.quote(str(facts.place))
     total = facts.number("train", "total_images")
     yield Command("Go on where it stopped; once it has finished, with a larger number of images.", f"triptych train {place}")
     if isinstance(total, int):
         yield Command("Train twice as long.", f"triptych train {place} --train.total-images {2 * total}")
-    if list_checkpoints(RunDirectory(facts.root).checkpoints):
-        yield from _with_weights(facts.verbs, place)
+    if trained:
+        yield from _with_weights(facts, place)
     yield Command("Make this page anew.", f"triptych report {place}")
     yield Command("Set it beside another run.", f"triptych compare {place} OTHER --out compare.html")
 
 
-def _with_weights(verbs: frozenset[str], place: str) -> Iterator[Command]:
+def _with_weights(facts: Facts, place: str) -> Iterator[Command]:
+    verbs = facts.verbs
     if "sample" in verbs:
         yield Command("Draw images.", f"triptych sample {place} --count 64 --out grid.png")
     if "upsample" in verbs:
         yield Command("Enlarge images.", f"triptych sample {place} --base IMAGES --out large.png")
     if "translate" in verbs:
-        yield Command("Translate images.", f"triptych translate {place} INPUT --out made")
+        yield Command("Translate images.", f"triptych translate {place} INPUT{' --style IMAGES' if facts.needs_style else ''} --out made")
     if "guide" in verbs:
         yield Command("Lead another run by it.", f"triptych sample OTHER --guide {place} --out grid.png")
-    if "evaluate" in verbs or "likelihood" in verbs:
+    if not verbs.isdisjoint(("evaluate", "likelihood")) and not facts.on_latents:
         yield Command("Measure it.", f"triptych evaluate {place}")
+    elif not verbs.isdisjoint(("sample", "translate")):
+        yield Command("Measure what it makes.", f"triptych evaluate {place} --metrics frechet")

@@ -71,6 +71,7 @@ class Pictures:
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, int, int], Picture] = {}
+        self._kept_beside: dict[tuple[str, int, int], Picture] = {}
 
     def of_run(self, root: Path) -> list[Series]:
         """The grids in the samples folder by the ends of their names; of many an even choice, and the newest."""
@@ -82,18 +83,25 @@ class Pictures:
         series = []
         for name in sorted(found)[:_MOST_SERIES]:
             chosen = evenly(sorted(found[name]))
-            frames = [self._picture(path, images, before) for images, path in chosen]
+            frames = [self._picture(path, images, before, self._kept) for images, path in chosen]
             series.append(Series(name, frames, len(found[name]) - len(chosen)))
         return series
 
-    def _picture(self, path: Path, images_seen: int, before: dict[tuple[str, int, int], Picture]) -> Picture:
+    def beside(self, paths: Sequence[Path]) -> list[Picture]:
+        """Pictures that lie elsewhere in the run."""
+        before, self._kept_beside = self._kept_beside, {}
+        return [self._picture(path, None, before, self._kept_beside) for path in paths]
+
+    def _picture(
+        self, path: Path, images_seen: int | None, before: dict[tuple[str, int, int], Picture], kept: dict[tuple[str, int, int], Picture]
+    ) -> Picture:
         try:
             status = path.stat()
             key = (str(path), status.st_mtime_ns, status.st_size)
         except OSError:
             return picture(path, images_seen)
-        self._kept[key] = before.get(key) or picture(path, images_seen)
-        return self._kept[key]
+        kept[key] = before.get(key) or picture(path, images_seen)
+        return kept[key]
 
 
 def newest(root: Path) -> Picture | None:

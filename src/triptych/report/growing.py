@@ -34,7 +34,9 @@ class GrowingFile:
         with open(descriptor, "rb") as file:
             size = os.fstat(descriptor).st_size
             if size - self._at > self._most:
-                self.left_out = self._at = size - self._most
+                file.seek(size - self._most)
+                file.readline(_MOST_LINE)  # the rest of the line in which that place lies
+                self.left_out = self._at = file.tell()
             file.seek(self._at)
             while piece := file.readline(_MOST_LINE):
                 if not piece.endswith(b"\n") and len(piece) < _MOST_LINE:

@@ -56,6 +56,8 @@ class Happenings:
         "What is to be said about the file, a line each."
         self.parameters: str | None = None
         "Of the model, as the log has it."
+        self.newest = ""
+        "When the newest line was written, of whatever kind."
         self.collapse: str | None = None
         "What was said of samples that have become alike, unless they differ again."
 
@@ -72,7 +74,10 @@ class Happenings:
 
     def _take(self, line: str) -> None:
         match = _DATED.fullmatch(printable(line))
-        if match is None or _PASSED_OVER.match(match[2]):
+        if match is None:
+            return
+        self.newest = match[1]
+        if _PASSED_OVER.match(match[2]):
             return
         date, text = match[1], match[2]
         kind = _kind(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from triptych.report.chart import COLOURS, RIGHT, WIDTH, Scale, Tick, plain, round_values, widened
+from triptych.report.chart import COLOURS, RIGHT, WIDTH, Scale, Tick, plain, round_values, ticks, widened
 from triptych.report.measured import Figure
 
 _ROW = 44
@@ -47,5 +47,5 @@ def interval_chart(title: str, sentence: str, figures: Sequence[tuple[int, str, 
         first, last = figure.interval or (figure.value, figure.value)
         text = plain(figure.value) + ("" if figure.error is None else f" ± {plain(figure.error)}")
         rows.append(IntervalRow(f"c{place % COLOURS}", name, text, 30 + _ROW * row, scale(figure.value), scale(first), scale(last)))
-    ticks = [Tick(scale(value), plain(value)) for value in round_values(scale.low, scale.high)]
-    return IntervalChart(title, sentence, 30 + _ROW * len(rows), ticks, rows)
+    places = ticks(scale, round_values(scale.low, scale.high), plain)
+    return IntervalChart(title, sentence, 30 + _ROW * len(rows), places, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,8 @@ class Evaluation:
     "How they were measured: dotted names and what they have, in words."
     images_seen: int | None
     "By the weights that were measured."
-    calls: float | None
-    "Network calls for a sample."
-    seconds: float | None
+    steps: float | None
+    "Of the sampler, or of the likelihood; a step of some takes several calls of the network."
     pictures: tuple[Path, ...] = ()
     "Pictures that were written beside it."
     sampler: Mapping[str, float] = field(default_factory=dict)
@@ -65,8 +64,8 @@ class Evaluation:
     "Why figures that were asked for are not there."
 
     def repeats(self, other: Evaluation) -> bool:
-        """Whether the other has the same figures of the same weights, by the same calls."""
-        return (self.figures, self.images_seen, self.calls) == (other.figures, other.images_seen, other.calls)
+        """Whether the other has the same figures of the same weights, by as many steps."""
+        return (self.figures, self.images_seen, self.steps) == (other.figures, other.images_seen, other.steps)
 
     def same_protocol(self, other: Evaluation) -> bool:
         """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
@@ -121,15 +120,13 @@ def _evaluation(path: Path, document: dict[str, Any], pictures: tuple[Path, ...]
     protocol = flattened(
         {**aside, **{name: value for name, value in settings.items() if value}, **(given if isinstance(given, dict) else {})}
     )
-    calls = _last_number(protocol, "network_calls", "steps")
     seen = next((protocol[name] for name in _IMAGES if isinstance(protocol.get(name), int)), None)
     return Evaluation(
         file=path.name,
         figures=tuple(figures),
         protocol={name: spelled_value(value) for name, value in protocol.items()},
         images_seen=seen,
-        calls=calls,
-        seconds=_last_number(protocol, "sampling_seconds", "seconds"),
+        steps=_last_number(protocol, "steps"),
         pictures=pictures,
         sampler={
             name.removeprefix("sampler."): float(value)
@@ -182,17 +179,16 @@ def _details(values: Mapping[str, Any], *without: str) -> dict[str, str]:
     return {name: f"{value:.4g}" if isinstance(value, float) else spelled_value(value) for name, value in told.items()}
 
 
-def _last_number(protocol: Mapping[str, Any], *names: str) -> float | None:
-    """The first number whose dotted name ends with one of `names`."""
-    for name in names:
-        for key, value in protocol.items():
-            if key.rpartition(".")[2] == name and _is_number(value) and abs(value) < LARGEST:
-                return float(value)
-    return None
+def _last_number(protocol: Mapping[str, Any], name: str) -> float | None:
+    """The first number whose dotted name ends with this one."""
+    found = (value for key, value in protocol.items() if key.rpartition(".")[2] == name)
+    return next((float(value) for value in found if _is_number(value) and abs(value) < LARGEST), None)
 
 
 _OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed")
-_SWEPT = ("steps", "network_calls")
+_SWEPT = ("steps",)
+_OF_THE_COMMAND = ("seconds", "triptych", "commit", "processes", "device", "hash")
+_MOST_DIFFERENCES = 6
 _PARTS_OF_THE_RUN = ("checkpoint.", "weights.", "made.", "sampling.", "sampler.")
 
 
@@ -203,3 +199,26 @@ def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
         for name, value in protocol.items()
         if name.rpartition(".")[2] not in (*_OF_THE_RUN, *_SWEPT) and not name.startswith(_PARTS_OF_THE_RUN)
     }
+
+
+def settings(evaluation: Evaluation, without: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
+    """What of a protocol was chosen: all but the time, the machine, and the names that are passed over."""
+    told = {name: value for name, value in evaluation.protocol.items() if name.rpartition(".")[2] not in _OF_THE_COMMAND}
+    return {name: value for name, value in told.items() if not without(name)}
+
+
+def of_images(name: str) -> bool:
+    """Whether a name in a protocol tells how many images the weights have seen."""
+    return name in _IMAGES
+
+
+def of_steps(name: str) -> bool:
+    """Whether a name in a protocol tells how many steps were taken."""
+    return name.rpartition(".")[2] in _SWEPT
+
+
+def differences(found: Sequence[Evaluation], without: Callable[[str], bool] = lambda name: False) -> list[str]:
+    """What each evaluation has otherwise than others of them, in words: "weights raw, guidance_scale 4"; "" where all is alike."""
+    chosen = [settings(each, without) for each in found]
+    names = [name for name in dict.fromkeys(name for each in chosen for name in each) if len({each.get(name) for each in chosen}) > 1]
+    return [", ".join(f"{name.rpartition('.')[2]} {each[name]}" for name in names[:_MOST_DIFFERENCES] if name in each) for each in chosen]

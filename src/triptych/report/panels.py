@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -122,7 +123,9 @@ def _terms(training: Mapping[str, Curve]) -> Iterator[Panel]:
         if term not in aside and not term.endswith(_QUARTERS) and not _repeats(training, name, curve):
             phases.setdefault(phase, []).append(Drawn(term, curve))
     for phase, terms in phases.items():
-        yield Panel(f"Terms of {phase}" if phase else "Further numbers", "The parts that the loss is made of.", terms)
+        yield Panel(
+            f"Terms of {phase}" if phase else "Further numbers", "What is measured beside the loss; some of it the loss is made of.", terms
+        )
 
 
 def _quarters(training: Mapping[str, Curve]) -> Iterator[Panel]:
@@ -136,7 +139,9 @@ def _repeats(curves: Mapping[str, Curve], name: str, curve: Curve) -> bool:
     """Whether the term is the loss itself under another name."""
     phase = name.rpartition("/")[0]
     loss = curves.get(f"{phase}/loss")
-    return not name.endswith("/loss") and loss is not None and loss.points == curve.points and loss.newest == curve.newest
+    if name.endswith("/loss") or loss is None or loss.points != curve.points:
+        return False
+    return loss.newest == curve.newest or (math.isnan(loss.newest) and math.isnan(curve.newest))
 
 
 def _also(curves: Mapping[str, Curve], loss: str) -> str:

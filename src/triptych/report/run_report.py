@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from triptych.core.errors import DataError
+from triptych.core.errors import CheckpointError, DataError
 from triptych.core.files import explain
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
 from triptych.report.best import BY_VALIDATION, Best, best_checkpoint
 from triptych.report.chart import Chart, plain
 from triptych.report.curves import Curve, Curves, Point, values_of
 from triptych.report.facts import Facts, commands, facts_of
-from triptych.report.grids import Pictures, picture
+from triptych.report.grids import Pictures
 from triptych.report.happenings import Happenings
-from triptych.report.measured import Evaluation, evaluations
+from triptych.report.measured import Evaluation, differences, evaluations, of_images, of_steps
 from triptych.report.page import render, write_page
-from triptych.report.panels import charts, panels
+from triptych.report.panels import EVALUATION, charts, panels
 from triptych.report.sweeps import sweeps
 
 _MOST_PICTURES = 8
@@ -61,7 +61,7 @@ class RunReader:
         """Images seen by each checkpoint."""
         try:
             return list_checkpoints(self.root / "checkpoints")
-        except OSError:  # not to be looked at
+        except CheckpointError:  # not to be looked at
             return []
 
     @property
@@ -78,14 +78,15 @@ class RunReader:
     @property
     def memory_bytes(self) -> float | None:
         """The largest that was noted."""
-        return max(values_of(self.curves.by_name.get("memory_bytes")), default=None)
+        curve = self.curves.by_name.get("memory_bytes")
+        return None if curve is None else curve.largest
 
     @property
     def best(self) -> Best | None:
         """The best checkpoint, and what chose it."""
         try:
             return best_checkpoint(self.root / "checkpoints")
-        except OSError:  # not to be looked at
+        except (OSError, CheckpointError):  # not to be looked at
             return None
 
 
@@ -118,12 +119,33 @@ def report_page(reader: RunReader) -> str:
         tiles=list(_tiles(reader, facts)),
         charts=_charts(reader),
         series=series,
-        grouped_evaluations=by_protocol(reader.evaluations),
+        tables=[_table(group) for group in by_protocol(reader.evaluations)],
         sweeps=sweeps({"": reader.evaluations}),
-        pictures=[picture(path) for path in dict.fromkeys(shown)][-_MOST_PICTURES:],
+        pictures=reader.pictures.beside(list(dict.fromkeys(shown))[-_MOST_PICTURES:]),
         speed=_charts(reader, cost=True),
-        commands=list(commands(facts)),
+        commands=list(commands(facts, trained=bool(reader.checkpoints))),
+        measured_in_training=any(name.startswith(EVALUATION) for name in reader.curves.by_name),
     )
+
+
+@dataclass(frozen=True)
+class Table:
+    """Evaluations that can be compared with one another."""
+
+    rows: list[tuple[Evaluation, str]]
+    "Each with what it has otherwise than others, in words."
+    missing: dict[str, str]
+    "Why figures that were asked for are not there."
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is anything to tell the rows apart by."""
+        return any(how for _, how in self.rows)
+
+
+def _table(group: list[Evaluation]) -> Table:
+    words = differences(group, lambda name: of_images(name) or of_steps(name))
+    return Table(list(zip(group, words, strict=True)), {name: why for each in group for name, why in each.missing.items()})
 
 
 def by_protocol(found: list[Evaluation]) -> list[list[Evaluation]]:
@@ -157,9 +179,10 @@ def _resumes(curves: Curves) -> list[tuple[Point, str]]:
 def _tiles(reader: RunReader, facts: Facts) -> Iterator[Tile]:
     total = facts.number("train", "total_images")
     seen = reader.images_seen
-    of = f"of {total:,} images seen ({100 * seen / total:.0f} %)" if isinstance(total, int) and total > 0 else "images seen"
+    of = f"of {total:,} images seen ({_percent(seen, total)} %)" if isinstance(total, int) and total > 0 else "images seen"
     yield Tile(f"{seen:,}", of)
-    yield Tile(reader.happenings.state, "by its log")
+    newest = reader.happenings.newest
+    yield Tile(reader.happenings.state, f"by its log, whose newest line is of {newest}" if newest else "by its log")
     if reader.curves.seconds:
         yield Tile(spelled_hours(reader.curves.seconds), "of training")
     if reader.images_per_second is not None:
@@ -171,6 +194,11 @@ def _tiles(reader: RunReader, facts: Facts) -> Iterator[Tile]:
     if (best := reader.best) is not None:
         by = "loss on held-out images" if best.by == BY_VALIDATION else best.by
         yield Tile(plain(best.score), f"{by}: the best checkpoint, at {best.images:,}")
+
+
+def _percent(seen: int, total: int) -> int:
+    """To the nearest; 100 at the end alone."""
+    return 100 if seen >= total else min(99, round(100 * seen / total))
 
 
 def spelled_hours(seconds: float) -> str:

@@ -1,15 +1,14 @@
-"""Quality against what it costs: the same figure by network calls, by seconds, and by images seen."""
+"""Quality against what it costs: the same figure by steps, by images seen, and by the settings of the sampler."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from triptych.report.chart import Chart, Line, drawing, legend
-from triptych.report.measured import NORMAL_95, Evaluation, Figure
+from triptych.report.measured import NORMAL_95, Evaluation, Figure, differences, of_images, of_steps, settings
 
 _MOST_CHARTS = 18
 Along = Callable[[Evaluation], float | None]
@@ -23,49 +22,72 @@ class Against:
     label: str
     sentence: str
     along: Along
+    own: Callable[[str], bool]
+    "Whether a name in a protocol is that of this axis; all else is alike on a line."
     ticks: Literal["number", "count"] = "number"
 
 
 _AGAINST = (
-    Against("network calls", "network calls for a sample", "More calls cost more time.", lambda each: each.calls),
-    Against("seconds", "seconds", "The time that the evaluation took.", lambda each: each.seconds),
     Against(
-        "images seen", "images seen by the weights", "How the figure changed in training.", lambda each: each.images_seen, ticks="count"
+        "steps",
+        "steps",
+        "More cost more time; a step of some samplers is several network calls.",
+        lambda each: each.steps,
+        of_steps,
+    ),
+    Against(
+        "images seen",
+        "images seen by the weights",
+        "How the figure changed in training.",
+        lambda each: each.images_seen,
+        of_images,
+        ticks="count",
     ),
 )
 
 
 def sweeps(runs: Mapping[str, Sequence[Evaluation]]) -> list[Chart]:
-    """A chart for each figure and cost of which there are two places at least, with a line for each run; bars are 95 % intervals."""
+    """A chart for each figure and cost of which a run has two places at least that differ in nothing else; bars are 95 % intervals.
+
+    Such places are a line. Of several runs each has a colour.
+    """
     return list(_charts(runs))[:_MOST_CHARTS]
 
 
 def _charts(runs: Mapping[str, Sequence[Evaluation]]) -> Iterator[Chart]:
     names = dict.fromkeys(figure.name for found in runs.values() for each in found for figure in each.figures)
-    settings = dict.fromkeys(name for found in runs.values() for each in found for name in each.sampler if name != "steps")
-    sampler = [Against(name, name, "A setting of the sampler.", partial(_setting, name=name)) for name in settings]
+    numbers = dict.fromkeys(name for found in runs.values() for each in found for name in each.sampler if name != "steps")
+    sampler = [_setting(name) for name in numbers]
     for name in names:
         for against in (*_AGAINST, *sampler):
-            lines = list(_lines(runs, name, against.along))
-            if len({x for line in lines for x, _ in line.points}) < 2:
+            lines = list(_lines(runs, name, against))
+            if not lines:
                 continue
             drawn = drawing(lines, x_label=against.label, x_ticks=against.ticks)
-            shown = legend(lines) if len(runs) > 1 else []
+            shown = legend(lines) if len(lines) > 1 else []
             yield Chart(f"{name} by {against.title}", against.sentence, "", {"always": drawn}, shown, _notes(runs, name, against.along))
 
 
-def _setting(evaluation: Evaluation, *, name: str) -> float | None:
-    return evaluation.sampler.get(name)
+def _setting(name: str) -> Against:
+    return Against(name, name, "A setting of the sampler.", lambda each: each.sampler.get(name), lambda told: told == f"sampler.{name}")
 
 
-def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, along: Along) -> Iterator[Line]:
-    for place, (run, found) in enumerate(runs.items()):
-        known = [(along(each), figure) for each in found for figure in _named(each, name)]
-        places = sorted(((x, figure) for x, figure in known if x is not None), key=lambda place: place[0])
-        if places:
-            points = [(x, figure.value) for x, figure in places]
-            errors = [None if figure.error is None else NORMAL_95 * figure.error for _, figure in places]
-            yield Line(run, points, errors, dots=True, colour=place)
+def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, against: Against) -> Iterator[Line]:
+    found: list[tuple[str, int, Evaluation, list[tuple[float, Figure]]]] = []
+    for place, (run, measured) in enumerate(runs.items()):
+        alike: dict[tuple[tuple[str, str], ...], list[Evaluation]] = {}
+        for each in measured:
+            if against.along(each) is not None and any(_named(each, name)):
+                alike.setdefault(tuple(sorted(settings(each, against.own).items())), []).append(each)
+        for group in alike.values():
+            known = [(x, figure) for each in group if (x := against.along(each)) is not None for figure in _named(each, name)]
+            if len({x for x, _ in known}) > 1:
+                found.append((run, place, group[0], sorted(known, key=lambda place: place[0])))
+    words = differences([first for *_, first, _ in found], against.own)
+    for (run, place, _, places), how in zip(found, words, strict=True):
+        errors = [None if figure.error is None else NORMAL_95 * figure.error for _, figure in places]
+        points = [(x, figure.value) for x, figure in places]
+        yield Line(": ".join(filter(None, (run, how))), points, errors, dots=True, colour=place if len(runs) > 1 else None)
 
 
 def _named(evaluation: Evaluation, name: str) -> Iterator[Figure]:

@@ -12,36 +12,14 @@ from triptych import __version__
 from triptych.core.batch import DataSpec
 from triptych.core.config import Config
 from triptych.core.errors import CheckpointError, ConfigError
-from triptych.data.config import DataConfig, read_before
+from triptych.data.config import DataConfig
 from triptych.engine.run_directory import RunDirectory
 from triptych.recipes.config import RunConfig
+from triptych.recipes.earlier import of_now
 
 _MICROBATCH = "train.microbatch"
 _HEAD, _FOUND = ("triptych", "recipe"), ("asked", "objects", "images")
 _NOTHING = object()  # None is a microbatch that may be asked for
-
-EARLIER_KINDS = {
-    "triptych.diffusion.adm:ADMConfig": "adm",
-    "triptych.diffusion.classifier:ClassifierConfig": "classifier",
-    "triptych.diffusion.super_resolution:SuperResolutionConfig": "super-resolution",
-    "triptych.flows.glow:GlowConfig": "glow",
-    "triptych.gans.paired:SPADEConfig": "spade",
-    "triptych.gans.paired:Pix2PixHDConfig": "pix2pixhd",
-    "triptych.gans.unpaired:UNITConfig": "unit",
-    "triptych.gans.unpaired:MUNITConfig": "munit",
-    "triptych.gans.unit:UNITGeneratorConfig": "unit",
-    "triptych.gans.munit:MUNITGeneratorConfig": "munit",
-    "triptych.gans.few_shot:FUNITConfig": "funit",
-    "triptych.gans.funit:FUNITGeneratorConfig": "funit",
-    "triptych.gans.coco_funit:COCOFUNITGeneratorConfig": "coco-funit",
-    "triptych.gans.discriminators:PatchDiscriminatorConfig": "patch",
-    "triptych.gans.discriminators:ResidualDiscriminatorConfig": "residual",
-    "triptych.data.config:DataConfig": "images",
-    "triptych.data.pairs_config:PairedDataConfig": "paired",
-    "triptych.data.pairs_config:UnpairedDataConfig": "unpaired",
-    "triptych.data.pairs_config:FewShotDataConfig": "few-shot",
-}
-"""Kinds in the config.json of versions up to 0.1.0, which named them by module, and what they are called since."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +62,7 @@ class RunDocument:
         """The inverse of `to_dict`. Raises CheckpointError for a document, which lies in `place`, that this version cannot read."""
         settings = {name: value for name, value in document.items() if name not in (*_HEAD, "spec", *_FOUND)}
         try:
-            if "data" in settings:
-                settings["data"] = read_before(settings["data"])
-            config = RunConfig.from_dict(_with_kinds_of_now(settings))
+            config = RunConfig.from_dict(of_now(settings))
             recipe = document.get("recipe")
             if not isinstance(recipe, str | None):
                 raise ConfigError("recipe", "expected the name of a recipe, or null")
@@ -107,15 +83,6 @@ class RunDocument:
         except ConfigError as error:
             written = document.get("triptych", "an unknown version")
             raise CheckpointError(f"{place} (written by Triptych {written}): {error}") from None
-
-
-def _with_kinds_of_now(values: Any) -> Any:
-    """The same with today's names of the kinds, in all sections."""
-    if not isinstance(values, dict):
-        return values
-    sections = {name: _with_kinds_of_now(value) for name, value in values.items()}
-    kind = sections.get("kind")
-    return sections | {"kind": EARLIER_KINDS[kind]} if isinstance(kind, str) and kind in EARLIER_KINDS else sections
 
 
 def with_own_list(config: DataConfig, directory: RunDirectory) -> DataConfig:

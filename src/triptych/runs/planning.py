@@ -17,7 +17,7 @@ from typing import Any
 from triptych.core.errors import CheckpointError, ConfigError, DataError, RunError, UserError
 from triptych.core.memory import available_memory
 from triptych.core.model import Model
-from triptych.data.images import Data
+from triptych.data.images import Data, usable_cores, workers_beside
 from triptych.engine.checkpoint import OPTIMIZER
 from triptych.engine.distributed import World, open_world
 from triptych.engine.run_directory import RunDirectory, list_checkpoints
@@ -72,10 +72,17 @@ def plan(
     free = available_memory() if world.device.type == "cpu" else None
     free = None if free is None else free // machines.sharing
     alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
-    share = config.updated({"train": alone}) if count > 1 else config
+    workers = _workers(config, data, machines)
+    share = config.updated({"train": alone, "data": {"workers": workers}}) if count > 1 else config
     first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)
     found = _planned(share, data, model, Path(directory), first, sizes, free)
     return found if count == 1 else together(found, config, model, machines, first)
+
+
+def _workers(config: RunConfig, data: Data, machines: Machines) -> int:
+    """The loader processes that each of the processes would have: it shares the cores of its machine with the others."""
+    given = config.data.workers
+    return min(data.train.default_workers(), workers_beside(machines.per_machine)) if given is None else given
 
 
 def together(found: Plan, config: RunConfig, model: Model, machines: Machines, first: dict[str, Any]) -> Plan:
@@ -91,6 +98,8 @@ def together(found: Plan, config: RunConfig, model: Model, machines: Machines, f
     turns = turns_of_phases(model, drawn=drawn, total=train.total_images)
     of_all = scaled(model, train, machines, turns=turns, seconds=found.step_seconds, state=state)
     faster = machines.processes / machines.sharing  # in what they share between them, and exchange nothing of
+    loaders = machines.per_machine * max(1, found.memory.loader_processes)
+    loading = machines.processes * min(1.0, usable_cores() / loaders)
     beside = first["around_bytes"] - (1 - of_all.state_bytes / state.total) * (state.optimizer + state.averages)
     least = max(first["begin_bytes"], beside, found.memory.start_bytes + of_all.least_bytes)
     return dataclasses.replace(
@@ -98,7 +107,7 @@ def together(found: Plan, config: RunConfig, model: Model, machines: Machines, f
         batch=train.batch_size,
         images_per_step=drawn,
         step_seconds=of_all.seconds,
-        loader_rate=found.loader_rate * faster,
+        loader_rate=found.loader_rate * loading,
         grid_seconds=found.grid_seconds / faster,
         validation_seconds=found.validation_seconds / faster,
         evaluation_seconds=found.evaluation_seconds / faster,

@@ -209,6 +209,8 @@ def _loop(
         reporting.page = page.refresh
     if scores is not None:
         _prepare_scores(scores, reporting)
+    if page is not None and started_before:
+        page.write()  # the one that is there says how the start before ended
     _run(loop, stop, directory, say, page)
     world.barrier()
 
@@ -264,6 +266,8 @@ def _run(loop: Loop, stop: StopRequest, directory: RunDirectory, say: Callable[[
         raise explained from error
     except KeyboardInterrupt:
         say(f"interrupted at {loop.images_seen} images")
+        if page is not None:
+            page.write()
         raise
     if finished:
         minutes = (time.monotonic() - started) / 60
