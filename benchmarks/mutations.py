@@ -1395,7 +1395,7 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("report/curves.py", "            self.seconds = max(kept, default=0.0)", "            pass"),
     ("report/panels.py", " or (math.isnan(loss.newest) and math.isnan(curve.newest))", ""),
     ("report/growing.py", "file.readline(_MOST_LINE)  # the rest", "pass  # the rest"),
-    ("report/chart.py", "values = sorted(y for _, y in line.points)\n    return", "values = [0.0, *sorted(y for _, y in line.points)]\n    return"),
+    ("report/chart.py", "inner = [_inner(line) for line in lines if line.points]", "inner = [_inner(Line('', [place for line in lines for place in line.points]))]"),
     ("report/chart.py", "if len(set(labels)) < len(labels):", "if False:"),
     ("report/facts.py", "return self.root.resolve()", "return self.root"),
     ("report/facts.py", "sections = of_now(sections)", "pass"),

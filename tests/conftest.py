@@ -57,7 +57,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Shapes are looked at in the tests of the families."""
-    shapes.check_in(item.path)
+    shapes.check_in(item.path, getattr(item, "fixturenames", ()))
 
 
 _finished = itertools.count(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -23,6 +23,8 @@ from torch import Tensor
 PACKAGES = ("triptych.nn.", "triptych.flows.", "triptych.gans.", "triptych.diffusion.", "triptych.evaluation.")
 FOLDERS = {"contract", *(package.split(".")[1] for package in PACKAGES)}
 """Of tests whose calls are checked, beside those of this file."""
+RUNS = {"whole_run", "folders", "changing"}
+"""Fixtures of tests in `contract` that train."""
 
 
 def check_from_now_on() -> None:
@@ -31,10 +33,10 @@ def check_from_now_on() -> None:
     sys.meta_path.insert(0, _Finder())  # type: ignore[arg-type]
 
 
-def check_in(test: Path) -> None:
-    """Checks from now on where the file of the test is one of the families'."""
+def check_in(test: Path, given: Collection[str]) -> None:
+    """Checks from now on where the file of the test is one of the families', and it is given no runs: these call what others call."""
     global _checking
-    _checking = test.parent.name in FOLDERS or test.name == "test_shapes.py"
+    _checking = test.name == "test_shapes.py" or (test.parent.name in FOLDERS and RUNS.isdisjoint(given))
 
 
 _checking = True

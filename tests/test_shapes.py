@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from jaxtyping import Float, TypeCheckError
 from torch import Tensor
 
+from tests import shapes
 from tests.shapes import _checked
 from triptych.nn.enlarging import convolved_enlarged
 from triptych.nn.resample import enlarged
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "checked"),
+    [
+        ("gans/test_paired.py", (), True),
+        ("contract/test_recipes.py", ("name",), True),
+        ("contract/test_recipes.py", ("name", "whole_run"), False),
+        ("runs/test_runs.py", (), False),
+        ("test_shapes.py", (), True),
+    ],
+)
+def test_the_tests_of_the_families_are_checked(monkeypatch, place: str, given: tuple[str, ...], checked: bool) -> None:
+    monkeypatch.setattr(shapes, "_checking", None)
+    shapes.check_in(Path("tests") / place, given)
+    assert shapes._checking is checked
 
 
 def test_a_wrong_shape_is_refused() -> None:

@@ -18,7 +18,7 @@ MOST_PARAMETERS = 10**10
 """40 GB in float32; training takes four times that."""
 MOST_LAYERS = 20_000
 """Modules; the largest recipe has about 1,000."""
-_FACTORIES = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+_FACTORIES = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 
 
 class _BoundedTensors(TorchFunctionMode):
