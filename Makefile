@@ -13,6 +13,9 @@ DEMO += --train.checkpoint-every 9k --train.sample-every 9k --train.validate-eve
 TEST_PROCESSES ?= 3
 TESTS ?=
 
+# What is imported is compiled once: tests and trainings start processes. pip would compile all that is there, for a minute.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo test test-more test-matrix check format
 .DELETE_ON_ERROR:
 
@@ -34,9 +37,8 @@ demo: $(READY)
 	@echo "settings  $(DEMO_RUN)/config.json"
 	@echo "metrics   $(DEMO_RUN)/metrics.jsonl"
 
-# Tests start processes; with bytecode these need not compile the package anew.
 test: $(READY)
-	@PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
+	@OMP_NUM_THREADS=$${TEST_THREADS:-1} $(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadgroup -q $(TESTS)
 
 test-more: $(READY)
 	@$(BIN)/python -m pytest -q -m "gpu or peer or real_data"
@@ -59,5 +61,5 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "Triptych needs Python 3.11 or newer; \"$(PYTHON)\" is $$($(PYTHON) --version 2>&1). Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@echo "Setting up $(VENV) (once; this downloads PyTorch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
