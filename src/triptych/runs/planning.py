@@ -72,8 +72,7 @@ def plan(
     free = available_memory() if world.device.type == "cpu" else None
     free = None if free is None else free // machines.sharing
     alone = {"batch_size": share_of(config.train, count), "shard": "none", "shard_size": None}
-    workers = _workers(config, data, machines)
-    share = config.updated({"train": alone, "data": {"workers": workers}}) if count > 1 else config
+    share = config if count == 1 else config.updated({"train": alone, "data": {"workers": _workers(config, data, machines)}})
     first, sizes = _measured(share, model, world, device=device, seconds=seconds, free=free, say=say)
     found = _planned(share, data, model, Path(directory), first, sizes, free)
     return found if count == 1 else together(found, config, model, machines, first)
