@@ -14,6 +14,8 @@ from tests.data.pictures import write_folder
 from triptych.cli.main import main
 from triptych.cli.score import spelled, swept
 from triptych.engine.run_directory import RunDirectory
+from triptych.report.measured import differences, evaluations
+from triptych.report.sweeps import sweeps
 from triptych.runs import train
 
 
@@ -91,6 +93,9 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
         ("steps", "2", 2),
         ("steps", "3", 3),
     ]
+    found, notes = evaluations(tmp_path)
+    assert notes == [] and differences(found) == ["steps 2", "steps 3"], "as the report finds the protocols that are written"
+    assert [chart.title for chart in sweeps({"": found})] == ["fd-random by steps", "kid by steps"]
     assert main([*common, "--steps", "2", "--sweep=weights=raw,ema-0.999"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["raw", "ema-0.999"] and "evaluations/sweep-weights-" in lines[-1]

@@ -273,14 +273,20 @@ def test_rows_of_a_table_say_what_they_have_otherwise(tmp_path: Path) -> None:
 
 def test_a_line_joins_what_differs_by_its_axis_alone(tmp_path: Path) -> None:
     run = made_run(tmp_path / "a")
+
+    def measure(images: int, steps: int) -> None:
+        """A run's own protocol says it twice, and where the run was."""
+        weights, sampler = {"weights": "raw", "images": images, "hash": f"{images}"}, {"steps": steps}
+        made = {"kind": "run", "path": f"runs/{steps}", "weights": weights, "settings": sampler}
+        evaluated(run, f"{images}-{steps}", {"fid": {"value": 1.0 + steps, "error": 0.1}}, made=made, weights=weights, sampler=sampler)
+
     for images, steps in ((10_000, 50), (100_000, 10), (100_000, 20)):
-        made_by = {"weights": {"weights": "raw", "images": images}, "sampler": {"steps": steps}}
-        evaluated(run, f"{images}-{steps}", {"fid": {"value": 1.0 + steps, "error": 0.1}}, **made_by)
+        measure(images, steps)
     (chart,) = sweeps({"": evaluations(run / "evaluations")[0]})
     (shape,) = chart.drawings["always"].shapes
     assert chart.title == "fid by steps" and [text.partition(":")[0] for *_, text in shape.dots] == ["10", "20"]
     assert shape.dots[0][2] == "10: 11, 10.8 to 11.2", "the interval of 95 %, as the table has it"
-    evaluated(run, "more", {"fid": {"value": 3.0, "error": 0.1}}, weights={"weights": "raw", "images": 10_000}, sampler={"steps": 10})
+    measure(10_000, 10)
     charts = {chart.title: chart for chart in sweeps({"": evaluations(run / "evaluations")[0]})}
     assert charts.keys() == {"fid by steps", "fid by images seen"}
     assert [name for _, name, _ in charts["fid by steps"].legend] == ["images 10,000", "images 100,000"]

@@ -188,6 +188,9 @@ def _last_number(protocol: Mapping[str, Any], name: str) -> float | None:
 _OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights", "hash", "images_seen", "precision", "run", "seed")
 _SWEPT = ("steps",)
 _OF_THE_COMMAND = ("seconds", "triptych", "commit", "processes", "device", "hash")
+_MADE, _MADE_BY = "made.", "made.settings."
+_WHERE = "path"
+"""Of the run itself, which may have been moved."""
 _MOST_DIFFERENCES = 6
 _PARTS_OF_THE_RUN = ("checkpoint.", "weights.", "made.", "sampling.", "sampler.")
 
@@ -201,10 +204,17 @@ def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def settings(evaluation: Evaluation, without: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
-    """What of a protocol was chosen: all but the time, the machine, and the names that are passed over."""
-    told = {name: value for name, value in evaluation.protocol.items() if name.rpartition(".")[2] not in _OF_THE_COMMAND}
-    return {name: value for name, value in told.items() if not without(name)}
+def choices(evaluation: Evaluation, without: Callable[[str], bool] = lambda name: False) -> dict[str, str]:
+    """What of a protocol was chosen: all but the time, the machine, and the names that are passed over.
+
+    What is said of the run twice, of what was made and of the evaluation, is there once, by its shorter name.
+    """
+    found: dict[str, str] = {}
+    for name, value in evaluation.protocol.items():
+        name = f"sampler.{name.removeprefix(_MADE_BY)}" if name.startswith(_MADE_BY) else name.removeprefix(_MADE)
+        if name != _WHERE and name.rpartition(".")[2] not in _OF_THE_COMMAND and not without(name):
+            found[name] = value
+    return found
 
 
 def of_images(name: str) -> bool:
@@ -219,6 +229,6 @@ def of_steps(name: str) -> bool:
 
 def differences(found: Sequence[Evaluation], without: Callable[[str], bool] = lambda name: False) -> list[str]:
     """What each evaluation has otherwise than others of them, in words: "weights raw, guidance_scale 4"; "" where all is alike."""
-    chosen = [settings(each, without) for each in found]
+    chosen = [choices(each, without) for each in found]
     names = [name for name in dict.fromkeys(name for each in chosen for name in each) if len({each.get(name) for each in chosen}) > 1]
     return [", ".join(f"{name.rpartition('.')[2]} {each[name]}" for name in names[:_MOST_DIFFERENCES] if name in each) for each in chosen]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triptych.report.chart import Chart, Line, drawing, legend
-from triptych.report.measured import NORMAL_95, Evaluation, Figure, differences, of_images, of_steps, settings
+from triptych.report.measured import NORMAL_95, Evaluation, Figure, choices, differences, of_images, of_steps
 
 _MOST_CHARTS = 18
 Along = Callable[[Evaluation], float | None]
@@ -78,7 +78,7 @@ def _lines(runs: Mapping[str, Sequence[Evaluation]], name: str, against: Against
         alike: dict[tuple[tuple[str, str], ...], list[Evaluation]] = {}
         for each in measured:
             if against.along(each) is not None and any(_named(each, name)):
-                alike.setdefault(tuple(sorted(settings(each, against.own).items())), []).append(each)
+                alike.setdefault(tuple(sorted(choices(each, against.own).items())), []).append(each)
         for group in alike.values():
             known = [(x, figure) for each in group if (x := against.along(each)) is not None for figure in _named(each, name)]
             if len({x for x, _ in known}) > 1:
