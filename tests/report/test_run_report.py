@@ -321,6 +321,13 @@ def test_a_past_that_was_given_up_leaves_neither_marks_nor_time(tmp_path: Path) 
     assert reader.curves.resumed_at == [200] and (reader.curves.images_seen, reader.curves.seconds) == (200, 7_200.0)
 
 
+def test_of_thousands_of_resumes_the_newest_hundred_are_marked(tmp_path: Path) -> None:
+    lines = [line for k in range(1, 500) for line in ({"images": 10 * k, "time": float(k), "denoise/loss": 1.0}, {"resumed_at": 10 * k})]
+    page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))
+    marks = re.findall(r"went on at ([\d,]+) images", page.text)
+    assert len(set(marks)) == 100 and {"4,000", "4,990"} <= set(marks) and "3,990" not in marks
+
+
 def test_a_loss_that_is_not_finite_is_no_term_beside_itself(tmp_path: Path) -> None:
     lines = [{"images": k, "time": 1.0, "denoise/loss": value, "denoise/mse": value} for k, value in ((1, 1.0), (2, "nan"))]
     page = read_page(write_report(made_run(tmp_path / "a", lines=lines)))

@@ -257,6 +257,14 @@ def test_init_from_takes_what_fits_and_names_the_rest(trained, tmp_path):
     assert not torch.allclose(build(other, run.spec).state_dict()[name], trained.tensors()[name], atol=0.02)
 
 
+def test_init_from_names_ten_tensors_that_do_not_fit(trained):
+    model = build(trained.config.updated({"model": {"network": {"num_channels": 64}}}), trained.spec)
+    _, *lines, more = initialize_from(model, trained.directory)
+    anew = [name for name, tensor in model.state_dict().items() if tensor.shape != trained.tensors()[name].shape]
+    assert [line.removeprefix("init-from: ").split()[0] for line in lines] == anew[:10]
+    assert more == f"init-from: and {len(anew) - 10} tensors more"
+
+
 def test_init_from_a_checkpoint(trained):
     model = build(trained.config, trained.spec)
     (line,) = initialize_from(model, trained.directory / f"checkpoints/{2 * BATCH:09d}")

@@ -158,6 +158,8 @@ def by_protocol(found: list[Evaluation]) -> list[list[Evaluation]]:
 
 
 _COST = ("images_per_second", "memory_bytes")
+_MARKS = 100
+"""Of resumes, in a chart: the newest. A run that is stopped every few minutes has thousands."""
 
 
 def _charts(reader: RunReader, *, cost: bool = False) -> list[Chart]:
@@ -170,7 +172,7 @@ def _resumes(curves: Curves) -> list[tuple[Point, str]]:
     """Where the run went on after an interruption, and at what time of training that was."""
     longest: Curve = max(curves.by_name.values(), key=lambda curve: len(curve.points), default=Curve())
     marks = []
-    for images in curves.resumed_at:
+    for images in curves.resumed_at[-_MARKS:]:
         seconds = max((point.seconds for point in longest.drawn() if point.images <= images), default=0.0)
         marks.append((Point(images, seconds, 0.0), f"went on at {images:,} images"))
     return marks

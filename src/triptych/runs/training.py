@@ -132,12 +132,17 @@ def _newest_checkpoint(directory: RunDirectory, world: World, notes: list[str]) 
     return newest
 
 
+_TOLD = 10
+"""Of the tensors that another run's weights do not fit: with a new kind of layer they are hundreds."""
+
+
 def initialize_from(model: Model, init_from: str | Path) -> list[str]:
     directory, checkpoint = run_and_checkpoint(init_from)
     source, which = open_run(directory), checkpoint or "latest"
     lines = load_fitting_weights(model, source.tensors(checkpoint=which))
     images = source.find_checkpoint(which)
-    return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines)]
+    more = [f"and {len(lines) - _TOLD:,} tensors more"] if len(lines) > _TOLD else []
+    return [f"starts from the weights of {directory} at {images} images", *(f"init-from: {line}" for line in lines[:_TOLD] + more)]
 
 
 def initialize_from_images(model: Model, data: Data, config: RunConfig, world: World) -> None:
