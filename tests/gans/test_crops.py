@@ -151,6 +151,7 @@ def test_what_says_where_parts_are() -> None:
     assert pose_map((colours, DENSE, POSES), part="face", weight=1) == PoseMap("poses", True)
     assert pose_map((colours, DENSE, POSES), part="hand", weight=1) == PoseMap("poses", True)
     assert pose_map((colours, DENSE), part="face", weight=1) == PoseMap("pose_maps-DensePose", False)
+    assert pose_map((colours, replace(colours, name="alone", stored="densepose")), part="face", weight=1) == PoseMap("alone", False)
     with pytest.raises(ConfigError, match=r"discriminator.face.weight: got 10, but no label map shows where a face is; expected 0, or a"):
         pose_map((colours, replace(DENSE, channels=1), InputSpec(name="poses", kind="classes", num_classes=27)), part="face", weight=10)
     with pytest.raises(ConfigError, match=r"discriminator.hand.weight: got 2, .* condition image of 27 channels \([^)]*\)$"):

@@ -109,7 +109,7 @@ def test_the_terms_of_faces_and_hands_are_those_by_hand(frame: int) -> None:
     model, clip = plain.built(CONFIG, SPEC), dancers()
     given = clip if not frame else replace(clip, inputs={**clip.inputs, **at(model, "generator", 0, clip).carried})
     real, pose = clip.images[:, frame], clip.inputs["poses"][:, frame]
-    past = (clip.inputs["poses"][:, :1], given.inputs["made"]) if frame else ()
+    past = (clip.inputs["poses"][:, :1], given.inputs["/made"]) if frame else ()
     fake, judge = model.generator(pose, *past).image, model.discriminator
     cut = [faces(images, pose[:, 26] > -1, drawn=True) for images in (real, fake)]
     contests = {"": (torch.cat((pose, real), 1), torch.cat((pose, fake), 1), judge.net_D), "_face": (*cut, judge.net_D_face)}

@@ -79,7 +79,7 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int, config: FewShotVid2V
         carried = at(model, "generator", t, replace(clip, inputs={**clip.inputs, **carried})).carried
     given = replace(clip, inputs={**clip.inputs, **carried})
     real, label, settings = clip.images[:, frame], one_hot(clip, frame), AdversarialConfig()
-    before = carried["made"][:, -1] if frame else None
+    before = carried["/made"][:, -1] if frame else None
     made = frame_by_hand(model, clip, frame, before)
     references, maps = shown(clip)
     assert config is PICKING or made.picked.tolist() == [0, 0]
@@ -128,6 +128,26 @@ def test_without_weight_or_teacher_there_are_no_terms_of_flow() -> None:
     assert "flow_warp" in found and "flow_l1" not in found
 
 
+@pytest.mark.parametrize("name", ["made", "past_labels", "real_before", "teacher_flow", "reference_labels", "colours"])
+def test_a_folder_may_be_called_what_a_frame_has_beside_its_maps(name: str) -> None:
+    clip, condition = pan(), InputSpec(name=name, kind="image", channels=3, frames=FRAMES)
+    of_style = replace(condition, name=f"{name}_of_style", frames=None, references=2)
+    model = built(replace(CONFIG, warping_weight=1.0), replace(SPEC, inputs=(plain.MAPS, condition, STYLE, STYLE_MAPS, of_style)))
+    given = replace(clip, inputs={**clip.inputs, name: clip.images, of_style.name: clip.inputs["style"]})
+    carried = at(model, "generator", 0, given).carried
+    assert at(model, "generator", 1, replace(given, inputs={**given.inputs, **carried})).loss.isfinite().all()
+
+
+def test_attention_that_learned_with_one_reference_chooses_among_no_more() -> None:
+    style, maps = (replace(entry, references=1) for entry in (STYLE, STYLE_MAPS))
+    model, clip = built(PICKING, replace(SPEC, inputs=(plain.MAPS, style, maps))).eval(), pan()
+    inputs = {**clip.inputs, "labels": clip.inputs["labels"][:, 0]}
+    with pytest.raises(ConfigError, match=r"style: got 2 images, but the model learned with one reference \(data.references\) and cannot"):
+        model.next_frame(inputs, [], None, settings=model.translation)
+    one = {name: values[:, :1] if name.startswith("style") or name.endswith("style") else values for name, values in inputs.items()}
+    assert model.next_frame(one, [], None, settings=model.translation).shape == (2, 3, SIDE, SIDE)
+
+
 def test_held_out_clips_look_like_their_references() -> None:
     model, clip = built().eval(), pan()
     rng = Rng(0, ("validation",), clip.index)
@@ -166,6 +186,10 @@ def test_held_out_clips_look_like_their_references() -> None:
             "teacher: got 'data', expected another one: the data says nothing of the flow from references",
         ),
         (lambda: CONFIG.build(replace(SPEC, image_size=30)), "generator.num_downsamples: .*expected sides of multiples of 4"),
+        (
+            lambda: replace(CONFIG, generator=replace(CONFIG.generator, flow=replace(CONFIG.generator.flow, cost_radius=16))).build(SPEC),
+            f"generator.flow.cost_radius: got 16 .*expected sides of at least {17 << CONFIG.generator.flow.cost_halvings}",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(change: Any, message: str) -> None:

@@ -160,7 +160,7 @@ def test_terms_join_those_of_the_flow_from_the_reference(frame: int) -> None:
         before = [model.labels({name: clip.inputs[name][:, frame - 1] for name in ("dense", "lines")})] if frame else []
         seen = [torch.cat((without_head(each[:, :3]), each[:, 3:]), 1) for each in (label, *before)]
         maps = torch.cat((clip.inputs["dense_of_style"], clip.inputs["lines_of_style"]), 2)
-        past = [seen[1], carried["made"][:, -1]] if frame else []
+        past = [seen[1], carried["/made"][:, -1]] if frame else []
         where["made"] = model.generator(seen[0], clip.inputs["style"], maps, *past)
     made, its = found["made"], torch.arange(2)
     pose, other = clip.inputs["dense"][:, frame], clip.inputs["dense_of_style"][its, found["made"].picked]
@@ -246,7 +246,7 @@ def test_data_without_clips_is_named_first() -> None:
 
 def test_a_head_is_hidden_in_values_from_minus_one() -> None:
     for change in ({"positive_conditions": True}, {"positive_inputs": ("dense",)}):
-        with pytest.raises(ConfigError, match=r"^hide_head: got True, but values of DensePose go from 0 to 1"):
+        with pytest.raises(ConfigError, match=r"^hide_head: got True, but DensePose goes from 0 to 1; set positive_conditions to False"):
             replace(CONFIG, **change).build(SPEC)
     replace(CONFIG, positive_inputs=("lines",)).build(SPEC)
 

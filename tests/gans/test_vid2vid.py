@@ -109,11 +109,11 @@ def test_each_frame_goes_on_from_the_frames_that_were_made(several: int) -> None
             else model.generator(one_hot(clip, 0))
         )
         images.append(made.image)
-        torch.testing.assert_close(carried["made"][:, -1], made.image.detach(), rtol=0, atol=1e-12)
-        assert not carried["made"].requires_grad
-        assert carried["made"].shape[1] == min(max(2, several - 1), frame + 1)
+        torch.testing.assert_close(carried["/made"][:, -1], made.image.detach(), rtol=0, atol=1e-12)
+        assert not carried["/made"].requires_grad
+        assert carried["/made"].shape[1] == min(max(2, several - 1), frame + 1)
     stale = replace(clip, inputs={**clip.inputs, **carried})
-    again = at(model, "generator", 0, stale).carried["made"]
+    again = at(model, "generator", 0, stale).carried["/made"]
     torch.testing.assert_close(again, images[0][:, None].detach(), rtol=0, atol=1e-12)  # a first frame has no past
 
 
@@ -126,14 +126,14 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int) -> None:
     given = replace(clip, inputs={**clip.inputs, **carried})
     real, label, settings = clip.images[:, frame], one_hot(clip, frame), AdversarialConfig()
     if frame:
-        past = carried["made"][:, -2:]
+        past = carried["/made"][:, -2:]
         labels = torch.stack([one_hot(clip, t) for t in range(frame - past.shape[1], frame)], 1)
         made = model.generator(label, labels, past)
     else:
         made = model.generator(label)
     contests = {"": (torch.cat((label, real), 1), torch.cat((label, made.image), 1), model.discriminator.net_D)}
     if frame:
-        both = torch.cat((clip.images[:, frame - 1], real), 1), torch.cat((carried["made"][:, -1], made.image), 1)
+        both = torch.cat((clip.images[:, frame - 1], real), 1), torch.cat((carried["/made"][:, -1], made.image), 1)
         contests["_temporal_0"] = (*both, model.discriminator.net_DT0)
     expected = judged_by_hand(contests, settings=settings)
     expected["l1"] = (made.image - real).abs().flatten(1).mean(1)
@@ -144,7 +144,7 @@ def test_the_terms_of_a_frame_are_those_by_hand(frame: int) -> None:
         believed = confidence(real, clip.images[:, frame - 1], teacher) * known
         assert 0.5 < believed.mean() < 0.95
         expected["flow_l1"] = ((made.flow - teacher) * believed).abs().flatten(1).mean(1)
-        moved = warped(carried["made"][:, -1], made.flow)
+        moved = warped(carried["/made"][:, -1], made.flow)
         expected["flow_warp"] = (moved - real).abs().flatten(1).mean(1)
         q = (1 - (moved - real).abs().sum(1, keepdim=True)).clamp(min=0)
         expected["mask"] = (made.mask * q + (1 - made.mask) * (1 - q)).flatten(1).mean(1)
@@ -171,7 +171,7 @@ def test_a_teacher_is_asked_once_for_all_terms(monkeypatch: pytest.MonkeyPatch) 
     asked: list[int] = []
     monkeypatch.setattr("triptych.gans.clip_base.lucas_kanade", lambda real, before: asked.append(len(real)) or lucas_kanade(real, before))
     model, clip = built(replace(CONFIG, teacher="classical", warping_weight=1.0)), pan()
-    found = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]}))
+    found = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :2]}))
     assert {"flow_l1", "warping"} <= found.logged.keys() and asked == [2]
 
 
@@ -181,11 +181,11 @@ def test_what_a_frame_flickers_is_its_distance_from_the_one_before_moved_by_the_
     plain, model, clip = (*(built(replace(CONFIG, teacher=teacher, warping_weight=weight)) for weight in (0.0, 7.0)), pan())
     assert "warping" not in at(model, "generator", 0, clip).logged
     for frame in (1, 2):
-        given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :frame].flip(4)})
+        given = replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :frame].flip(4)})
         assert "warping" not in at(plain, "generator", frame, given).logged
         found, without = at(model, "generator", frame, given), at(plain, "generator", frame, given)
         labels = torch.stack([one_hot(clip, t) for t in range(frame)], 1)
-        image = model.generator(one_hot(clip, frame), labels, given.inputs["made"]).image
+        image = model.generator(one_hot(clip, frame), labels, given.inputs["/made"]).image
         real, before = clip.images[:, frame], clip.images[:, frame - 1]
         if teacher == "data":
             flow = clip.inputs["flow"][:, frame]
@@ -195,7 +195,7 @@ def test_what_a_frame_flickers_is_its_distance_from_the_one_before_moved_by_the_
         else:
             flow = lucas_kanade(real, before)
             believed = confidence(real, before, flow)
-        apart = (image - warped(given.inputs["made"][:, -1], flow)).abs() * believed
+        apart = (image - warped(given.inputs["/made"][:, -1], flow)).abs() * believed
         term = torch.stack([one.sum() / (image.shape[1] * c.sum()) for one, c in zip(apart, believed, strict=True)])
         assert 0.1 < believed.mean() < 1 and term.min() > 0.01
         torch.testing.assert_close(found.logged["warping"], term.detach(), rtol=0, atol=1e-9)
@@ -209,13 +209,13 @@ def test_a_flow_that_is_apart_learns_from_its_teacher_alone(apart: bool) -> None
     """The last layer of the flow has the gradient of flow_l1; without, that of the image and of the warped frame too."""
     clip = pan()
     model = built(replace(CONFIG, generator=replace(CONFIG.generator, blend=True, flow_apart=apart), warping_weight=7.0))
-    given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2].flip(4)})
+    given = replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :2].flip(4)})
     flow = clip.inputs["flow"][:, 2]
     known = flow.isfinite().all(1, keepdim=True)
     flow = torch.where(known, flow, 0)
     believed = confidence(clip.images[:, 2], clip.images[:, 1], flow) * known
     labels = torch.stack([one_hot(clip, 0), one_hot(clip, 1)], 1)
-    frame = model.generator(one_hot(clip, 2), labels, given.inputs["made"])
+    frame = model.generator(one_hot(clip, 2), labels, given.inputs["/made"])
     assert frame.flow is not None
     alone = gradients(model.generator, 2.0 * l1(frame.flow * believed, flow * believed))
     whole = gradients(model.generator, at(model, "generator", 2, given).loss)
@@ -247,7 +247,7 @@ def test_teachers() -> None:
     ):
         model = built(config, spec)
         assert model.teacher == teacher
-        given = replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]})
+        given = replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :2]})
         terms = at(model, "generator", 2, given).logged
         assert {name for name in terms if name in (*names, "flow_l1")} == names | ({"flow_l1"} if teacher != "none" else set())
         if teacher == "classical":
@@ -274,7 +274,7 @@ def test_raft_teaches_where_there_are_weights_and_no_true_flow(monkeypatch: pyte
     real, before = clip.images[:, 2], clip.images[:, 1]
     flow = 0.5 * (real - before)[:, :2] + 1
     found = model.generator(one_hot(clip, 2), torch.stack([one_hot(clip, 0), one_hot(clip, 1)], 1), clip.images[:, :2]).flow
-    terms = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "made": clip.images[:, :2]})).logged
+    terms = at(model, "generator", 2, replace(clip, inputs={**clip.inputs, "/made": clip.images[:, :2]})).logged
     believed = confidence(real, before, flow)
     torch.testing.assert_close(terms["flow_l1"], l1(found * believed, flow * believed).detach(), rtol=0, atol=1e-9)
 

@@ -101,12 +101,12 @@ def test_training_carries_the_colours_from_frame_to_frame() -> None:
         assert not at(model, "discriminator", t, given).carried
         terms = at(model, "generator", t, given)
         carried = terms.carried
-        torch.testing.assert_close(carried["made"][:, -1], made[t], rtol=0, atol=1e-12)
+        torch.testing.assert_close(carried["/made"][:, -1], made[t], rtol=0, atol=1e-12)
         assert ("guidance" in terms.logged) == (t > 0) and not any(tensor.requires_grad for tensor in carried.values())
         if t:
             torch.testing.assert_close(terms.logged["guidance"], guidance_loss(made[t], guided[t]), rtol=0, atol=1e-10)
     again = at(model, "generator", 0, replace(clip, inputs={**clip.inputs, **carried})).carried
-    torch.testing.assert_close(again["made"][:, -1], made[0], rtol=0, atol=1e-12)  # a first frame knows no colours
+    torch.testing.assert_close(again["/made"][:, -1], made[0], rtol=0, atol=1e-12)  # a first frame knows no colours
 
 
 def test_the_guidance_term_has_its_weight() -> None:

@@ -131,6 +131,54 @@ def test_clips_take_style_images_in_turn(run: Run, tmp_path: Path) -> None:
     assert_close(np.stack(run.translate(arrays, style=look, **CPU).images)[:, 0], np.stack(expected[:2]))
 
 
+def test_clips_and_style_images_are_counted_by_their_numbers(run: Run, tmp_path: Path) -> None:
+    for k, name in enumerate(("1", "2", "10")):
+        write(tmp_path / "in" / "labels" / name / "8.png", as_map(class_map("a", 0)))
+        write(tmp_path / "style" / "labels" / f"{name}.png", as_map(class_map("z", k)))
+        write(tmp_path / "style" / "images" / f"{name}.png", encoded(style_image(k)))
+    given = {"style": tmp_path / "style", **CPU}
+    run.translate(tmp_path / "in", style_each=True, out=tmp_path / "out", **given)  # type: ignore[arg-type]
+    for k, name in enumerate(("1", "2", "10")):
+        assert_close(opened(tmp_path / "out" / name / "8.png"), by_hand(run, "a", 1, [k])[0])
+    together = run.translate(tmp_path / "in", **given).images[0][0]  # type: ignore[arg-type]
+    assert_close(together, by_hand(run, "a", 1, [0, 1, 2])[0])
+
+
+def test_style_images_have_one_size_that_of_their_maps_and_of_the_frames(run: Run, tmp_path: Path) -> None:
+    maps, style = write_maps(tmp_path / "in", {"a": 1}), write_style(tmp_path / "style")
+
+    def refused(**given: Any) -> str:
+        with pytest.raises(DataError) as found:
+            run.translate(maps, style=style, **given, **CPU)
+        return str(found.value)
+
+    write(style / "images" / "1.png", encoded(picture(2 * SIDE, SIDE, seed=1)))
+    assert "style/labels/1.png: 16x16 pixels, but " in refused() and "make them one size" in refused()
+    write(style / "labels" / "1.png", as_map(class_map("z", 1).repeat(2, 1)))
+    assert "style/images/1.png: would have 32x16 pixels, but a/8 16x16; style images have that of the frames" in refused(size="own")
+    assert run.translate(maps, style=style, **CPU).images[0].shape == (1, SIDE, SIDE, 3), "cut to the run's size"
+    held_out = {"style": {"style": [style_image(0), picture(2 * SIDE, SIDE, seed=1)], "labels_of_style": [class_map("z", 0)] * 2}}
+    with pytest.raises(DataError, match=r"labels_of_style\[1\]: 16x16 pixels, but style\[1\] has 32x16; make them one size"):
+        run.translate(None, count=1, **held_out, **CPU)
+
+
+def test_nothing_is_learned_for_what_cannot_be_made_or_is_there(run: Run, tmp_path: Path) -> None:
+    maps, style, told = write_maps(tmp_path / "in", {"a": 2}), write_style(tmp_path / "style", 1), list[tuple[float, float]]()
+    given: dict[str, Any] = {"style": style, "settings": FewShotTranslationConfig(finetune=3), **CPU}
+    given["progress"] = lambda done, count: told.append((done, count))
+    with pytest.raises(DataError, match="the frames of clips are written to a folder"):
+        run.translate(maps, out=tmp_path / "x.npz", **given)
+    assert not told
+    run.translate(maps, out=tmp_path / "out", **given)
+    assert told == [(0, 2), (1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
+    told.clear()
+    run.translate(maps, out=tmp_path / "out", **given)
+    assert told == [(2, 2)]
+    told.clear()
+    run.translate(None, count=1, **given)
+    assert told[1:4] == [(1, 3), (2, 3), (3, 3)]
+
+
 def test_held_out_clips_have_references_of_their_own_but_for_other_style_images(run: Run, tmp_path: Path) -> None:
     own = run.translate(None, count=1, **CPU).images[0]
     other = run.translate(None, count=1, style=write_style(tmp_path / "style"), **CPU).images[0]
@@ -182,6 +230,33 @@ def test_each_step_of_finetuning_is_one_of_training(run: Run) -> None:
     chosen = {f"generator.{name}" for name in model.finetuned_weights()["generator"]}
     assert changed & weights and changed & weights <= chosen
     assert {name for name in changed if name.startswith("generator.up_0.") and name.endswith("weight_u")}
+
+
+def test_each_network_is_finetuned_at_the_rate_of_its_phase(run: Run) -> None:
+    assert isinstance(run.config.model, FewShotVid2VidConfig)
+    torch.manual_seed(0)
+    model = replace(run.config.model, discriminator_rate=4.0).build(run.spec)
+    assert isinstance(model, FewShotVid2Vid)
+    weights = model.finetuned_weights()
+    before = {name: {key: weight.detach().clone() for key, weight in some.items()} for name, some in weights.items()}
+    look = {"style": seen([style_image(0)]), "labels_of_style": torch.from_numpy(class_map("z", 0))[None, None]}
+    finetune(model, look, how=Finetuning(steps=1, rate=1e-3), optim=run.config.optim, seed=0, progress=unwatched)
+    for name, rate in (("discriminator", 4e-3), ("generator", 1e-3)):  # by which the first step of Adam moves each weight
+        moved = max(float((weight.detach() - before[name][key]).abs().max()) for key, weight in weights[name].items())
+        assert moved == pytest.approx(rate, rel=1e-2), name
+
+
+def test_references_are_rolled_by_up_to_a_sixteenth_of_each_side(run: Run) -> None:
+    model, image = run.load(**CPU), torch.arange(32 * 64, dtype=torch.float32).view(1, 1, 1, 32, 64).expand(1, 1, 3, 32, 64)
+    assert isinstance(model, FewShotVid2Vid)
+    look = {"style": image, "labels_of_style": image[:, :, 0].long()}
+    places = set[tuple[int, int]]()
+    for step in range(200):
+        batch = model.of_style(look, Rng(0, ("finetune", step), torch.zeros(1, dtype=torch.long)))
+        where = int((batch.images[0, 0, 0] == 0).nonzero()[0] @ torch.tensor([64, 1]))
+        places.add(((where // 64 + 16) % 32 - 16, (where % 64 + 32) % 64 - 32))
+    downs, acrosses = ({place[axis] for place in places} for axis in (0, 1))
+    assert downs == set(range(-2, 3)) and acrosses == set(range(-4, 5))
 
 
 def test_what_finetuning_looks_at(run: Run) -> None:

@@ -171,6 +171,16 @@ def test_a_run_that_is_kept_begins_all_clips(clips: Run, tmp_path: Path) -> None
     assert np.array_equal(held[-1], clips.translate(None, **CPU).images[0][0])
 
 
+def test_still_images_are_counted_by_their_numbers(clips: Run, tmp_path: Path) -> None:
+    for k, name in enumerate(("1", "2", "10")):
+        write(tmp_path / "in" / "labels" / name / "0.png", as_map(label(0, 0)))
+        write(tmp_path / "in" / "points" / name / "0.png", as_map(points(0)))
+        write(tmp_path / "first" / f"{name}.png", encoded(picture(SIDE, SIDE, seed=k)))
+    clips.translate(tmp_path / "in", first=tmp_path / "first", out=tmp_path / "out", **CPU)
+    for k, name in enumerate(("1", "2", "10")):
+        assert np.array_equal(opened(tmp_path / "out" / name / "0.png"), picture(SIDE, SIDE, seed=k))
+
+
 def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
     given = write_clips(tmp_path / "in", images=False)
     other = single(tmp_path / "other", classes=5)
@@ -193,5 +203,7 @@ def test_what_it_refuses(clips: Run, tmp_path: Path) -> None:
     for first in (None, picture(SIDE, SIDE, seed=1)[None]):
         with pytest.raises(ConfigError, match="first_frames: got 2, but no run makes the first frames; name one by first"):
             clips.translate(given, first=first, **more)
+    with pytest.raises(ConfigError, match="first_frames: got 0, but clips shall begin with an image: set it to 1, or leave the image out"):
+        clips.translate(given, first=picture(SIDE, SIDE, seed=1)[None], settings=ClipTranslationConfig(first_frames=0), **CPU)
     with pytest.raises(ConfigError, match="first_frames: got -1, expected 0 or more"):
         ClipTranslationConfig(first_frames=-1)

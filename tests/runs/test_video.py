@@ -253,6 +253,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_two_clips_do_not_become_one_video(run: Run, tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    for name in ("0", "clip/0"):
+        write(root / f"{name}.png", as_map(class_map("a", 0)))
+    with pytest.raises(DataError, match=r"two clips would be written as clip\.mp4; put the frames that lie loose into a folder"):
+        run.translate(root, out=tmp_path / "out", video=VideoSettings(kind="mp4"), **CPU)
+
+
 def test_a_video_is_whole_or_absent_and_its_frames_are_kept_until_then(run: Run, tmp_path: Path) -> None:
     write_maps(tmp_path / "in", {"a": 5}, images=True)
     folder, out = tmp_path / "in", tmp_path / "made.mp4"

@@ -47,9 +47,9 @@ from triptych.gans.video_discriminators import VideoDiscriminator, VideoDiscrimi
 from triptych.nn.raft import Raft, RaftConfig
 
 FLOW_TERMS = ("flow_l1", "flow_warp", "mask")
-_MADE, _LABELS, _BEFORE = "made", "past_labels", "real_before"
-"""Names among the inputs of a frame: the frames made before it (b, p, c, h, w), their label maps, and the real frame before it."""
-_TEACHER, _BELIEVED = "teacher_flow", "teacher_believed"
+_MADE, _LABELS, _BEFORE = "/made", "/past_labels", "/real_before"
+"""Names among the inputs of a frame, as no folder is called: the frames made before it (b, p, c, h, w), their label maps, the real one."""
+_TEACHER, _BELIEVED = "/teacher_flow", "/teacher_believed"
 """And what the teacher says of it and the real one before, where several terms ask."""
 
 

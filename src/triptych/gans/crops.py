@@ -85,9 +85,9 @@ def pose_map(inputs: Sequence[InputSpec], *, part: Part, weight: float) -> PoseM
         if entry.channels == DRAWN_CHANNELS:
             return PoseMap(entry.name, drawn=True)
     for entry in images:
-        if part == "face" and entry.channels == 3 and "densepose" in entry.name.lower():
+        if part == "face" and entry.channels == 3 and (entry.stored == "densepose" or "densepose" in entry.name.lower()):
             return PoseMap(entry.name, drawn=False)
-    other = ", or one of 3 whose name has densepose in it" if part == "face" else ""
+    other = ", or DensePose's maps (data.densepose, or a condition whose name has densepose in it)" if part == "face" else ""
     wanted = f"a condition image of {DRAWN_CHANNELS} channels (poses, drawn with a channel for each part){other}"
     raise ConfigError(f"discriminator.{part}.weight", f"got {weight:g}, but no label map shows where a {part} is; expected 0, or {wanted}")
 

@@ -37,7 +37,8 @@ _FINETUNED = ("weight_generator.fc", "conv_img", "up")
 """How the names of those weights of the generator begin that finetuning changes."""
 
 _ROLLED = 16
-_LABELS_OF_STYLE = "reference_labels"
+"""The part of a side by which a reference is rolled at most is one of so many."""
+_LABELS_OF_STYLE = "/reference_labels"
 """Name of the label maps of the references (b, k, n, h, w) among the inputs of a frame in training."""
 
 
@@ -85,7 +86,8 @@ class FewShotVid2VidConfig(ClipGANConfig):
     @property
     def sides(self) -> dict[str, tuple[object, int, int]]:
         generator = self.generator
-        return {"generator.num_downsamples": (generator.num_downsamples, generator.stride, generator.least_size)}
+        own = {"generator.num_downsamples": (generator.num_downsamples, generator.stride, generator.least_size)}
+        return own | generator.flow.sides
 
     def build(self, spec: DataSpec) -> ClipGAN:
         """As any GAN of clips; raises ConfigError also for data without references, or without DensePose where that is needed."""
@@ -99,7 +101,10 @@ class FewShotVid2VidConfig(ClipGANConfig):
                 reason = "got True, but the data has no maps of DensePose; give their folder as data.densepose, or set it to False"
                 raise ConfigError(name, reason)
         if self.hide_head and (self.positive_conditions or pose in self.positive_inputs):
-            raise ConfigError("hide_head", "got True, but values of DensePose go from 0 to 1 (positive_conditions, positive_inputs)")
+            raise ConfigError(
+                "hide_head",
+                "got True, but DensePose goes from 0 to 1; set positive_conditions to False, leave it out of positive_inputs",
+            )
         return ClipGANConfig.build(self, spec)
 
     def model(self, spec: DataSpec, labels: LabelMaps) -> FewShotVid2Vid:
@@ -184,6 +189,10 @@ class FewShotVid2Vid(ClipGAN):
         images, (height, width) = self._style(inputs, count=len(label)), label.shape[-2:]
         if images is None:
             raise ConfigError(STYLE, f"missing, expected images of shape ({len(label)}, k, {self.output_channels}, {height}, {width})")
+        learned = max(entry.references or 0 for entry in self.style_sources)
+        if self.config.generator.attention and learned < 2 <= images.shape[1]:
+            reason = f"got {images.shape[1]} images, but the model learned with one reference (data.references) and cannot choose; give one"
+            raise ConfigError(STYLE, reason)
         if images.shape[3:] != (height, width):
             found = f"{images.shape[4]}x{images.shape[3]} pixels"
             raise ConfigError(STYLE, f"got images of {found}, but the frames have {width}x{height}; make them one size")

@@ -42,11 +42,8 @@ class Vid2VidConfig(ClipGANConfig):
 
     @property
     def sides(self) -> dict[str, tuple[object, int, int]]:
-        generator, flow = self.generator, self.generator.flow
-        sides: dict[str, tuple[object, int, int]] = {"generator.num_layers": (generator.num_layers, generator.stride, generator.least_size)}
-        if flow.cost_radius:
-            sides["generator.flow.cost_radius"] = flow.cost_radius, 1, (flow.cost_radius + 1) << flow.cost_halvings
-        return sides
+        generator = self.generator
+        return {"generator.num_layers": (generator.num_layers, generator.stride, generator.least_size)} | generator.flow.sides
 
     def build(self, spec: DataSpec) -> ClipGAN:
         """As any GAN of clips; raises ConfigError also for data with references, which it does not look at."""

@@ -67,6 +67,12 @@ class FlowNetworkConfig(Config):
         self.require(0 <= self.cost_halvings <= self.num_downsamples, "cost_halvings", "0 to num_downsamples")
         self.require(0 < self.multiplier < math.inf, "multiplier", "a positive number")
 
+    @property
+    def sides(self) -> dict[str, tuple[object, int, int]]:
+        """What it asks of the sides of frames; see `ClipGANConfig.sides`."""
+        least = (self.cost_radius + 1) << self.cost_halvings
+        return {"generator.flow.cost_radius": (self.cost_radius, 1, least)} if self.cost_radius else {}
+
     def shrunk(self) -> Self:
         """A narrow network, for tests."""
         halvings, radius = min(self.cost_halvings, 1), min(self.cost_radius, 1)

@@ -26,7 +26,7 @@ from triptych.gans.point_colours import guidance_loss, no_colours, seen_colours,
 from triptych.gans.vid2vid import Vid2Vid, Vid2VidConfig
 from triptych.gans.video_networks import Frame, Vid2VidGenerator, WCVid2VidGenerator, WCVid2VidGeneratorConfig
 
-_COLOURS = "colours"
+_COLOURS = "/colours"
 """Name of the table of colours among the inputs of a frame."""
 
 

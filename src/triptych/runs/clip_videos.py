@@ -124,6 +124,8 @@ def in_videos(wanted: Filmed, out: Path, settings: VideoSettings, *, rate: float
     """
     alone = out.suffix in VIDEOS
     names = [out.name if alone else f"{clip or 'clip'}.{settings.kind}" for clip in wanted.clips]
+    if len(set(names)) < len(names):
+        raise DataError(f"{out}: two clips would be written as clip.{settings.kind}; put the frames that lie loose into a folder")
     places = [out if alone else out / name for name in names]
     kept = out.parent / f".{out.name}.partial-{wanted.digest}" if alone else out / f".frames.partial-{wanted.digest}"
     frames = Folder(kept, wanted.files, grid_rows=0)

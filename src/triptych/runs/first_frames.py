@@ -51,6 +51,7 @@ class StillImages(FirstFrames):
 
     def __init__(self, images: Collection) -> None:
         self._images, self.origin = images, images.origin
+        self._order = images.in_order()
 
     def check(self, clips: int) -> None:
         """Raises DataError unless there is one image, or one for each clip."""
@@ -61,7 +62,7 @@ class StillImages(FirstFrames):
         """The image as the first frame. Raises DataError for one of another size than the clip's."""
         if t > 0:
             return None
-        image = min(clip, len(self._images) - 1)
+        image = self._order[min(clip, len(self._order) - 1)]
         pixels, (height, width) = self._images.read(image)[1], next(iter(inputs.values())).shape[-2:]
         if pixels.shape[:2] != (height, width):
             found = f"{pixels.shape[1]}x{pixels.shape[0]} pixels as its own size, but the clip has {width}x{height}"
@@ -135,6 +136,8 @@ def open_still_images(
     """
     if isinstance(model, VideoTranslator) and not is_run(first) and (first is not None or not run.paths.first_frames.exists()):
         asked = model.first_frames(settings)
+        if first is not None and asked < 1:
+            raise ConfigError("first_frames", f"got {asked}, but clips shall begin with an image: set it to 1, or leave the image out")
         if asked > 1 and asked != model.first_frames(model.translation):
             raise ConfigError("first_frames", f"got {asked}, but no run makes the first frames; name one by {{}}", ["first"])
     if first is None:

@@ -6,8 +6,9 @@ They go to a folder (see image_folder.py), or as other work to one file.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -51,7 +52,7 @@ from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
 from triptych.runs.stored import StoredRun
 from triptych.runs.translation_grid import rows, write_rows
-from triptych.runs.video import Clips, frames_in_memory, make_missing_frames, whole_clip
+from triptych.runs.video import Clips, frames_in_memory, learn_nothing, make_missing_frames, whole_clip
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
 
 GRID_ROWS = 16
@@ -111,23 +112,31 @@ def translate(
         _check_video(opened_inputs, style_count, filming)
     if place is not None:
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
+    clips = None
+    if isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
+        if place is not None and place.suffix and not filming:
+            instead = f"name one, without {place.suffix}, or a video (.mp4)"
+            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; {instead}")
+        clips = Clips.of(opened_inputs, settings=chosen, first=stills, styles=styles)
     how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
     opened = run.open(Loading(**loading))
-    if how is not None and styles is not None:
-        look = styles.of([0], 0, answers=1, device=opened.world.device)
-        finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
-    begins = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed)
-    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, opened.loading.precision, begins)
+
+    @functools.cache
+    def learn() -> None:
+        if how is not None and styles is not None:
+            look = styles.of([0], 0, answers=1, device=opened.world.device)
+            finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
+
+    begins, precision = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed), opened.loading.precision
+    if clips is not None:
+        clips = replace(clips, first=begins, precision=precision, learn=learn)
+    wanted = Translation(opened_inputs, styles, style_count, seed, chosen, precision, begins, clips, learn)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
         filmed = _filmed(work, wanted, opened.model, world=opened.world, progress=progress)
         rate = video.rate or (opened_inputs.rate if isinstance(opened_inputs, GivenInputs) else None) or RATE
         made = in_videos(filmed, filming, video, rate=rate, grid_rows=grid, world=opened.world)
-    elif isinstance(opened.model, VideoTranslator) and isinstance(opened_inputs, GivenInputs) and (place is None or place.suffix):
-        if place is not None:
-            instead = f"name one, without {place.suffix}, or a video (.mp4)"
-            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; {instead}")
-        clips = Clips.of(opened_inputs, settings=chosen, precision=opened.loading.precision, first=begins, styles=styles)
+    elif clips is not None and isinstance(opened.model, VideoTranslator) and place is None:
         made = frames_in_memory(opened.model, clips, device=opened.world.device, progress=progress)
     elif place is None or place.suffix:
         made = _in_one_file(work, wanted, place, world=opened.world, progress=progress)
@@ -168,19 +177,25 @@ class Translation:
     precision: str
     first: FirstFrames | None = None
     "What clips begin with."
+    clips: Clips | None = None
+    "The clips of a user, which are made frame by frame."
+    learn: Callable[[], None] = learn_nothing
+    "What the model learns before it makes the first of them, once."
 
     def example(self, model: nn.Module, items: Sequence[int], device: torch.device | str, *, truth: bool = False) -> Example:
         """The model's input for some items of one size, with the style of the first answer. `truth`: with the target image, where known."""
         example = self.inputs.example(require_translator(model), items, device=device, settings=self.settings, truth=truth)
         inputs = dict(example.inputs)
         if self.styles is not None:
-            inputs |= self.styles.of(self._styled(model, items), 0, answers=self.answers, device=device)
+            styled = items if self.clips is None else [self.clips.of_frame[item] for item in items]
+            inputs |= self.styles.of(styled, 0, answers=self.answers, device=device)
         elif self.answers > 1:
             inputs.pop(STYLE, None)  # that held-out images may come with: each answer has a random one instead
         return Example(inputs, example.truth)
 
     def made(self, model: nn.Module, items: Sequence[int], device: torch.device) -> np.ndarray:
         """All answers to inputs of one size: uint8 (b, answers, h, w, c)."""
+        self.learn()
         translator, inputs = require_translator(model), dict(self.example(model, items, device).inputs)
         if self.first is not None and isinstance(translator, VideoTranslator):  # held-out clips; those of a user are made frame by frame
             how = {"settings": self.settings, "precision": self.precision, "device": device, "first": self.first}
@@ -196,13 +211,6 @@ class Translation:
                 images = translator.translate(inputs, rng, settings=self.settings)
             answers.append(to_uint8(images).numpy())
         return np.stack(answers, axis=1)
-
-    def _styled(self, model: nn.Module, items: Sequence[int]) -> Sequence[int]:
-        """What takes a style: each item, or of a user's clips the clip that it is a frame of."""
-        if not (isinstance(model, VideoTranslator) and isinstance(self.inputs, GivenInputs)):
-            return items
-        of_clip = {frame: number for number, frames in enumerate(clips_of(self.inputs.names).values()) for frame in frames}
-        return [of_clip[item] for item in items]
 
     def files(self, item: int) -> list[str]:
         """The files of an input's answers in a folder."""
@@ -322,10 +330,8 @@ def _in_folder(work: Work, wanted: Translation, model: nn.Module, out: Path, *, 
 
 def _make_all(work: Work, wanted: Translation, model: nn.Module, folder: Folder, *, world: World, progress: Watch) -> None:
     """Makes what a folder lacks, of clips frame by frame; when it returns, all processes have."""
-    if isinstance(model, VideoTranslator) and isinstance(wanted.inputs, GivenInputs):
-        given = {"settings": wanted.settings, "precision": wanted.precision, "first": wanted.first, "styles": wanted.styles}
-        clips = Clips.of(wanted.inputs, **given)
-        make_missing_frames(model, clips, folder, device=world.device, world=world, progress=progress)
+    if isinstance(model, VideoTranslator) and wanted.clips is not None:
+        make_missing_frames(model, wanted.clips, folder, device=world.device, world=world, progress=progress)
     else:
         make_missing(work, folder, world=world, progress=progress)
     world.barrier()

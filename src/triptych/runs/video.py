@@ -6,7 +6,8 @@ sees the frames before it as they lie there, with 8 bits: an interrupted command
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,10 @@ from triptych.runs.given.translation import GivenInputs, Styles
 from triptych.runs.image_folder import Folder
 
 
+def learn_nothing() -> None:
+    """Of a model that makes frames as it is."""
+
+
 @dataclass(frozen=True)
 class Clips:
     """The clips to be made: the frames of each, by their numbers among the inputs, in order."""
@@ -33,21 +38,21 @@ class Clips:
     inputs: GivenInputs
     clips: Sequence[Sequence[int]]
     settings: Config
-    precision: str
+    precision: str = "float32"
     first: FirstFrames | None = None
     "What clips begin with; None: the first frames are made too."
     styles: Styles | None = None
     "What they look like, each like all style images, or like the one that is its turn."
+    learn: Callable[[], None] = learn_nothing
+    "What the model learns before it makes a frame."
 
     @classmethod
-    def of(
-        cls, inputs: GivenInputs, *, settings: Config, precision: str, first: FirstFrames | None = None, styles: Styles | None = None
-    ) -> Clips:
+    def of(cls, inputs: GivenInputs, *, settings: Config, first: FirstFrames | None = None, styles: Styles | None = None) -> Clips:
         """Those of inputs by sub-folder, or by the beginnings of their names.
 
-        Raises DataError for frames of a clip of several sizes, and for first frames that do not fit.
+        Raises DataError for frames of a clip of several sizes, for style images of another one, and for first frames that do not fit.
         """
-        clips = list(clips_of(inputs.names).values())
+        clips, sizes = list(clips_of(inputs.names).values()), dict[tuple[int, int], str]()
         for frames in clips:
             expected = inputs.size(frames[0])
             for frame in frames[1:]:
@@ -55,9 +60,18 @@ class Clips:
                 if size != expected:
                     found = f"{size[1]}x{size[0]} pixels, but {inputs.names[frames[0]]} of the same clip {expected[1]}x{expected[0]}"
                     raise DataError(f"{inputs.names[frame]} would have {found}; the frames of a clip have one size: choose one by size")
+            sizes.setdefault(expected, inputs.names[frames[0]])
+        if styles is not None:
+            for size, name in sizes.items():
+                styles.check_size(size, name)
         if first is not None:
             first.check(len(clips))
-        return cls(inputs, clips, settings, precision, first, styles)
+        return cls(inputs, clips, settings, first=first, styles=styles)
+
+    @functools.cached_property
+    def of_frame(self) -> Mapping[int, int]:
+        """Of each frame its clip."""
+        return {frame: number for number, frames in enumerate(self.clips) for frame in frames}
 
     def maps(self, model: VideoTranslator, frame: int, device: torch.device) -> Mapping[str, Tensor]:
         """What the model makes a frame of."""
@@ -132,6 +146,8 @@ def make_missing_frames(
             maker.seen(wanted.maps(model, frame, device), folder[frame][0])
         done += there
         progress(done, count)
+        if there < len(frames):
+            wanted.learn()
         for t in range(there, len(frames)):
             pixels = maker.next(t, wanted.maps(model, frames[t], device))
             folder.save([frames[t]], {"images": pixels[None, None]})
@@ -142,6 +158,7 @@ def make_missing_frames(
 def frames_in_memory(model: VideoTranslator, wanted: Clips, *, device: torch.device, progress: Watch) -> list[np.ndarray]:
     """The frames, uint8 (1, h, w, c) each, in the order of the inputs; every process makes all of them."""
     made: dict[int, np.ndarray] = {}
+    wanted.learn()
     for clip, frames in enumerate(wanted.clips):
         maker = wanted.maker(model, clip, device)
         for t, frame in enumerate(frames):

@@ -17,6 +17,7 @@ from triptych.core.batch import InputSpec
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.npz import local
 from triptych.core.reading import is_inside, user_path
+from triptych.data.clip_files import in_order
 from triptych.data.colours import PLAIN, Colours
 from triptych.data.config import ClassesFrom
 from triptych.data.cut import Cut, size_of
@@ -98,6 +99,11 @@ class Collection:
             advice = "make the archive again with plain names"
             raise DataError(f"{self.name}: {outside!r} leads out of the folder that images are written to; {advice}")
         return names
+
+    def in_order(self) -> list[int]:
+        """The numbers of the items in the order of their names, numbers in these as numbers: 9.png before 10.png."""
+        names = self.names
+        return sorted(range(len(names)), key=lambda k: in_order(names[k]))
 
     def measure(self, k: int) -> tuple[Size, Cut]:
         """Width and height of the k-th item, from its header alone, and how it is cut."""

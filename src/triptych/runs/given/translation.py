@@ -109,27 +109,50 @@ Translatable = GivenInputs | HeldOut
 class Styles:
     """Style images: each answer takes its style from all of them, or from one, in turn; and the maps that come with them, of clips."""
 
-    def __init__(self, images: Mapping[str, Collection], *, each: bool) -> None:
+    def __init__(self, images: Mapping[str, Collection], *, each: bool, numbered: bool = False) -> None:
         """`images`: by the names that a model takes them by, as many of each.
 
         `each`: in turn. Input i has `answers` answers, and answer j of it takes image (i * answers + j) modulo their number.
+        `numbered`: numbers in their names count as numbers, as those of clips and frames do.
         """
-        self._images, self._each = images, each
-        self._count = len(next(iter(images.values())))
+        self._images, self._each = list(images.values()), each
+        self._names = list(images)
+        first, *_ = self._images
+        self._order = first.in_order() if numbered else range(len(first))
         self._together: Mapping[str, torch.Tensor] | None = None
         self.origin = [*dict.fromkeys(one.origin for one in images.values()), each]
 
     def of(self, items: Sequence[int], answer: int, *, answers: int, device: torch.device | str) -> dict[str, torch.Tensor]:
         """The style images of one answer to each of `items`: (b, k, c, h, w) in [-1, 1], and maps (b, k, h, w). Raises DataError."""
         if self._each:
-            found = self._load([(item * answers + answer) % self._count for item in items], device)
+            found = self._load([(item * answers + answer) % len(self._order) for item in items], device)
             return {name: values[:, None] for name, values in found.items()}
         if self._together is None:
-            self._together = self._load(range(self._count), device)
+            self._together = self._load(range(len(self._order)), device)
         return {name: values.expand(len(items), *values.shape) for name, values in self._together.items()}
 
-    def _load(self, numbers: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
-        loaded = {name: torch.from_numpy(images.load(numbers)) for name, images in self._images.items()}
+    def check_size(self, expected: tuple[int, int], of: str) -> None:
+        """Raises DataError, naming the file, for one of other height and width than the frames `of` a clip."""
+        for k in self._order:
+            size = self._measured(k)
+            if size != expected:
+                found = f"{size[1]}x{size[0]} pixels, but {of} {expected[1]}x{expected[0]}"
+                where = self._images[0].items.describe(k)
+                raise DataError(f"{where}: would have {found}; style images have that of the frames: make them so, or choose one by size")
+
+    def _measured(self, k: int) -> tuple[int, int]:
+        found = of_one_size([one.items for one in self._images], k, [one.measure(k) for one in self._images])
+        return found[0].height_and_width
+
+    def _load(self, places: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
+        numbers, stored = [self._order[place] for place in places], [one.items for one in self._images]
+        samples = [of_one_size(stored, k, [one.read(k) for one in self._images]) for k in numbers]
+        for k, (image, *_) in zip(numbers, samples, strict=True):
+            (height, width), expected = image.shape[:2], samples[0][0].shape[:2]
+            if (height, width) != expected:
+                found = f"{width}x{height} pixels, but {stored[0].describe(numbers[0])} {expected[1]}x{expected[0]}"
+                raise DataError(f"{stored[0].describe(k)}: {found}; make style images one size, or choose one by size")
+        loaded = {name: torch.from_numpy(np.stack(column)) for name, column in zip(self._names, zip(*samples, strict=True), strict=True)}
         first, *_ = loaded.values()
         return RawBatch(first, None, torch.as_tensor(numbers), loaded).to(device).inputs
 
@@ -185,11 +208,12 @@ def open_styles(
     """
     if isinstance(translator, VideoTranslator) and translator.style_sources:
         sizing = translation_sizing(size, config=config, spec=spec, translator=translator)
-        return Styles(_style_sources(style, translator, config, sizing, size), each=each)
+        return Styles(_style_sources(style, translator, config, sizing, size), each=each, numbered=True)
     kind = InputSpec(name=STYLE, kind="image", channels=translator.output_channels)
     if isinstance(style, Mapping):
         raise ConfigError("style", "got arrays by name, expected a path, or uint8 images (n, height, width, channels)")
-    return Styles({STYLE: open_collection(style, kind, as_trained(config, spec))}, each=each)
+    images = {STYLE: open_collection(style, kind, as_trained(config, spec))}
+    return Styles(images, each=each, numbered=isinstance(translator, VideoTranslator))
 
 
 def _style_sources(
