@@ -93,6 +93,7 @@ def test_a_sweep_is_one_evaluation_for_each_value(run: str, tmp_path: Path, caps
         ("steps", "2", 2),
         ("steps", "3", 3),
     ]
+    assert all(part["settings"]["kid_subsets"] for part in parts), "what a file of one evaluation says too"
     found, notes = evaluations(tmp_path)
     assert notes == [] and differences(found) == ["steps 2", "steps 3"], "as the report finds the protocols that are written"
     assert [chart.title for chart in sweeps({"": found})] == ["fd-random by steps", "kid by steps"]
@@ -134,7 +135,7 @@ def test_what_was_passed_over_and_looks_wrong_is_said(tmp_path: Path, capsys: py
     (reference / "dataset.json").write_text("{")
     assert main(["evaluate", str(made), "--reference", str(reference), "--features", "random", "--metrics", "recall"]) == 0
     first, second = capsys.readouterr().err.splitlines()
-    assert first == f"triptych: warning: {made}: passed over 1 files that are no images: 1 .txt"
+    assert first == f"triptych: warning: {made}: passed over 1 file that is no image: 1 .txt"
     assert second.startswith(f"triptych: warning: {reference}/dataset.json: cannot be read as JSON (") and second.endswith("have no labels")
 
 

@@ -88,6 +88,26 @@ def test_runs_without_anything_are_compared_too(tmp_path: Path) -> None:
         assert said in text
 
 
+def test_a_run_whose_settings_cannot_be_read_is_named(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b")]
+    assert "None." in read_page(comparison_page(roots)).text
+    (roots[1] / "config.json").write_text("{")
+    text = read_page(comparison_page(roots)).text
+    assert re.search(r"b: .*config\.json", text) and "Not known: the settings of b cannot be read." in text
+
+
+def test_figures_of_a_sweep_without_settings_are_those_of_other_files(tmp_path: Path) -> None:
+    roots = [made_run(tmp_path / name) for name in ("a", "b", "c")]
+    figures, protocol = {"frechet": {"value": 1.0}}, {"count": 50}
+    plain = {"figures": figures, "protocol": protocol, "settings": {"kid_subsets": 100}}
+    other = {**plain, "settings": {"kid_subsets": 10}}
+    for root, document in zip(roots, ({"sweep": [{"figures": figures, "protocol": protocol}]}, plain, other), strict=True):
+        (root / "evaluations").mkdir()
+        (root / "evaluations" / "x.json").write_text(json.dumps(document))
+    assert "cannot be compared" not in read_page(comparison_page(roots[:2])).text
+    assert "settings.kid_subsets (100 / 10)" in read_page(comparison_page(roots[1:])).text
+
+
 def test_names_tell_runs_apart() -> None:
     assert short_names([Path("/x/1/run"), Path("/x/2/run"), Path("/x/2/other")]) == ["1/run", "2/run", "2/other"]
     assert short_names([Path("/x/run"), Path("/x/run")]) == ["run (1)", "run (2)"]
@@ -139,6 +159,19 @@ def test_the_command(runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFix
     ):
         assert main(["compare", *given]) == 2
         assert capsys.readouterr().err == f"triptych: error: {said}\n"
+
+
+def test_the_place_of_the_page_may_come_first_and_other_files_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (str(made_run(tmp_path / name)) for name in ("a", "b"))
+    out = tmp_path / "x.html"
+    for k, words in enumerate((["--out", str(out), a, b], [a, f"--out={out}", b], [a, b, "--out", str(out)])):
+        assert main(["compare", *words]) == 0, k
+        assert "Settings that differ" in read_page(out.read_text()).text
+    capsys.readouterr()
+    mine = tmp_path / "mine.html"
+    mine.write_text("<title>mine</title>")
+    assert main(["compare", a, b, "--out", str(mine)]) == 2 and mine.read_text() == "<title>mine</title>"
+    assert f"cannot write {mine}: it is there, and no such command made it" in capsys.readouterr().err
 
 
 def test_each_run_has_its_line_where_its_figures_differ_by_one_thing(runs: list[Path]) -> None:

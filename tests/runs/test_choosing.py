@@ -114,6 +114,41 @@ def test_two_folders_of_photos_of_the_same_names_are_pairs(tmp_path):
     assert look(tmp_path).pairs == Pairs("photos", (), (), False, ("drawings",))
 
 
+def test_balanced_classes_are_no_pairs_but_where_it_is_said(tmp_path):
+    for name in ("cat", "dog"):
+        write_folder(tmp_path / name, ["0.png", "1.png"], size=(80, 64))
+    seen = look(tmp_path)
+    assert seen.pairs is None and (seen.count, seen.classes) == (4, 2)
+    assert look(tmp_path, pairs=True).pairs == Pairs("cat", (), (), False, ("dog",))
+    write_folder(tmp_path / "cat", ["0.jpg"])
+    assert look(tmp_path).classes == 2
+    with pytest.raises(DataError, match="has the same name but for its ending"):
+        look(tmp_path, pairs=True)
+    with pytest.raises(DataError, match="holds no pairs, two folders or more"):
+        look(tmp_path / "cat", pairs=True)
+
+
+@pytest.mark.parametrize("name", ["photos", "edges", "Labels", "depth_maps"])
+def test_what_pairs_are_called(tmp_path, name):
+    for folder in (name, "other"):
+        write_folder(tmp_path / folder, ["0.png", "1.png"])
+    assert look(tmp_path).pairs is not None and look(tmp_path, pairs=False).classes == 2
+
+
+def test_a_bad_image_is_passed_over_and_said(tmp_path, machine):
+    write_folder(tmp_path, [f"{k}.png" for k in range(9)], size=(40, 40))
+    (tmp_path / "b.png").write_bytes(b"no image")
+    machine(100.0)
+    seen = look(tmp_path)
+    assert seen.count == 10 and seen.sides == (40, 40, 40) and seen.bad is not None and "b.png" in seen.bad
+    choice = chosen(dataclasses.replace(seen, count=20_000))
+    assert choice.config.data.on_error == "skip" and any("b.png" in why for what, why in choice.reasons if what == "bad images")
+    for k in range(9):
+        (tmp_path / f"{k}.png").unlink()
+    with pytest.raises(DataError, match=r"b\.png"):
+        look(tmp_path)
+
+
 def test_folders_of_other_names_are_classes_and_no_pairs(tmp_path):
     write_folder(tmp_path, ["one/a.png", "one/b.png", "two/c.png"])
     seen = look(tmp_path)
@@ -306,10 +341,28 @@ def test_a_network_that_is_too_slow_to_measure_is_passed_over(machine, monkeypat
     machine(1e4)
 
     def slow(task, **_):
-        raise choosing.RunError("it took too long")
+        raise choosing.RunError("it took too long: give a smaller --train.microbatch")
 
     monkeypatch.setattr(choosing, "measured_apart", slow)
-    assert chosen(PHOTOS).config.data.image_size == 32
+    said = list[str]()
+    choice = chosen(PHOTOS, say=said.append)
+    assert choice.config.data.image_size == 32
+    assert said.count("it was not measured: it took too long") == 3 and not any("0 images in the time" in line for line in said)
+    assert any("not measured" in why for what, why in choice.reasons if what == "recipe")
+
+
+@pytest.mark.parametrize(("hours", "limit"), [(0.05, 45.0), (6.0, 90.0)])
+def test_looking_takes_a_quarter_of_the_time_at_most(machine, monkeypatch, hours, limit):
+    machine(1e4)
+    limits = list[float]()
+
+    def screened(task, *, limit_seconds):
+        limits.append(limit_seconds)
+        return {"drawn": 1, "seconds": [task.batches[0] / 1e4]}
+
+    monkeypatch.setattr(choosing, "measured_apart", screened)
+    chosen(PHOTOS, hours=hours)
+    assert set(limits) == {limit}
 
 
 # The file

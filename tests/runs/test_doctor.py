@@ -193,6 +193,8 @@ def test_the_source_itself(tmp_path: Path, folder: Path) -> None:
     assert looked(folder, labels="none").fit
     (tmp_path / "nothing").mkdir()
     assert named(looked(tmp_path / "nothing")) == {"source": ["no images to train on"]}
+    np.save(tmp_path / "none.npy", np.zeros((0, 32, 32, 3), dtype=np.uint8))
+    assert named(looked(tmp_path / "none.npy")) == {"source": ["no images to train on"]}
     write_folder(folder, [f"cow/{k}.png" for k in range(90)])
     assert named(looked(folder, labels="folder"))["labels"]
     (folder / "bird").rmdir()

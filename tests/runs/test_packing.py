@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import zipfile
 from collections.abc import Callable
@@ -26,14 +27,14 @@ from tests.data.records import write_shards
 from tests.data.test_shards import sharded
 from triptych.cli.main import main
 from triptych.core import files
-from triptych.core.errors import ConfigError, DataError
+from triptych.core.errors import ConfigError, DataError, Stopped
 from triptych.core.npz import read_npz
 from triptych.data.config import DataConfig
 from triptych.data.domains import UnpairedDataConfig
 from triptych.data.files import is_image
 from triptych.data.fingerprint import fingerprint
 from triptych.data.images import Data, ImageSet
-from triptych.data.loader import Loader
+from triptych.data.loader import Loader, batches_of
 from triptych.data.skipping import write_skip
 from triptych.engine.config import LogConfig, OptimConfig
 from triptych.runs import open_run, packing, train
@@ -443,6 +444,70 @@ def test_the_command(tmp_path, capsys):
     assert "--recipe" in capsys.readouterr().err
     assert main(["data", "pack", str(root)]) == 2
     assert "--out: missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", ["folder", "zip"])
+def test_an_interrupted_pack_takes_up_no_pixels_that_changed_since(tmp_path, monkeypatch, source):
+    """Whatever time the file says; of a folder the other pieces are kept."""
+    monkeypatch.setattr("triptych.runs.packing._MOST_IN_A_PIECE", 2)
+    root = photos(tmp_path)
+    place = root if source == "folder" else Path(shutil.make_archive(str(tmp_path / "photos"), "zip", root))
+    config, out, made = settings(place), tmp_path / "out" / "pack.npz", list[float]()
+
+    def interrupt(done: float, count: float) -> None:
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped):
+        pack_data(config, out, workers=0, progress=interrupt)
+    changed = sorted(root.rglob("*.*"))[1]
+    with Image.open(changed) as image:
+        Image.fromarray(255 - np.asarray(image)).save(changed)
+    os.utime(changed, (10**9, 10**9))
+    if source == "zip":
+        place.unlink()
+        shutil.make_archive(str(tmp_path / "photos"), "zip", root)
+    pack_data(config, out, workers=0, progress=lambda done, count: made.append(done))
+    assert made[0] == (6 if source == "folder" else 0)
+    packed(config, tmp_path / "fresh.npz")
+    assert out.read_bytes() == (tmp_path / "fresh.npz").read_bytes()
+
+
+@pytest.mark.parametrize(("given", "own", "used"), [(None, 0, 0), (None, 1, 1), (0, 1, 0)])
+def test_workers_are_those_of_the_call_or_of_the_settings(tmp_path, monkeypatch, given, own, used):
+    chosen = list[int]()
+
+    def noted(images, numbers, *, workers):
+        chosen.append(workers)
+        return batches_of(images, numbers, workers=0)
+
+    monkeypatch.setattr(packing, "batches_of", noted)
+    pack_data(settings(photos(tmp_path), workers=own), tmp_path / "pack.npz", workers=given)
+    assert chosen == [used]
+
+
+def test_a_pack_of_another_size_is_not_replaced(tmp_path):
+    config, out = settings(photos(tmp_path)), tmp_path / "pack.npz"
+    pack_data(config, out, workers=0)
+    before, size = out.read_bytes(), config.image_size
+    with pytest.raises(DataError, match=rf"pack.npz: it is a pack of \d+ images with image_size {size}, here {size // 2}; choose another"):
+        pack_data(replace(config, image_size=size // 2), out, workers=0)
+    assert out.read_bytes() == before
+
+
+def test_what_was_given_up_goes_when_another_pack_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("triptych.runs.packing._MOST_IN_A_PIECE", 2)
+    config, out = settings(photos(tmp_path)), tmp_path / "out" / "pack.npz"
+
+    def interrupt(done: float, count: float) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped):
+        pack_data(replace(config, image_size=8), out, workers=0, progress=interrupt)
+    assert list(out.parent.glob(".pack.npz.partial-*"))
+    pack_data(config, out, workers=0)
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
 def test_a_source_that_changed_is_packed_anew(tmp_path):

@@ -95,7 +95,7 @@ def test_the_log_says_what_is_odd_about_the_images(tmp_path):
     data = {"path": str(tmp_path / "photos"), "labels": "none", "channels": 1}
     start = config(data=data, model={"class_conditional": False}, train={"total_images": BATCH})
     lines = (train(start, tmp_path / "run", device="cpu").directory / "log.txt").read_text()
-    assert "passed over 1 files that are no images: 1 .txt\n" in lines
+    assert "passed over 1 file that is no image: 1 .txt\n" in lines
     assert "12 of 24 files look like the other halves of pairs (images/" not in lines and "(edges/0.png beside images/0.png)" in lines
     assert re.search(r"warning: [1-9]\d? images are held out, too few to choose the best checkpoint by", lines)
 

@@ -338,6 +338,7 @@ def test_one_process_is_planned_as_before():
     [
         ({"processes": 0}, "processes"),
         ({"processes": 8, "machine_processes": 3}, "machine_processes"),
+        ({"machine_processes": 1}, "machine_processes"),
         ({"processes": 2, "within": 0.0}, "within"),
         ({"processes": 2, "between": float("nan")}, "between"),
         ({"processes": 2, "latency": -1.0}, "latency"),

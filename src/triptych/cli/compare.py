@@ -41,21 +41,22 @@ def main(arguments: Sequence[str]) -> int:
         require_run(run)
 
     from triptych.report.comparison import write_comparison
-    from triptych.runs.files import check_place
+    from triptych.runs.files import check_page
 
-    check_place(out)
+    check_page(out)
     show(f"comparison: {write_comparison(runs, out)} (open it in a browser)")
     return 0
 
 
 def configure(arguments: Sequence[str]) -> tuple[list[str], Path]:
-    """The runs, which come before all flags, and the page's place. Raises ConfigError where one is missing."""
+    """The runs, and the page's place, which may come before them. Raises ConfigError where one is missing."""
     from triptych.cli.settings import parse
 
-    first = next((k for k, argument in enumerate(arguments) if argument.startswith("-")), len(arguments))
-    runs = list(arguments[:first])
+    runs, flags = list[str](), list[str]()
+    for argument in arguments:
+        (flags if argument.startswith("-") or flags[-1:] == ["--out"] else runs).append(argument)
     description = "Writes one page that sets runs beside one another."
-    given = parse(arguments[first:], prog="triptych compare", description=description, options=CompareOptions(), settings=Config())[0]
+    given = parse(flags, prog="triptych compare", description=description, options=CompareOptions(), settings=Config())[0]
     if len(runs) < 2:
         raise ConfigError(
             "", f"got {len(runs)} run{'s' if not runs else ''}, expected at least 2; usage: {USAGE.partition(chr(10))[0][7:]}"

@@ -36,6 +36,8 @@ class InitOptions(Config):
     "How long the run should take on this machine."
     family: Literal["flow", "gan", "diffusion"] | None = None
     "Kind of model; None: by the images."
+    pairs: bool | None = None
+    "Whether folders whose files have the same names are pairs, or classes (False); None: by their names, and whether one holds maps."
     out: str | None = None
     "FILE.toml or FILE.json; None: the name of the images with .toml, in this folder."
     run: str | None = None
@@ -74,7 +76,11 @@ def main(arguments: Sequence[str]) -> int:
 
     with named_as_flags(options):
         choice = choose(
-            look(place), hours=options.hours, family=options.family, device=options.device, say=lambda line: show(f"{line} ...", error=True)
+            look(place, pairs=options.pairs),
+            hours=options.hours,
+            family=options.family,
+            device=options.device,
+            say=lambda line: show(f"{line} ...", error=True),
         )
     run = options.run or free_run(name)
     asked = shlex.join(["triptych", "init", *arguments])

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from triptych.cli.arguments import flag_value, require_images
+from triptych.cli.arguments import flag_value, named_as_flags, require_images
 from triptych.cli.output import show, show_page
 from triptych.cli.train import TrainOptions, base_and_settings, configure, place_of
 from triptych.core.config import config
@@ -65,7 +65,8 @@ class PlanOptions(TrainOptions):
         self.require(1 <= self.processes <= 10**6, "processes", "1 to 1000000")
         per_machine = self.machine_processes
         divides = per_machine is None or (per_machine >= 1 and self.processes % per_machine == 0)
-        self.require(divides, "machine_processes", f"a divisor of the {self.processes} processes, or nothing")
+        wanted = f"a divisor of the {self.processes} processes, or nothing" if self.processes > 1 else "nothing without --processes"
+        self.require(divides and (self.processes > 1 or per_machine is None), "machine_processes", wanted)
         for name in ("within", "between"):
             self.require(0 < getattr(self, name) < math.inf, name, "a positive number of GB a second")
         self.require(0 <= self.latency < math.inf, "latency", "0 or more microseconds")
@@ -98,14 +99,15 @@ def main(arguments: Sequence[str]) -> int:
         latency=1e-6 * options.latency,
         sharing=options.sharing,
     )
-    found = plan(
-        run_config,
-        machines=machines,
-        directory=place_of(base, options),
-        device=options.device,
-        seconds=options.seconds,
-        say=lambda line: show(f"{line} ...", error=True),
-    )
+    with named_as_flags(options):
+        found = plan(
+            run_config,
+            machines=machines,
+            directory=place_of(base, options),
+            device=options.device,
+            seconds=options.seconds,
+            say=lambda line: show(f"{line} ...", error=True),
+        )
     if options.json:
         show_page(json.dumps(found.to_dict(), indent=2))
     else:

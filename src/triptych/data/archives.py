@@ -380,7 +380,7 @@ def open_zip(path: Place) -> Archive:
         return Archive(path, file, [_zip_member(path, file, entry) for entry in images], passed_over)
     # NotImplementedError is what a zip of a later version raises.
     except (*_DAMAGE, NotImplementedError) as error:
-        raise DataError(f"{path}: cannot be read as a zip archive ({one_line(error)})") from error
+        raise DataError(f"{path}: cannot be read as a zip archive ({one_line(error)}); copy or make it again") from error
 
 
 def _zip_member(path: Place, file: LocalFile | RemoteFile, entry: zipfile.ZipInfo) -> Member:

@@ -96,7 +96,9 @@ class Files(ABC):
         shown = [f"{count:,} {suffix or 'without an ending'}" for suffix, count in counted[:_MOST_ENDINGS]]
         rest = sum(count for _, count in counted[_MOST_ENDINGS:])
         shown += [f"{rest:,} others"] if rest else []
-        return (f"{self.place}: passed over {sum(self.passed_over.values()):,} files that are no images: {', '.join(shown)}",)
+        total = sum(self.passed_over.values())
+        what = "1 file that is no image" if total == 1 else f"{total:,} files that are no images"
+        return (f"{self.place}: passed over {what}: {', '.join(shown)}",)
 
     def describe(self, k: int) -> str:
         """The path of a file, for messages."""

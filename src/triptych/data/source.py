@@ -246,7 +246,7 @@ def _from_pixels(
     else:
         rest = left_out.kept(test.key, len(test))
         chosen, rest = kept, rest if config.validation_fraction > 0 else rest[:0]
-    _check_count(len(chosen), train.name)
+    _check_count(len(chosen), train.name, files=False)
     training = _opener(config, train, left_out, channels=channels, labelled=labelled)
     validation = None
     if len(rest):
@@ -276,7 +276,7 @@ def _from_pack(config: DataConfig, pack: ArrayPack, name: str, left_out: LeftOut
     opening, labels = pack.stamp.opening(config, name), pack.chosen_labels(config, name)
     kept = left_out.kept(pack.keys.__getitem__, len(pack.keys))
     training, validation = (part[np.isin(part, kept)] for part in pack.divided(config.validation_fraction))
-    _check_count(len(training), name)
+    _check_count(len(training), name, files=False)
     sets = [PackedImages(pack, opening, name=name, items=items, labels=labels) for items in (training, validation)]
     spec = _spec(config, sets[0].channels, None if labels is None else pack.stamp.class_names)
     return Data(sets[0], sets[1] if len(validation) else None, spec)
@@ -332,9 +332,12 @@ def _from_files(config: DataConfig, files: Files, empty: list[str], left_out: Le
     return Data(images(training), images(validation) if len(validation) else None, spec, notes, files.objects)
 
 
-def _check_count(count: int, place: str) -> None:
+NO_IMAGES = "no images to train on"
+
+
+def _check_count(count: int, place: str, *, files: bool = True) -> None:
     if not count:
-        raise DataError(f"{place}: no images to train on ({KINDS} are looked for, in sub-folders too)")
+        raise DataError(f"{place}: {NO_IMAGES}{f' ({KINDS} are looked for, in sub-folders too)' if files else ''}")
 
 
 def _spec(config: DataConfig, channels: int, class_names: tuple[str, ...] | None) -> DataSpec:

@@ -25,7 +25,7 @@ from triptych.data.pack import ArrayPack, array_pack, files_pack, named_classes
 from triptych.data.pairs import PairedDataConfig, folder_settings, roots, stem_of
 from triptych.data.patterns import matched
 from triptych.data.skipping import LeftOut
-from triptych.data.source import FILES, check_label_file, existing_path, located, open_files, open_pixels
+from triptych.data.source import FILES, NO_IMAGES, check_label_file, existing_path, located, open_files, open_pixels
 from triptych.data.stored import Keyed
 from triptych.data.tfrecord import Records
 from triptych.data.videos import open_clips
@@ -203,7 +203,7 @@ def _open_files(config: DataConfig, path: Path, source: str, left_out: LeftOut) 
     notes = (*files.notes, *left_out.notes(), *pairs_warning(names, str(path)))
     subjects = Subjects(path, source, [Part(files, count)], sides, left_out=_all_but(kept, count), notes=notes)
     if not (sides == TRAIN).any():
-        subjects.complaints.append(Complaint("source", None, "no images to train on"))
+        subjects.complaints.append(Complaint("source", None, NO_IMAGES))
     try:
         classes = classes_by(config, some, paths, empty=empty)
         classes = classes if pack is None else named_classes(classes, pack.stamp, path)
@@ -258,6 +258,8 @@ def _open_pixels(config: DataConfig, path: Path, source: str, left_out: LeftOut)
     if config.labels != "none" and train.labels is not None:
         labels = np.concatenate([each.labels for each in (train, test) if each is not None and each.labels is not None])
     named = None if labels is None else train.class_names
+    if not (sides == TRAIN).any():
+        complaints.append(Complaint("source", None, NO_IMAGES))
     out = _all_but(kept, len(sides))
     return Subjects(path, source, parts, sides, labels, named, left_out=out, complaints=complaints, notes=left_out.notes())
 

@@ -113,9 +113,16 @@ def comparison_page(roots: Sequence[Path]) -> str:
         charts=_charts(runs),
         cost=list(_cost(runs)),
         differing=differing,
+        unread=[run.name for run in runs if any(_fault(run))],
         partial=partial,
-        notes=[f"{run.name}: {note}" for run in runs for note in run.reader.notes],
+        notes=[f"{run.name}: {note}" for run in runs for note in (*_fault(run), *run.reader.notes)],
     )
+
+
+def _fault(run: Compared) -> Iterator[str]:
+    """Why nothing is known of the run's settings."""
+    if run.reader.facts is not None and run.reader.facts.fault is not None:
+        yield run.reader.facts.fault
 
 
 def short_names(roots: Sequence[Path]) -> list[str]:

@@ -69,7 +69,10 @@ class Evaluation:
 
     def same_protocol(self, other: Evaluation) -> bool:
         """Whether the two can be compared: but for the run, its weights and the time, all was alike."""
-        return comparable(self.protocol) == comparable(other.protocol)
+        own, theirs = comparable(self.protocol), comparable(other.protocol)
+        if any(not any(name.startswith(_SETTINGS) for name in each) for each in (own, theirs)):  # as of sweeps, which did not say them
+            own, theirs = (_without_settings(each) for each in (own, theirs))
+        return own == theirs
 
 
 def evaluations(folder: Path) -> tuple[list[Evaluation], list[str]]:
@@ -189,6 +192,7 @@ _OF_THE_RUN = ("seconds", "triptych", "commit", "processes", "device", "weights"
 _SWEPT = ("steps",)
 _OF_THE_COMMAND = ("seconds", "triptych", "commit", "processes", "device", "hash")
 _MADE, _MADE_BY = "made.", "made.settings."
+_SETTINGS = "settings."
 _WHERE = "path"
 """Of the run itself, which may have been moved."""
 _MOST_DIFFERENCES = 6
@@ -202,6 +206,10 @@ def comparable(protocol: Mapping[str, str]) -> dict[str, str]:
         for name, value in protocol.items()
         if name.rpartition(".")[2] not in (*_OF_THE_RUN, *_SWEPT) and not name.startswith(_PARTS_OF_THE_RUN)
     }
+
+
+def _without_settings(protocol: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in protocol.items() if not name.startswith(_SETTINGS)}
 
 
 def choices(evaluation: Evaluation, without: Callable[[str], bool] = lambda name: False) -> dict[str, str]:

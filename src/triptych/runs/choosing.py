@@ -113,6 +113,8 @@ def choose(
     """
     on_cpu = open_world(device).device.type == "cpu"
     reasons = [("data", seen.described())]
+    if seen.bad is not None:
+        reasons.append(("bad images", f"passed over (data.on_error skip), as {seen.bad}"))
     chosen_family = _family(seen, family, reasons)
     candidates = _candidates(seen, chosen_family, on_cpu=on_cpu)
     candidate, settings, rate = _affordable(seen, candidates, hours * 3600, on_cpu=on_cpu, device=device, reasons=reasons, say=say)
@@ -142,7 +144,9 @@ def _config(recipe: str, settings: Settings) -> RunConfig:
 def _family(seen: Look, wanted: Family | None, reasons: list[tuple[str, str]]) -> Family:
     if seen.pairs is not None:
         if wanted not in (None, "gan"):
-            raise ConfigError("--family", f"got {wanted!r}, but pairs are learned by GANs alone; leave it out")
+            raise ConfigError(
+                "--family", f"got {wanted!r}, but pairs are learned by GANs alone; leave it out, or, if these are classes, give --pairs False"
+            )
         reasons.append(("family", "gan: images are to be made from their other halves"))
         return "gan"
     if wanted is not None:
@@ -180,12 +184,14 @@ def _affordable(
         settings = settings_for(seen, candidate, said)
         config = _config(candidate.recipe, settings)
         say(f"looking how fast {candidate.recipe} is at {candidate.size or settings['data']['image_size']} pixels")
-        rate = _rate(config, min(config.train.batch_size, _SCREENED_IMAGES[on_cpu]), device)
+        found = _rate(config, min(config.train.batch_size, _SCREENED_IMAGES[on_cpu]), device, limit=min(_SCREENED_AT_MOST, seconds / 4))
+        rate = 0.0 if isinstance(found, str) else found
         images = rate * seconds
-        if images >= candidate.least_images:
+        if images >= candidate.least_images and not isinstance(found, str):
             break
-        say(f"it would see {images:,.0f} images in the time, and needs {candidate.least_images:,}")
-    speed = f"about {rate:.3g} images/s here, {images:,.0f} in the time"
+        seeing = f"it would see {images:,.0f} images in the time, and needs {candidate.least_images:,}"
+        say(f"it was not measured: {found}" if isinstance(found, str) else seeing)
+    speed = f"about {rate:.3g} images/s here, {images:,.0f} in the time" if rate else "not measured"
     larger = ", in which larger ones would see too few" if candidate is candidates[-1] and len(candidates) > 1 else ""
     reasons.append(("recipe", f"{candidate.recipe} ({candidate.what}): {speed}{larger}"))
     _say_size(seen, settings, reasons)
@@ -193,12 +199,12 @@ def _affordable(
     return candidate, settings, rate
 
 
-def _rate(config: RunConfig, size: int, device: str | None) -> float:
-    """About how many images a second are trained on, in so small a batch; 0 where not even that fits into memory."""
+def _rate(config: RunConfig, size: int, device: str | None, *, limit: float) -> float | str:
+    """About how many images a second are trained on, in so small a batch; or why that is not known: the time, or the memory."""
     try:
-        found = measured_apart(Task(config.to_dict(), device, (size,), None, _SCREENED), limit_seconds=_SCREENED_AT_MOST)
-    except RunError:
-        return 0.0
+        found = measured_apart(Task(config.to_dict(), device, (size,), None, _SCREENED), limit_seconds=limit)
+    except RunError as error:
+        return str(error).partition(":")[0]  # what it advises is taken already
     return found["drawn"] * size / found["seconds"][-1]
 
 
@@ -213,6 +219,7 @@ def data_settings(seen: Look, candidate: Candidate) -> Settings:
     smallest, _, largest = seen.sides
     size = candidate.size or max(16, smallest // 4 * 4)
     data: Settings = {"path": str(seen.path.absolute()), "source": "auto", "image_size": size}
+    data |= {} if seen.bad is None else {"on_error": "skip"}
     border = (size - smallest) // 2
     if smallest == largest and size <= 32 and 0 < border <= 4:  # digits and the like keep their pixels
         data["pad"] = border

@@ -237,7 +237,7 @@ def score_clips(
         figures = dict(task.figures({name: np.concatenate(values) for name, values in rows.items()}))
         counts = {"clips": len(source.names), "frames": source.frames, "size": list(source.size)}
         protocol = {**counts, **task.identity, **source.identity, "quantization": "uint8", "triptych": __version__, "commit": commit()}
-        return Scores(figures, task.missing, protocol, place)
+        return Scores(figures, task.missing, protocol, {}, place)
 
     def write(path: Path, scores: Scores) -> None:
         took = {"seconds": round(time.monotonic() - started, 1), "processes": world.size, "device": world.device.type}

@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from triptych.data.stored import evenly_spaced, named
 _PROBED, _MAPS_READ = 64, 1_000
 _MOST_NUMBERS = 64
 """A grey image with more different numbers than this is a photo, no map of classes."""
+_TARGETS = ("image", "photo", "target", "real", "output")
+"""How the names of folders of images to be made often begin."""
+_CONDITIONS = ("label", "edge", "sketch", "input", "condition", "source", "depth", "map", "normal", "segmentation")
+"""And those of what they are made of."""
 _IGNORED = 255
 """How maps usually mark pixels of no class."""
 
@@ -60,6 +65,8 @@ class Look:
     classes: int | None
     "None: there are none."
     pairs: Pairs | None = None
+    bad: str | None = None
+    "Of the images that were probed one that cannot be read, and why; None: all can."
 
     def described(self) -> str:
         """It in one line."""
@@ -71,16 +78,23 @@ class Look:
         return f"{self.count:,} {what}, {sizes}, {colour}{classes} ({self.source})"
 
 
-def look(path: str | Path) -> Look:
-    """What lies there, from names, headers and a few maps. Raises DataError where no images do."""
+def look(path: str | Path, *, pairs: bool | None = None) -> Look:
+    """What lies there, from names, headers and a few maps. Images that cannot be read are passed over. Raises DataError where none do.
+
+    `pairs`: whether folders side by side whose files have the same names are pairs, or classes; None: pairs, where one holds maps or is
+    called as images and what they are made of often are.
+    """
     place = user_path(path)
     if not exists(place):
         raise DataError(f"{place}: does not exist")
-    return _pairs(place) or _images(place)
+    found = None if pairs is False else _pairs(place, sure=pairs is True)
+    if pairs and found is None:
+        raise DataError(f"{place}: holds no pairs, two folders or more whose files have the same names")
+    return found or _images(place)
 
 
 def _images(place: Path) -> Look:
-    config = DataConfig(path=str(place), image_size=16, enlarge=True)
+    config = DataConfig(path=str(place), image_size=16, enlarge=True, on_error="skip")
     path, source = located(config)
     if source == "latents":
         raise DataError(f"{place}: holds latents; init chooses for images, so give a recipe of a diffusion model to triptych train")
@@ -88,33 +102,50 @@ def _images(place: Path) -> Look:
     count = len(data.train) + (0 if data.validation is None else len(data.validation))
     if source in FILES:
         files, _ = open_files(path, source)
-        sizes, channels = _probed(files)
+        probed = _probed(files)
     else:
         train, _ = open_pixels(path, source, side=config.image_size, labelled=True)
-        sizes, channels = [train.size], train.channels
-    return _look(place, source, count, sizes, channels, data.spec.num_classes)
+        probed = Probed([train.size], train.channels)
+    return _look(place, source, count, probed, data.spec.num_classes)
 
 
-def _look(
-    place: Path, source: str, count: int, sizes: Sequence[tuple[int, int]], channels: int, classes: int | None, **more: Pairs
-) -> Look:
+def _look(place: Path, source: str, count: int, probed: Probed, classes: int | None, pairs: Pairs | None = None) -> Look:
+    sizes = probed.sizes
     short = [min(size) for size in sizes]
     sides = min(short), int(statistics.median(short)), max(max(size) for size in sizes)
     shape = int(statistics.median(width for width, _ in sizes)), int(statistics.median(height for _, height in sizes))
-    return Look(place, source, count, sides, shape, channels, classes, **more)
+    return Look(place, source, count, sides, shape, probed.channels, classes, pairs, probed.bad)
 
 
-def _probed(files: Files) -> tuple[list[tuple[int, int]], int]:
-    """Sizes and channels of some of the files. Raises DataError naming one that cannot be read."""
-    found = []
+class Probed(NamedTuple):
+    """What some of the files are."""
+
+    sizes: list[tuple[int, int]]
+    "Width and height of each that can be read."
+    channels: int
+    bad: str | None = None
+    "Why another cannot."
+
+
+def _probed(files: Files) -> Probed:
+    """Of some of the files. Raises DataError naming one where none can be read."""
+    found, bad = list[tuple[tuple[int, int], int]](), list[DataError]()
     for k in map(int, evenly_spaced(len(files.names), _PROBED)):
-        with named(files, k):
-            found.append(header(files.read(k)))
-    return [size for size, _ in found], max(channels for _, channels in found)
+        try:
+            with named(files, k):
+                found.append(header(files.read(k)))
+        except DataError as error:
+            bad.append(error)
+    if not found:
+        raise bad[0]
+    return Probed([size for size, _ in found], max(channels for _, channels in found), str(bad[0]) if bad else None)
 
 
-def _pairs(place: Path) -> Look | None:
-    """The pairs that lie there, if they do: two folders or more, side by side, with files of the same names."""
+def _pairs(place: Path, *, sure: bool) -> Look | None:
+    """The pairs that lie there, if they do: two folders or more, side by side, with files of the same names.
+
+    Where it is not `sure` that these are no classes, whose files are numbered, a folder of maps says so, or the name of one.
+    """
     if not place.is_dir():
         return None
     root = place / TRAINING if (place / TRAINING).is_dir() else place
@@ -122,14 +153,21 @@ def _pairs(place: Path) -> Look | None:
     if len(folders) < 2 or (root == place and _split(folders)):
         return None
     files = {name: open_folder(root / name)[0] for name in folders}
-    names = {name: set(stems(some)) for name, some in files.items()}
+    try:
+        names = {name: set(stems(some)) for name, some in files.items()}
+    except DataError:  # two files of one name but for their endings
+        if sure:
+            raise
+        return None
     if any(these != names[folders[0]] for these in names.values()):
         return None
     maps = {name: found for name in folders if (found := _map_classes(files[name])) is not None}
     photos = [name for name in folders if name not in maps]
+    if not (sure or maps or any(name.lower().startswith((*_TARGETS, *_CONDITIONS)) for name in folders)):
+        return None
     if not photos:
         raise DataError(f"{place}: pairs whose folders are all maps ({', '.join(folders)}); the images to be made are missing")
-    target = next((name for name in photos if name.lower().startswith(("image", "photo", "target", "real"))), photos[0])
+    target = next((name for name in photos if name.lower().startswith(_TARGETS)), photos[0])
     pairs = Pairs(
         target=target,
         maps=tuple(maps),
@@ -139,8 +177,7 @@ def _pairs(place: Path) -> Look | None:
     )
     held = held_out_folder(name for name in listed(place) if (place / name / target).is_dir()) if root != place else None
     count = len(names[target]) + (0 if held is None else len(open_folder(place / held / target)[0].names))
-    sizes, channels = _probed(files[target])
-    return _look(place, "pairs", count, sizes, channels, None, pairs=pairs)
+    return _look(place, "pairs", count, _probed(files[target]), None, pairs)
 
 
 def _split(folders: Sequence[str]) -> bool:

@@ -25,7 +25,7 @@ from triptych.data.subjects import Subjects, open_subjects
 from triptych.engine.distributed import open_world
 from triptych.engine.progress import Watch, unwatched
 from triptych.report.data_page import write_data_page
-from triptych.runs.files import check_json, check_kept, check_place
+from triptych.runs.files import check_json, check_kept, check_page, check_place
 from triptych.runs.work import Part, Within, Work, done
 
 PIECE = 128
@@ -58,6 +58,8 @@ def examine(
         check_kept(place, config.path or "")
         if config.skip is not None:
             check_kept(place, config.skip)
+    if page is not None:
+        check_page(Path(page))
     for place, form in ((out, LOOKED), (quarantine, SKIPPED)):
         if place is not None:
             check_json(Path(place), lambda found, form=form: found.get("format") == form)

@@ -22,6 +22,8 @@ from triptych.engine.distributed import World
 from triptych.engine.run_directory import RunDirectory, run_that_keeps
 
 _MOST_JSON = 2**30
+_GENERATOR, _HEAD = b'<meta name="generator" content="Triptych', 4096
+"""What every page of ours says at its beginning."""
 _OF_IMAGES = frozenset(("arr_0", "mean", "mu"))
 """Names of arrays in an .npz of images, of latents, and of statistics."""
 
@@ -68,6 +70,19 @@ def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, Mapping) or not is_ours(found):
+        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+
+
+def check_page(out: Path) -> None:
+    """DataError where a file is there that is no page of ours, and would be lost."""
+    check_place(out)
+    if not out.exists():
+        return
+    try:
+        ours = _GENERATOR in read_regular(out, most=_MOST_JSON)[:_HEAD]
+    except (OSError, ValueError):
+        ours = False
+    if not ours:
         raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from triptych.core.address import is_address
+from triptych.core.config import spelled
 from triptych.core.errors import ConfigError, DataError
 from triptych.core.files import whole
 from triptych.core.npz import Blocks
@@ -89,6 +91,7 @@ def pack_data(
         division=divides,
         images=fingerprint(opened),
     )
+    _check_replaced(place, stamp)
     kept_back = 0 if opened.validation is None else len(opened.validation)
     world = open_world("cpu")
     zipped = place.suffix == ".zip"
@@ -97,6 +100,7 @@ def pack_data(
     with writing(place, world=world, kept="packed"):
         already = world.on_main(lambda: place.is_file() and stamp_of(place) == stamp and not _changed_since(place, settings))
         if not already:
+            world.on_main(lambda: pieces.drop(_changed(images, settings)))
             make_missing(work, pieces, world=world, progress=progress)
             world.barrier()
         if world.is_main:
@@ -109,14 +113,51 @@ def pack_data(
 
 def _changed_since(place: Path, settings: DataConfig) -> bool:
     """Whether a file of the source changed after the pack was written, or cannot be looked at: the stamp has eight images' pixels alone."""
+    newest = _newest(settings)
+    return newest is None or newest > place.stat().st_mtime_ns
+
+
+def _newest(settings: DataConfig) -> int | None:
+    """When the source changed last, in nanoseconds; None where a file cannot be looked at."""
     if settings.path is None or is_address(settings.path):
-        return False
+        return 0
     try:
-        states = (os.stat(file) for file in files_at(user_path(settings.path)))
-        newest = max((max(state.st_mtime_ns, state.st_ctime_ns) for state in states), default=0)
-        return newest > place.stat().st_mtime_ns
+        return max((_time(file) for file in files_at(user_path(settings.path))), default=0)
     except OSError:
-        return True
+        return None
+
+
+def _time(file: str | Path) -> int:
+    state = os.stat(file)
+    return max(state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _changed(images: _Squares, settings: DataConfig) -> Callable[[range, int], bool]:
+    """Whether one of some images changed after a piece of them was written: by its file, or by the newest where it is none of its own."""
+    newest = functools.cache(lambda: _newest(settings))
+
+    def changed(items: range, written: int) -> bool:
+        for item in items:
+            try:
+                time = _time(images.key(item))
+            except (OSError, ValueError):  # within an archive, or in an array
+                time = newest()
+            if time is None or time > written:
+                return True
+        return False
+
+    return changed
+
+
+def _check_replaced(place: Path, stamp: PackStamp) -> None:
+    """DataError where a pack is there whose images were prepared otherwise: it is none of this command, and may be all there is."""
+    old = stamp_of(place) if place.is_file() else None
+    if old is None or (old.kept, old.data) == (stamp.kept, stamp.data):
+        return
+    theirs, own = old.data.to_dict() | {"kept": old.kept}, stamp.data.to_dict() | {"kept": stamp.kept}
+    name = next(name for name in theirs if theirs[name] != own.get(name))
+    found = f"{old.count:,} images with {name} {spelled(theirs[name])}, here {spelled(own.get(name))}"
+    raise DataError(f"cannot write {place}: it is a pack of {found}; choose another --out, or remove it")
 
 
 def _opened(settings: DataConfig) -> Data:
@@ -312,7 +353,8 @@ def _division(images: _Squares, fraction: float) -> tuple[Division, np.ndarray |
 def _made(images: _Squares, items: Sequence[int], workers: int | None, *, encoded: bool) -> Iterator[Part]:
     size = max(1, min(_MOST_IN_A_PIECE, _PIECE_BYTES // images.bytes_each))
     parts = list(ranges(items, size))
-    chosen = images.default_workers() if workers is None else workers
+    given = images.config.workers if workers is None else workers
+    chosen = images.default_workers() if given is None else given
     numbers = (np.arange(part.start, part.stop) for part in parts)
     for part, batch in zip(parts, batches_of(_Encoded(images) if encoded else images, numbers, workers=chosen), strict=True):
         yield part, {PIXELS: batch.images.numpy(), **{name: values.numpy() for name, values in batch.inputs.items()}}

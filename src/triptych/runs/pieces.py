@@ -6,10 +6,11 @@ at all; those of several processes go into one folder.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,18 @@ class Pieces:
                 path.unlink(missing_ok=True)
                 raise RunError(f"{path} is damaged, and was removed; the same command goes on ({error})") from error
 
+    def drop(self, stale: Callable[[range, int], bool]) -> None:
+        """Deletes each piece that is `stale`, by its items and by when it was written, in nanoseconds."""
+        for items in list(self._there()):
+            path = self._path(items)
+            if stale(items, path.stat().st_mtime_ns):
+                path.unlink()
+
     def remove(self) -> None:
-        """Deletes the pieces."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Deletes the pieces, and those of other work on the same output, which were abandoned: the output is there."""
+        name, _, _ = self.folder.name.rpartition("-")
+        for folder in self.folder.parent.glob(f"{glob.escape(name)}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _path(self, items: Sequence[int]) -> Path:
         return self.folder / f"{items[0]:09d}-{items[-1] + 1:09d}.npz"

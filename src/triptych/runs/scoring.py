@@ -77,6 +77,8 @@ class Scores:
     "Why a metric was not measured, by name."
     protocol: dict[str, Any]
     "How it was measured; JSON."
+    settings: Mapping[str, Any]
+    "Those of the metrics; JSON."
     out: Path | None = None
     already: bool = False
     "Whether it had been measured before, and was read."
@@ -88,7 +90,8 @@ class Scores:
             name: {"value": figure.value if math.isfinite(figure.value) else str(figure.value), "error": figure.error, **figure.details}
             for name, figure in self.figures.items()
         }
-        return {"format": FORMAT, "figures": figures, "missing": self.missing, "protocol": self.protocol}
+        settings = {"settings": dict(self.settings)} if self.settings else {}
+        return {"format": FORMAT, "figures": figures, "missing": self.missing, "protocol": self.protocol, **settings}
 
 
 def score(
@@ -273,7 +276,7 @@ def _read(place: Path, digest: str) -> Scores | None:
         if document["digest"] != digest:
             return None
         figures = {name: _figure(values) for name, values in document["figures"].items()}
-        return Scores(figures, document["missing"], document["protocol"], place, already=True)
+        return Scores(figures, document["missing"], document["protocol"], document.get("settings", {}), place, already=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -326,13 +329,13 @@ def measured(task: Task, place: Path | None = None) -> Scores:
             task.wanted.drop([name], outcome)
     asked = task.asked()  # once more, for the weights are known for certain now
     protocol = {name: value for name, value in asked.items() if name not in ("metrics", "settings")} | {"commit": commit()}
-    scores = Scores(figures, task.wanted.missing, protocol, place)
+    scores = Scores(figures, task.wanted.missing, protocol, asked["settings"], place)
     if place is not None:
         _show_copies(task, figures.get(COPIES), place)
         took = {"seconds": round(time.monotonic() - started, 1), "processes": task.world.size, "device": task.world.device.type}
         with writing(place, world=task.world):
             if task.world.is_main:
-                write_scores(place, scores, {"digest": digest_of(asked), "settings": asked["settings"], **took})
+                write_scores(place, scores, {"digest": digest_of(asked), **took})
             task.world.barrier()
     return scores
 

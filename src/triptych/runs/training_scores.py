@@ -110,7 +110,7 @@ class TrainingScores:
 
     def measure(self, progress: Watch) -> Evaluated:
         """The figures with the present weights of the model, in every process, and the same at any number of them."""
-        scores = Scores({}, {}, {})
+        scores = Scores({}, {}, {}, {})
         if self._names:
             scores = measured(self._task(progress))
         else:
