@@ -31,6 +31,17 @@ EXPECTED = """\
 #SBATCH --chdir=FOLDER
 #SBATCH --output=FOLDER/run/slurm-%j.out
 
+# The first signal before the end goes on to the training, which saves and stops; a second one would end it at once.
+asked= told= step=
+tell() {
+    asked=1
+    if [[ -n $step && -z $told ]]; then
+        told=1
+        kill -USR1 "$step" 2>/dev/null || true
+    fi
+}
+trap tell USR1 TERM
+
 # Where the processes meet: the first machine, at a port of the job's own.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 10000))
@@ -213,6 +224,16 @@ def test_the_training_hears_one_signal_and_has_the_cores_of_the_job(tmp_path: Pa
     done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0 and "queued again" in done.stdout, done
     assert Path("signals").read_text() == "heard\n" and Path("cores").read_text() == f"{cores or 'none'}\n"
+
+
+def test_a_signal_before_the_training_starts_reaches_it(tmp_path: Path) -> None:
+    written()
+    bins = tmp_path / "bin"
+    program(bins, "scontrol", 'if [[ $2 == hostnames ]]; then kill -USR1 $(ps -o ppid= -p $PPID); sleep 0.3; fi; echo "JobState=RUNNING"')
+    program(bins, "srun", "trap 'echo heard >> signals; exit 1' USR1; for k in {1..100}; do sleep 0.1; done")
+    settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]"}
+    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0 and "queued again" in done.stdout, done
 
 
 def test_the_line_that_the_job_looks_for_is_that_of_the_log() -> None:

@@ -18,6 +18,17 @@ STOPPED = "and saved; the same command goes on from there"
 _FIRST_PORT, _PORTS = 20_000, 10_000  # below those that Linux gives to connections
 
 _BODY = """\
+# The first signal before the end goes on to the training, which saves and stops; a second one would end it at once.
+asked= told= step=
+tell() {{
+    asked=1
+    if [[ -n $step && -z $told ]]; then
+        told=1
+        kill -USR1 "$step" 2>/dev/null || true
+    fi
+}}
+trap tell USR1 TERM
+
 # Where the processes meet: the first machine, at a port of the job's own.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$(({first_port} + SLURM_JOB_ID % {ports}))
@@ -33,10 +44,7 @@ srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout {notice} \\
     -m -- triptych {command} &
 step=$!
-
-# The first signal before the end goes on to the training, which saves and stops; a second one would end it at once.
-told=
-trap '[[ -n $told ]] || kill -USR1 "$step" 2>/dev/null; told=1' USR1 TERM
+if [[ -n $asked ]]; then tell; fi
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 wait "$step"
 code=$?
