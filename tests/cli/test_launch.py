@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -229,11 +231,15 @@ def test_the_training_hears_one_signal_and_has_the_cores_of_the_job(tmp_path: Pa
 def test_a_signal_before_the_training_starts_reaches_it(tmp_path: Path) -> None:
     written()
     bins = tmp_path / "bin"
-    program(bins, "scontrol", 'if [[ $2 == hostnames ]]; then kill -USR1 $(ps -o ppid= -p $PPID); sleep 0.3; fi; echo "JobState=RUNNING"')
+    program(bins, "scontrol", 'if [[ $2 == hostnames ]]; then touch asked; sleep 0.5; fi; echo "JobState=RUNNING"')
     program(bins, "srun", "trap 'echo heard >> signals; exit 1' USR1; for k in {1..100}; do sleep 0.1; done")
     settings = {"PATH": f"{bins}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-3]"}
-    done = subprocess.run(["bash", "run.sbatch"], env=settings, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0 and "queued again" in done.stdout, done
+    with subprocess.Popen(["bash", "run.sbatch"], env=settings, stdout=subprocess.PIPE, text=True) as job:
+        while not Path("asked").exists():
+            time.sleep(0.01)
+        job.send_signal(signal.SIGUSR1)
+        said, _ = job.communicate(timeout=60)
+    assert job.returncode == 0 and "queued again" in said
 
 
 def test_the_line_that_the_job_looks_for_is_that_of_the_log() -> None:

@@ -44,7 +44,7 @@ srun --kill-on-bad-exit=1 {python} -m torch.distributed.run \\
     --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 --shutdown-timeout {notice} \\
     -m -- triptych {command} &
 step=$!
-if [[ -n $asked ]]; then tell; fi
+if [[ -n $asked ]]; then sleep 1; tell; fi  # a process that has just been forked does not hear it
 while kill -0 "$step" 2>/dev/null; do wait "$step"; done
 wait "$step"
 code=$?
