@@ -114,7 +114,7 @@ def trained(name: str, folder: Path, options: argparse.Namespace) -> Run:
             clips = options.clips or int((1 - options.alone) * clips)
             config = replace(config, data=replace(data, length=replace(data.length, alone=alone)))
         config = replace(config, train=replace(config.train, total_images=alone + clips))
-        config = replace(config, optim=replace(config.optim, decay_start=alone or clips // 2))
+        config = replace(config, optim=replace(config.optim, decay_start=alone + clips // (4 if alone else 2)))
     run = train(config, folder)
     seen, whole = run.find_checkpoint(), run.config.train.total_images
     if seen < whole:

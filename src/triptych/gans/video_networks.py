@@ -205,6 +205,9 @@ class LabelEmbedder(nn.Module):
 class FlowNetworkBase(nn.Module):
     """Flow and mask from what subclasses see: keys of theirs, res_flow, up_flow, conv_flow, conv_mask, and cost where maps are compared."""
 
+    apart: bool = False
+    """Whether what is learned of the mask changes its last layer alone: the flow is then learned from its teacher alone."""
+
     def __init__(self, config: FrameGeneratorConfig, inputs: Mapping[str, int], *, order: BlockOrder) -> None:
         """`inputs`: names and channels of the ways down. `order`: of the residual blocks."""
         super().__init__()
@@ -242,7 +245,8 @@ class FlowNetworkBase(nn.Module):
     def _found(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The flow in pixels (b, 2, h, w), and a mask in 0..1 (b, 1, h, w) that is 1 where the warped image cannot be used; float32."""
         x = self.up_flow(self.res_flow(x))
-        return widened(self.conv_flow(x)) * self.multiplier, torch.sigmoid(widened(self.conv_mask(x)))
+        of_mask = x.detach() if self.apart else x
+        return widened(self.conv_flow(x)) * self.multiplier, torch.sigmoid(widened(self.conv_mask(of_mask)))
 
 
 class FlowNetwork(FlowNetworkBase):
@@ -254,7 +258,7 @@ class FlowNetwork(FlowNetworkBase):
     def __init__(self, config: Vid2VidGeneratorConfig, *, label_channels: int, image_channels: int) -> None:
         """`label_channels`, `image_channels`: of all frames together."""
         super().__init__(config, {"down_lbl": label_channels, "down_img": image_channels}, order="CNACN")
-        self.frames = config.frames
+        self.frames, self.apart = config.frames, config.flow_apart
 
     def forward(
         self, labels: Float[Tensor, "b n h w"], images: Float[Tensor, "b m h w"]
