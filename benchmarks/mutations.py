@@ -1311,7 +1311,6 @@ BY_HAND: tuple[tuple[str, ...], ...] = (
     ("gans/video_networks.py", "(self.cost_radius + 1) << self.cost_halvings", "self.cost_radius << self.cost_halvings", *_tests("gans", "fs_vid2vid")),
     ("runs/finetuning.py", "plain.learning_rate * phase.rate", "plain.learning_rate", *_tests("runs", "few_shot_video")),
     ("runs/given/translation.py", "first.in_order() if numbered else", "", *_tests("runs", "few_shot_video")),
-    ("runs/given/translation.py", "if (height, width) != expected:", "if False:", *_tests("runs", "few_shot_video")),
     ("runs/given/translation.py", "if size != expected:", "if False:", *_tests("runs", "few_shot_video")),
     ("runs/first_frames.py", "images.in_order()", "list(range(len(images)))", *_tests("runs", "first_frames")),
     ("runs/first_frames.py", "first is not None and asked < 1", "False", *_tests("runs", "first_frames")),

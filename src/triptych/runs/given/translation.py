@@ -147,11 +147,6 @@ class Styles:
     def _load(self, places: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
         numbers, stored = [self._order[place] for place in places], [one.items for one in self._images]
         samples = [of_one_size(stored, k, [one.read(k) for one in self._images]) for k in numbers]
-        for k, (image, *_) in zip(numbers, samples, strict=True):
-            (height, width), expected = image.shape[:2], samples[0][0].shape[:2]
-            if (height, width) != expected:
-                found = f"{width}x{height} pixels, but {stored[0].describe(numbers[0])} {expected[1]}x{expected[0]}"
-                raise DataError(f"{stored[0].describe(k)}: {found}; make style images one size, or choose one by size")
         loaded = {name: torch.from_numpy(np.stack(column)) for name, column in zip(self._names, zip(*samples, strict=True), strict=True)}
         first, *_ = loaded.values()
         return RawBatch(first, None, torch.as_tensor(numbers), loaded).to(device).inputs
