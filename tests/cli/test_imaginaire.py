@@ -165,6 +165,8 @@ def test_weights_of_a_run_to_begin_with() -> None:
         ("import imaginaire c.yaml --run r --flags=x", "--flags: a YAML file of imaginaire says it all: leave it out"),
         ("import imaginaire c.yaml --run r --processes 0", "--processes: got 0, expected at least 1"),
         ("import imaginaire c.yaml --run r --processes 1.5", "--processes: got 1.5, expected a whole number"),
+        ("import imaginaire c.yaml --run r --processes nan", "--processes: got nan, expected a whole number"),
+        ("import imaginaire c.yaml --run r --processes 1e400", "--processes: got inf, expected a whole number"),
         ("import imaginaire c.yaml --run r --processes x", "--processes: got 'x', expected a whole number"),
         ("import imaginaire c.yaml --run r --data nowhere", "nowhere: does not exist"),
         ("import imaginaire c.yaml c.yaml --run r", "c.yaml is damaged, or not a file of PyTorch's weights"),

@@ -196,6 +196,9 @@ def test_what_comes_next(weights: dict, flags: dict, line: str, tmp_path: Path, 
 
 
 def test_an_interrupted_import_is_no_run(file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path("mine") / "x").mkdir(parents=True)
+    assert main(["import", "guided-diffusion", "nowhere.pt", "--run", "mine", "--flags", FLAGS]) == 2
+    assert "mine is not a run: it has no config.json but holds x" in capsys.readouterr().err, "before anything is read"
     command = ["import", "guided-diffusion", file, "--run", "net", "--flags", FLAGS]
 
     def interrupt(*given: object) -> None:

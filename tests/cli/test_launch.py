@@ -255,7 +255,11 @@ def test_a_file_that_is_there_is_kept(capsys: pytest.CaptureFixture[str]) -> Non
     written("--time", "90")
     assert "; the one before is run.sbatch.bak" in capsys.readouterr().out
     assert Path("run.sbatch.bak").read_text() == first + "# mine\n"
+    written("--time", "120")
+    assert "; the one before is run.sbatch.bak2" in capsys.readouterr().out
+    assert Path("run.sbatch.bak").read_text() == first + "# mine\n"
     Path("run.sbatch").write_text("precious\n")
     assert main(["launch", "slurm", "adm-digits", "--run", "run"]) == 2
     assert "--out: run.sbatch is there, and triptych launch did not write it" in capsys.readouterr().err
+    assert main(["launch", "slurm", "adm-digits", "--run", "other", "--out", "run.sbatch"]) == 2 and not Path("other").exists()
     assert Path("run.sbatch").read_text() == "precious\n"

@@ -78,6 +78,8 @@ def test_without_gpus() -> None:
     [
         (["--train.batch-sise", "64"], "unknown setting"),
         (["--run", "runs/x"], "--run: got 'runs/x', expected a path inside /shared (--mount)"),
+        (["--run", "/shared/../etc/x"], "--run: got '/shared/../etc/x', expected a path inside /shared (--mount)"),
+        (["--run", "/shared"], "--run: got '/shared', expected a path inside /shared (--mount)"),
         (["--mount", "shared"], "--mount: got 'shared', expected a path from / on"),
         (["--name", "In64"], "--name: got 'In64', expected at most 50 small letters"),
         (["--run", "/shared/64"], "--name: missing, and '64' cannot be the name of a job"),

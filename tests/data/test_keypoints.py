@@ -162,6 +162,8 @@ def test_a_folder_becomes_pictures_that_clips_are_made_of(tmp_path: Path, capsys
     assert main(["data", "draw", str(tmp_path / "people"), "--out", str(out), "--kind", "people", *size]) == 0
     assert np.array_equal(opened(out / "b/7.png"), draw_person(person(p1=(10, 10), p8=(10, 30)), height=40, width=40))
     assert (out / "a/2.png").exists(), "what was drawn before stays"
+    assert main(["data", "draw", str(tmp_path / "people"), "--out", str(tmp_path / "v1.5"), "--kind", "people", *size]) == 0
+    assert (tmp_path / "v1.5/b/7.png").read_bytes() == (out / "b/7.png").read_bytes()
 
 
 def test_no_frame_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

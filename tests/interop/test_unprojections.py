@@ -45,6 +45,22 @@ def test_the_command_writes_maps_that_clips_are_read_from(tmp_path: Path, capsys
     assert len(list((tmp_path / "out").glob("*/*.png"))) == 3
     assert main(["data", "points", str(tmp_path / "out"), "--out", str(tmp_path / "more")]) == 2
     assert "holds no unprojection files" in capsys.readouterr().err
+    command = ["data", "points", str(tmp_path / "in"), "--height", "3", "--width", "4", "--out"]
+    assert main([*command, str(tmp_path / "out")]) == 0, "once more"
+    file = next((tmp_path / "out").rglob("*.png")).relative_to(tmp_path / "out")
+    mine = tmp_path / "frames" / file
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"a frame")
+    (tmp_path / "file").write_text("")
+    capsys.readouterr()
+    for place, said in (
+        (tmp_path / "frames", "no such command made it"),
+        (tmp_path / "in", "which is read"),
+        (tmp_path / "file", "is a file"),
+    ):
+        assert main([*command, str(place)]) == 2
+        assert said in capsys.readouterr().err
+    assert mine.read_bytes() == b"a frame"
 
 
 class _Evil:

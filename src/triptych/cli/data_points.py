@@ -9,6 +9,7 @@ from triptych.cli.arguments import finished, named_as_flags
 from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
+from triptych.core.reading import user_path
 
 USAGE = "triptych data points UNPROJECTIONS --out FOLDER"
 
@@ -40,8 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     folder, options = configure(arguments)
     assert options.out is not None
 
-    from triptych.interop.imaginaire.unprojections import write_point_maps
+    from triptych.interop.imaginaire.unprojections import ENDING, point_map, unprojection_files
+    from triptych.runs.files import check_apart
+    from triptych.runs.image_folder import save_frames
 
+    source, out, size = user_path(folder), Path(options.out), (options.height, options.width)
+    names = unprojection_files(source)
+    check_apart(out, source)
     with named_as_flags(options), progress_bar("writing") as progress:
-        count = write_point_maps(Path(folder), Path(options.out), size=(options.height, options.width), progress=progress)
-    return finished(f"{count:,} maps of points of {options.width}x{options.height}: {options.out}")
+        save_frames(out, names, lambda name: point_map(source / f"{name}{ENDING}", size=size), progress=progress)
+    return finished(f"{len(names):,} maps of points of {options.width}x{options.height}: {options.out}")

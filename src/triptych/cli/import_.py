@@ -112,7 +112,7 @@ def configure(arguments: Sequence[str]) -> ImportOptions:
         raise ConfigError("--run", f"missing: the directory of the new run; {usage}")
     rate = _number("--ema-rate", named.pop("ema-rate"), "a number, 0 or more and below 1") if "ema-rate" in named else None
     processes = _number("--processes", named.pop("processes", "1"), "a whole number")
-    if processes != int(processes):
+    if not processes.is_integer():
         raise ConfigError("--processes", f"got {processes:g}, expected a whole number")
     checkpoint = loose[2] if len(loose) > 2 else None
     return ImportOptions(program=loose[0], file=loose[1], checkpoint=checkpoint, ema_rate=rate, processes=int(processes), **named)

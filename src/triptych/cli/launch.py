@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import re
 import shlex
@@ -95,9 +96,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     job = prepared(arguments)
     try:
+        kept = _kept(job)
         if job.folder is not None:
             job.folder.mkdir(parents=True, exist_ok=True)
-        kept = _kept(job)
         write_text(job.place, job.text)
     except OSError as error:
         setting = "--out" if job.options.out else "--run"
@@ -117,7 +118,8 @@ def _kept(job: Written) -> str:
         raise ConfigError("--out", f"{job.place} is there, and triptych launch did not write it; choose another, or remove it")
     if before == job.text.encode():
         return ""
-    kept = job.place.with_name(f"{job.place.name}.bak")
+    names = (f"{job.place.name}.bak{number}" for number in itertools.chain([""], itertools.count(2)))
+    kept = next(place for place in map(job.place.with_name, names) if not place.exists())
     os.replace(job.place, kept)
     return f"; the one before is {kept}"
 

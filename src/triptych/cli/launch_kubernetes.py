@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -58,7 +59,7 @@ def prepared(words: Sequence[str]) -> Written:
     for name, value in (("--image", options.image), ("--claim", options.claim)):
         if value is None:
             raise ConfigError(name, "missing; usage: triptych launch kubernetes RECIPE --image IMAGE --claim CLAIM --run /shared/runs/NAME")
-    if not PurePosixPath(directory).is_relative_to(options.mount):
+    if PurePosixPath(options.mount) not in PurePosixPath(os.path.normpath(directory)).parents:
         raise ConfigError(
             "--run", f"got {str(directory)!r}, expected a path inside {options.mount} (--mount): what lies elsewhere goes with the pod"
         )

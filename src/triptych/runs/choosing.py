@@ -145,7 +145,8 @@ def _family(seen: Look, wanted: Family | None, reasons: list[tuple[str, str]]) -
     if seen.pairs is not None:
         if wanted not in (None, "gan"):
             raise ConfigError(
-                "--family", f"got {wanted!r}, but pairs are learned by GANs alone; leave it out, or, if these are classes, give --pairs False"
+                "--family",
+                f"got {wanted!r}, but pairs are learned by GANs alone; leave it out, or say --pairs False",
             )
         reasons.append(("family", "gan: images are to be made from their other halves"))
         return "gan"

@@ -88,6 +88,7 @@ def save_frames(out: Path, names: Sequence[str], frame: Callable[[str], np.ndarr
     files = [f"{name}.png" for name in names]
     check_place(out / files[0])
     with writing(out, world=open_world("cpu")):
+        out.mkdir(exist_ok=True)  # of a name with a dot, which might be a file's
         made = made_in(out)
         _refuse_foreign(out, files, made.files)
         mark(out, made.files.union(files), request=made.request or "frames", overview=made.overview)

@@ -66,6 +66,7 @@ def import_run(
     directory = RunDirectory(Path(run_dir))
     if directory.exists() and not settings_alone(directory):
         raise CheckpointError(f"{run_dir} holds a run already; choose another directory")
+    directory.check()
     paths = {name: None if path is None else Path(path) for name, path in (("ema", ema), ("checkpoint", checkpoint), ("data", data))}
     request = ImportRequest(Path(file), flags, program, ema_rate=ema_rate, report=report, processes=processes, **paths)
     source = imported(request)

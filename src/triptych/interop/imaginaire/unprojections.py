@@ -10,38 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from triptych.core.errors import CheckpointError, DataError
-from triptych.core.files import whole
 from triptych.data.files import walked
-from triptych.engine.progress import Watch, unwatched
 from triptych.interop.nvidia.pickles import read_pickle
 
+ENDING = ".pkl"
 MOST_POINTS = 2**24 - 1
 """Numbers that a map of points can have beside 0, which is none."""
 
 
-def write_point_maps(source: Path, out: Path, *, size: tuple[int, int] = (512, 1024), progress: Watch = unwatched) -> int:
-    """Writes OUT/CLIP/FRAME.png for each SOURCE/CLIP/FRAME.pkl, of the tables of this height and width; returns how many there are.
-
-    Raises DataError naming the file for what is no unprojection, or does not fit.
-    """
+def unprojection_files(source: Path) -> list[str]:
+    """SOURCE/CLIP/FRAME.pkl as CLIP/FRAME, in order. Raises DataError where there are none."""
     if not source.is_dir():
         raise DataError(f"{source}: no folder; name that of the unprojection files (.pkl)")
-    names = sorted(Path(folder, entry.name) for folder, _, entries in walked(source) for entry in entries if entry.name.endswith(".pkl"))
+    names = sorted(Path(folder, entry.name) for folder, _, entries in walked(source) for entry in entries if entry.name.endswith(ENDING))
     if not names:
         raise DataError(f"{source}: holds no unprojection files (.pkl)")
-    for done, name in enumerate(names):
-        progress(done, len(names))
-        points = read_unprojection(source / name, size=size)
-        place = (out / name).with_suffix(".png")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with whole(place) as temporary:
-            colours = np.stack([points & 255, points >> 8 & 255, points >> 16], axis=-1)
-            Image.fromarray(colours.astype(np.uint8)).save(temporary, "PNG")
-    progress(len(names), len(names))
-    return len(names)
+    return [name.with_suffix("").as_posix() for name in names]
+
+
+def point_map(path: Path, *, size: tuple[int, int]) -> np.ndarray:
+    """The map of points of a file, as it is stored: uint8 (height, width, 3), the number's lowest byte first. See `read_unprojection`."""
+    points = read_unprojection(path, size=size)
+    return np.stack([points & 255, points >> 8 & 255, points >> 16], axis=-1).astype(np.uint8)
 
 
 def read_unprojection(path: Path, *, size: tuple[int, int]) -> np.ndarray:
