@@ -337,7 +337,7 @@ def _killed(config: DataConfig, out: Path, where: str, count: int) -> None:
     elif where == "the rename":
         files.os.replace = dying(os.replace, before=True)
     elif where == "the end":
-        Pieces.remove = dying(Pieces.remove, before=True)  # type: ignore[method-assign]
+        Pieces.remove_all = dying(Pieces.remove_all, before=True)  # type: ignore[method-assign]
     pack_data(config, out, workers=0)
 
 

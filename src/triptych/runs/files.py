@@ -70,7 +70,11 @@ def check_json(out: Path, is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, Mapping) or not is_ours(found):
-        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+        raise _not_ours(out)
+
+
+def _not_ours(out: Path) -> DataError:
+    return DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
 
 
 def check_page(out: Path) -> None:
@@ -83,7 +87,7 @@ def check_page(out: Path) -> None:
     except (OSError, ValueError):
         ours = False
     if not ours:
-        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+        raise _not_ours(out)
 
 
 def check_archive(out: Path, *members: str, others: Callable[[str], bool] = lambda name: True) -> None:
@@ -99,7 +103,7 @@ def check_archive(out: Path, *members: str, others: Callable[[str], bool] = lamb
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         found = set[str]()
     if not found.issuperset(members) or not all(map(others, found.difference(members))):
-        raise DataError(f"cannot write {out}: it is there, and no such command made it; choose another --out, or remove it")
+        raise _not_ours(out)
 
 
 def check_figures(out: Path) -> None:

@@ -106,7 +106,7 @@ def pack_data(
         if world.is_main:
             if not already:
                 (_write_zip if zipped else _write_array)(place, stamp, division, images, pieces)
-            pieces.remove()
+            pieces.remove_all()
         world.barrier()
     return Packed(stamp, kept_back, opened.notes, already)
 

@@ -78,7 +78,11 @@ class Pieces:
                 path.unlink()
 
     def remove(self) -> None:
-        """Deletes the pieces, and those of other work on the same output, which were abandoned: the output is there."""
+        """Deletes the pieces."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def remove_all(self) -> None:
+        """Deletes the pieces, and those of other work on the same output, which can no longer be used."""
         name, _, _ = self.folder.name.rpartition("-")
         for folder in self.folder.parent.glob(f"{glob.escape(name)}-*"):
             shutil.rmtree(folder, ignore_errors=True)

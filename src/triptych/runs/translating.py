@@ -50,7 +50,7 @@ from triptych.runs.given.translation import (
 from triptych.runs.image_folder import GRID, Folder
 from triptych.runs.loading import Loading, LoadingKeywords
 from triptych.runs.pieces import digest_of
-from triptych.runs.stored import StoredRun
+from triptych.runs.stored import Opened, StoredRun
 from triptych.runs.translation_grid import rows, write_rows
 from triptych.runs.video import Clips, frames_in_memory, learn_nothing, make_missing_frames, whole_clip
 from triptych.runs.work import Part, Within, Work, assembled, done, evaluating, in_memory, make_missing
@@ -105,8 +105,7 @@ def translate(
     styles = None if style is None else open_styles(style, translator, config=data, spec=run.spec, each=style_each, size=size)
     chosen = settings or translator.translation
     stills = open_still_images(first, translator, run=run, size=size, settings=chosen, held_out=inputs is None)
-    place = None if out is None else Path(out)
-    video = video or VideoSettings()
+    place, video = None if out is None else Path(out), video or VideoSettings()
     filming = _films(place, video)
     if filming:
         _check_video(opened_inputs, style_count, filming)
@@ -114,22 +113,13 @@ def translate(
         check_target(place, read=(inputs, style), count=len(opened_inputs) * style_count)
     clips = None
     if isinstance(translator, VideoTranslator) and isinstance(opened_inputs, GivenInputs):
-        if place is not None and place.suffix and not filming:
-            instead = f"name one, without {place.suffix}, or a video (.mp4)"
-            raise DataError(f"{place}: the frames of clips are written to a folder, as they are made; {instead}")
+        _check_frames(place, filmed=filming is not None)
         clips = Clips.of(opened_inputs, settings=chosen, first=stills, styles=styles)
     how = _finetuning(translator, chosen, styled=styles is not None, each=style_each)
     opened = run.open(Loading(**loading))
-
-    @functools.cache
-    def learn() -> None:
-        if how is not None and styles is not None:
-            look = styles.of([0], 0, answers=1, device=opened.world.device)
-            finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
-
+    learn = _learning(run, opened, styles, how, seed=seed, progress=progress)
     begins, precision = stills or run_first_frames(first, run, opened, settings=chosen, seed=seed), opened.loading.precision
-    if clips is not None:
-        clips = replace(clips, first=begins, precision=precision, learn=learn)
+    clips = None if clips is None else replace(clips, first=begins, precision=precision, learn=learn)
     wanted = Translation(opened_inputs, styles, style_count, seed, chosen, precision, begins, clips, learn)
     work = _work(opened.model, wanted, opened.batch_size, opened.world.device, opened.origin)
     if filming:
@@ -152,6 +142,20 @@ def _finetuning(translator: Translator, settings: Config, *, styled: bool, each:
         why = "style images in turn" if each else "no style images"
         raise ConfigError("finetune", f"got {how.steps}, but there are {why}; give some, all of them together, by {{}}", ["style"])
     return how
+
+
+def _learning(
+    run: StoredRun, opened: Opened, styles: Styles | None, how: Finetuning | None, *, seed: int, progress: Watch
+) -> Callable[[], None]:
+    """What finetunes the opened model on all style images when it is called first, and then no more; without `how` it does nothing."""
+
+    @functools.cache
+    def learn() -> None:
+        if how is not None and styles is not None:
+            look = styles.of([0], 0, answers=1, device=opened.world.device)
+            finetune(opened.model, look, how=how, optim=run.config.optim, seed=seed, progress=progress)
+
+    return learn
 
 
 @dataclass(frozen=True)
@@ -364,6 +368,13 @@ def _films(out: Path | None, settings: VideoSettings) -> Path | None:
                 name, f"got {value}, but no video is written; name one, as made.mp4, or ask for a folder of them by {{}}", ["video"]
             )
     return None
+
+
+def _check_frames(out: Path | None, *, filmed: bool) -> None:
+    """Raises DataError for a file that frames are to go to, unless it is `filmed`."""
+    if out is not None and out.suffix and not filmed:
+        instead = f"name one, without {out.suffix}, or a video (.mp4)"
+        raise DataError(f"{out}: the frames of clips are written to a folder, as they are made; {instead}")
 
 
 def _check_video(inputs: Translatable, answers: int, out: Path) -> None:

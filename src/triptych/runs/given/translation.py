@@ -133,16 +133,13 @@ class Styles:
 
     def check_size(self, expected: tuple[int, int], of: str) -> None:
         """Raises DataError, naming the file, for one of other height and width than the frames `of` a clip."""
+        stored = [one.items for one in self._images]
         for k in self._order:
-            size = self._measured(k)
+            size = of_one_size(stored, k, [one.measure(k) for one in self._images])[0].height_and_width
             if size != expected:
                 found = f"{size[1]}x{size[0]} pixels, but {of} {expected[1]}x{expected[0]}"
-                where = self._images[0].items.describe(k)
-                raise DataError(f"{where}: would have {found}; style images have that of the frames: make them so, or choose one by size")
-
-    def _measured(self, k: int) -> tuple[int, int]:
-        found = of_one_size([one.items for one in self._images], k, [one.measure(k) for one in self._images])
-        return found[0].height_and_width
+                advice = "style images have that of the frames: make them so, or choose one by size"
+                raise DataError(f"{stored[0].describe(k)}: would have {found}; {advice}")
 
     def _load(self, places: Sequence[int], device: torch.device | str) -> Mapping[str, torch.Tensor]:
         numbers, stored = [self._order[place] for place in places], [one.items for one in self._images]
