@@ -16,6 +16,7 @@ from triptych.cli.main import main
 from triptych.data import keypoints
 from triptych.data.frame_files import json_files
 from triptych.data.keypoints import draw_face, draw_person, read_face, read_person
+from triptych.data.made import mark
 
 
 def face() -> np.ndarray:
@@ -180,6 +181,12 @@ def test_no_frame_is_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert main([*call, *given]) == 2
         assert message in capsys.readouterr().err
     assert (frames / "a/1.png").read_bytes() == before and [path.name for path in frames.iterdir()] == ["a"]
+    translated = tmp_path / "translated"
+    write(translated / "a/1.png", before)
+    mark(translated, ["a/1.png"], request="0123")  # as triptych translate leaves it
+    assert main([*call[:4], str(translated), "--height", "40", "--width", "48"]) == 2
+    assert "translated/a/1.png is there already, and no such command made it" in capsys.readouterr().err
+    assert (translated / "a/1.png").read_bytes() == before
 
 
 def test_hidden_files_are_no_key_points(tmp_path: Path) -> None:
@@ -221,12 +228,20 @@ def test_a_size_is_needed_and_a_frame_for_each(tmp_path: Path, capsys: pytest.Ca
     call = ["data", "draw", str(tmp_path / "points"), "--out", str(tmp_path / "out")]
     for more, message in (
         ([], "--frames: got None, expected the folder of the frames, or else both --height and --width"),
-        (["--height", "4"], "expected the folder of the frames, or else both --height and --width"),
-        (["--height", "4", "--width", "4", "--frames", "x"], "expected the folder of the frames, or else both"),
+        (["--height", "4"], "--height: got it without --width; give both, or --frames FOLDER"),
+        (["--width", "4"], "--width: got it without --height; give both, or --frames FOLDER"),
+        (["--height", "4", "--width", "4", "--frames", "x"], "--frames: got it beside --height or --width, which say the size too"),
+        (["--width", "4", "--frames", "x"], "--frames: got it beside --height or --width, which say the size too"),
+        (
+            ["--height", "4", "--width", "4", "--fit", "x.json"],
+            "as the points of a face (No such file or directory)",
+        ),
         (["--frames", str(tmp_path / "images")], "images has no image a.*, whose size it would have"),
     ):
         assert main([*call, *more]) == 2
         assert message in capsys.readouterr().err
     assert main(["data", "draw", str(tmp_path / "images"), "--out", str(tmp_path / "out"), "--height", "4", "--width", "4"]) == 2
     assert "holds no key points (.json)" in capsys.readouterr().err
+    assert main([*call[:2], str(tmp_path / "points" / "a.json"), *call[3:], "--height", "4", "--width", "4"]) == 2
+    assert capsys.readouterr().err.endswith("a.json: no folder; name that of the key points (.json)\n")
     assert read_face(face().tolist()).shape == (68, 2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -139,8 +140,18 @@ def test_a_snapshot_that_is_damaged_or_of_another_model_is_named(run: Run) -> No
     path = run.directory / f"snapshots/{8 * BATCH:09d}/ema-length-0.05.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match=rf"{8 * BATCH:09d}/ema-length-0.05.safetensors is damaged"):
+    said = rf"{8 * BATCH:09d}/ema-length-0.05.safetensors is damaged .*; remove the folder {path.parent}, and the average"
+    with pytest.raises(CheckpointError, match=said):
         run.tensors(weights="ema-length-0.15")
+    aside = run.directory / "aside"
+    path.parent.rename(aside)
+    assert len(mixture(run.paths, 0.15, STEPS * BATCH).parts) == 2 * (STEPS // 4 - 1), "without the folder, as the error says"
+    run.tensors(weights="ema-length-0.15")
+    aside.rename(path.parent)
+    (path.parent / "state.json").rename(aside)
+    with pytest.raises(CheckpointError, match=rf"remove the folder {path.parent}, and"):
+        run.tensors(weights="ema-length-0.15")
+    aside.rename(path.parent / "state.json")
     path.write_bytes(whole)
     run.tensors(weights="ema-length-0.15")
     wide = run.config.updated({"model": {"network": {"num_channels": 2 * run.config.model.network.num_channels}}})  # type: ignore[attr-defined]
@@ -245,6 +256,18 @@ def test_the_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "14 averages of length 0.05 and 0.1 at 7 times, residual " in said
     found, expected = load_file(tmp_path / "mine.safetensors"), run.tensors(checkpoint=str(28 * BATCH), weights="ema-length-0.15")
     assert found.keys() == averaged_state(run.outline).keys() and all(torch.equal(expected[name], found[name]) for name in found)
+    again = ["average", place, "--length", "0.1", "--at", str(28 * BATCH), "--out", str(tmp_path / "mine.safetensors")]
+    assert main(again) == 0, "over one that it made"
+    notes = {"power_function_length": "0.1", "images_seen": str(28 * BATCH)}
+    with safe_open(tmp_path / "mine.safetensors", "pt") as file:
+        assert file.metadata() == notes
+    newest = run.directory / f"checkpoints/{STEPS * BATCH:09d}/model.safetensors"
+    for name, content in (("weights", newest.read_bytes()), ("cut", b"\0"), ("empty", b"")):
+        (tmp_path / f"{name}.safetensors").write_bytes(content)
+        capsys.readouterr()
+        assert main([*again[:-1], str(tmp_path / f"{name}.safetensors")]) == 2
+        assert f"{name}.safetensors: it is there, and no such command made it; choose another --out" in capsys.readouterr().err
+        assert (tmp_path / f"{name}.safetensors").read_bytes() == content
     assert main(["average", place]) == 2 and "--length: missing; usage: triptych average" in capsys.readouterr().err
     assert main(["average", place, "--length", "0.15", "--out", "mine.pt"]) == 2
     assert "--out: got 'mine.pt', expected a name that ends with .safetensors" in capsys.readouterr().err

@@ -197,9 +197,28 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]):
         ([*words[:3], "--out", "x.npz"], "--with: missing"),
         ([*words[:4], str(folder / "none"), "--out", "x.npz"], "none"),
         ([*words, "--out", str(folder / "odd.npz"), "--image-size", "9"], "--image-size: got 3 channels and 9x9 pixels"),
+        (
+            [*words, "--out", str(folder / "large.npz"), "--image-size", "32"],
+            "lower --image-size, or set --enlarge to true",
+        ),
+        ([*words[:2], str(folder / "command.npz"), *words[3:], "--out", str(folder / "twice.npz")], "command.npz: holds latents already"),
+        ([*words[:4], f"{folder}/kl/checkpoints/16", "--checkpoint", "8", "--out", "x.npz"], "--checkpoint: got one beside"),
+        ([*words[:4], f"{folder}/kl/checkpoints/99", "--out", str(folder / "none.npz")], "99"),
     ):
         assert main(given) == 2
         assert problem in capsys.readouterr().err, given
+
+
+def test_a_checkpoint_small_images_and_bad_ones_by_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    images = shutil.copytree(folder / "images", tmp_path / "images")
+    (images / "a/000.png").write_bytes(b"no image")
+    words = ["data", "encode", str(images), "--with", f"{folder}/kl/checkpoints/16", "--device", "cpu", "--out", str(tmp_path / "made.npz")]
+    assert main([*words, "--image-size", "32", "--enlarge", "True"]) == 2
+    assert "or set --on-error to skip" in capsys.readouterr().err
+    assert main([*words, "--image-size", "32", "--enlarge", "True", "--on-error", "skip"]) == 0
+    said = capsys.readouterr()
+    assert "23 images as latents of 16x16x2" in said.out and "is left out: a/000.png" in said.err
+    assert read_stamp(tmp_path / "made.npz").latents.checkpoint == 16
 
 
 # As data --------------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from triptych.cli import data_doctor, data_draw, data_pack, data_person, data_points, data_show
 from triptych.cli.arguments import asks_for_help, counted, finished, named_as_flags, require_images, run_argument
@@ -11,8 +13,9 @@ from triptych.cli.data_settings import SIZE, lengthened
 from triptych.cli.output import show_page
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import Config, config
-from triptych.core.errors import ConfigError, nearest
+from triptych.core.errors import ConfigError, DataError, nearest
 from triptych.data.config import ClassesFrom
+from triptych.engine.run_directory import run_and_checkpoint
 from triptych.runs.loading import Loading
 
 _ENCODE_LINE = "triptych data encode IMAGES --with RUN --out FILE.npz"
@@ -148,6 +151,10 @@ class EncodeOptions(Loading):
     "Encode mirrored images too, for --data.flip; None: where the autoencoder's training mirrored them."
     labels: ClassesFrom = "auto"
     "Class by sub-folder (or a label of the data's own), name up to the first _, dataset.json, or none; auto: own, or sub-folders of all."
+    enlarge: bool | None = None
+    "Enlarge images that are smaller than image_size; None: where the autoencoder's training did."
+    on_error: Literal["stop", "skip"] | None = None
+    "What becomes of an image that cannot be read: stop, or skip, which leaves it out; None: as in the autoencoder's training."
 
     def validate(self) -> None:
         self.require(self.out is None or Path(self.out).suffix == ".npz", "out", "a name that ends with .npz")
@@ -162,7 +169,13 @@ def _encode(arguments: Sequence[str]) -> int:
             raise ConfigError(name, f"missing; usage: {_ENCODE_LINE}")
     assert options.autoencoder is not None and options.out is not None
     require_images(images, note="; expected a folder, .zip, .tar, .npz or .npy of images")
-    directory = run_argument([options.autoencoder], usage=_ENCODE_LINE)
+    run, checkpoint = run_and_checkpoint(options.autoencoder)
+    if checkpoint is not None:
+        if options.checkpoint != "latest":
+            named = f"got one beside {options.autoencoder!r}, which is a checkpoint already"
+            raise ConfigError("--checkpoint", f"{named}; leave one of them out")
+        options = dataclasses.replace(options, checkpoint=checkpoint)
+    directory = run_argument([str(run)], usage=_ENCODE_LINE)
 
     from triptych.runs import open_run
     from triptych.runs.latent_data import encode_data
@@ -176,15 +189,27 @@ def _encode(arguments: Sequence[str]) -> int:
                 image_size=options.image_size,
                 flip=options.flip,
                 labels=options.labels,
+                enlarge=options.enlarge,
+                on_error=options.on_error,
                 progress=progress,
                 **options.keywords(),
             )
     except ConfigError as error:
         raise error.renamed(lambda name: "--with" if name == "with" else name) from None
+    except DataError as error:
+        raise _with_flags(error) from None
     channels, height, width = made.shape
     std = ", ".join(f"{value:.3g}" for value in made.stamp.latents.std)
     already = " were there already" if made.already else ""
     return finished(f"{counted(made.count, 'image')} as latents of {width}x{height}x{channels} (deviations {std}){already}: {options.out}")
+
+
+def _with_flags(error: DataError) -> DataError:
+    """The same error, whose advice names the flags of this verb and not the settings of a training."""
+    said = str(error)
+    for name in ("image_size", "enlarge", "on_error"):
+        said = said.replace(f"data.{name}", f"--{name.replace('_', '-')}")
+    return DataError(said)
 
 
 def configure_encode(arguments: Sequence[str]) -> tuple[str, EncodeOptions]:

@@ -9,6 +9,7 @@ from triptych.cli.arguments import finished, named_as_flags
 from triptych.cli.data_settings import FolderOptions, from_folder
 from triptych.cli.progress_bar import progress_bar
 from triptych.core.config import config
+from triptych.core.errors import ConfigError
 from triptych.core.reading import user_path
 
 USAGE = "triptych data draw KEYPOINTS --out FOLDER --frames FOLDER [--kind people]"
@@ -49,7 +50,12 @@ class DrawOptions(FolderOptions):
         for name in ("height", "width"):
             value = getattr(self, name)
             self.require(value is None or 1 <= value <= 2**14, name, f"1 to {2**14:,}, or nothing")
-        sized = (self.height is None) == (self.width is None) == (self.frames is not None)
+        if self.frames is not None and (self.height, self.width) != (None, None):
+            raise ConfigError("frames", "got it beside {} or {}, which say the size too; leave one of them out", ["height", "width"])
+        if (self.height is None) != (self.width is None):
+            given, missing = ("height", "width") if self.width is None else ("width", "height")
+            raise ConfigError(given, "got it without {}; give both, or --frames FOLDER", [missing])
+        sized = self.frames is not None or self.height is not None
         self.require(sized or self.out is None, "frames", "the folder of the frames, or else both --height and --width")
 
 

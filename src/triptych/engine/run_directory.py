@@ -20,7 +20,9 @@ REPLACED = ".old-"
 """Prefix of a checkpoint that is being replaced by another of the same number."""
 _MOST_NAMED = 8
 _MOST_BYTES = 2**26  # of a config.json; one with a million class names has 20 MB
-_OWN = {"autoencoder", "checkpoints", "snapshots", "averages", "samples", "evaluations", "profile", "records", "tensorboard", "wandb"}
+SNAPSHOTS = "snapshots"
+"""The folder of a run that has its snapshots."""
+_OWN = {"autoencoder", "checkpoints", SNAPSHOTS, "averages", "samples", "evaluations", "profile", "records", "tensorboard", "wandb"}
 _OWN |= {"first_frames", "metrics.jsonl", "log.txt", "report.html", "wandb_id.txt", "left_out.json", "bad_images.json"}
 _LOGS = {".out", ".err", ".log"}  # what a shell or a batch system redirects into the folder before the run starts
 
@@ -33,7 +35,7 @@ class RunDirectory:
         self.config_path = root / "config.json"
         "The configuration, every default written out."
         self.checkpoints = root / "checkpoints"
-        self.snapshots = root / "snapshots"
+        self.snapshots = root / SNAPSHOTS
         "The folder of snapshots of the power-function averages, each as a checkpoint that has nothing else."
         self.averages = root / "averages"
         "The folder of averages that were made of snapshots."
@@ -200,7 +202,7 @@ def run_and_checkpoint(place: str | Path) -> tuple[Path, str | None]:
     Of RUN/snapshots/000512000 likewise.
     """
     path = Path(place)
-    if path.parent.name not in ("checkpoints", "snapshots") or not path.name.isdecimal() or RunDirectory(path).exists():
+    if path.parent.name not in ("checkpoints", SNAPSHOTS) or not path.name.isdecimal() or RunDirectory(path).exists():
         return path, None
     return path.parent.parent, str(int(path.name))
 

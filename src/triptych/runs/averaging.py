@@ -19,14 +19,14 @@ from torch import Tensor
 from triptych.core.errors import CheckpointError, ConfigError
 from triptych.core.files import explain
 from triptych.core.model import Averaged, Model
-from triptych.engine.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
+from triptych.engine.checkpoint import Checkpoint, checkpoint_path, list_checkpoints, load_checkpoint, write_folder, write_tensors
 from triptych.engine.config import AverageConfig
 from triptych.engine.ema import averaged_state
 from triptych.engine.lengths import exponent_of, length_in, length_name
 from triptych.engine.power_averages import Combination, Profile, combination
-from triptych.engine.run_directory import RunDirectory
+from triptych.engine.run_directory import SNAPSHOTS, RunDirectory
 from triptych.engine.state import SUFFIX
-from triptych.runs.files import check_place
+from triptych.runs.files import check_notes
 from triptych.runs.pieces import digest_of
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _MADE_OF = "made_of"
 """The field of a kept one's state.json that has the hash of what it is made of."""
 _RESIDUAL = "residual"
 """The field that has how well it is reached: see `Combination`."""
+_LENGTH, _IMAGES = "power_function_length", "images_seen"
+"""What a file of its own says in its header."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def tracked_averages(directory: RunDirectory, images: int) -> list[Tracked]:
     folders += [checkpoint_path(directory.checkpoints, images)] if images in list_checkpoints(directory.checkpoints) else []
     found = []
     for folder in folders:
-        stored = load_checkpoint(folder, files=())
+        stored = _load(folder)
         begun = stored.info.get("begun", {})
         for stem, digest in stored.hashes.items():
             length = length_in(stem)
@@ -135,7 +137,7 @@ def mixed(made: Mixture, model: Model) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     latest = max(part.profile.images for part in made.parts)
     for part, factor in zip(made.parts, made.combination.coefficients.tolist(), strict=True):
-        stored = load_checkpoint(part.folder, files=(part.stem,)).files[part.stem]
+        stored = _load(part.folder, part.stem).files[part.stem]
         _require_shapes(stored, live, part.folder / (part.stem + SUFFIX))
         for name, total in sums.items():
             total.add_(stored[name].double(), alpha=factor)
@@ -145,6 +147,16 @@ def mixed(made: Mixture, model: Model) -> dict[str, Tensor]:
     if isinstance(model, Averaged):
         model.recompute_buffers(tensors)
     return tensors
+
+
+def _load(folder: Path, *stems: str) -> Checkpoint:
+    """A snapshot or checkpoint with files that are asked for; the error of a snapshot says what to do, for there are others."""
+    try:
+        return load_checkpoint(folder, files=stems)
+    except CheckpointError as error:
+        if folder.parent.name != SNAPSHOTS:
+            raise
+        raise CheckpointError(f"{error}; remove the folder {folder}, and the average is put together of the others") from error
 
 
 def _require_shapes(stored: Mapping[str, Tensor], live: Mapping[str, Tensor], path: Path) -> None:
@@ -192,13 +204,14 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
 
     It is kept in the run, where the verbs find it by `ema_length`; `out`: a .safetensors in its place. One that is kept is made anew where
     the run has now what reaches it better, as it no longer has when snapshots were removed. Raises ConfigError for a length that no average
-    has and for images that no checkpoint or snapshot has seen, CheckpointError where the run has too little or nothing can be written.
+    has and for images that no checkpoint or snapshot has seen, CheckpointError where the run has too little or nothing can be written,
+    DataError where `out` is there and is no such file.
     """
     AverageConfig(length=length)
     directory = run.paths
     place = None if out is None else Path(out)
     if place is not None:
-        check_place(place)
+        check_notes(place, _LENGTH)
     taken = sorted({*run.checkpoints(), *snapshots(directory)})
     if at is not None and not 1 <= at <= max(taken, default=0):
         raise ConfigError("at", f"got {at}, expected 1 to {max(taken, default=0)}, the images seen at the newest checkpoint or snapshot")
@@ -214,7 +227,8 @@ def average(run: StoredRun, length: float, *, at: int | None = None, out: str | 
     try:
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(place, read_average(directory, length, images, run.outline) if made is None else mixed(made, run.outline))
+            tensors = read_average(directory, length, images, run.outline) if made is None else mixed(made, run.outline)
+            write_tensors(place, tensors, notes={_LENGTH: str(length), _IMAGES: str(images)})
         elif made is not None:
             info = {"log2_loss_scale": {}, "best": None, _MADE_OF: made.digest, _RESIDUAL: made.combination.residual}
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from triptych.core.errors import DataError, nearest
+from triptych.core.files import explain
 from triptych.core.reading import parsed_json, read_regular
 from triptych.data.clip_files import clips_of
 from triptych.data.decode import header_size
@@ -40,7 +41,8 @@ def draw_folder(
     get, which lie as those of clips do. Raises DataError naming the file for what cannot be drawn, or is there and no drawing.
     """
     if not source.is_dir():
-        raise DataError(f"{source}: no folder; name that of the key points (.json){nearest(source.name, listed(source.parent))}")
+        hint = "" if source.exists() else nearest(source.name, listed(source.parent))
+        raise DataError(f"{source}: no folder; name that of the key points (.json){hint}")
     names = json_files(source)
     if not names:
         raise DataError(f"{source}: holds no key points (.json)")
@@ -89,4 +91,5 @@ def _points(path: Path) -> np.ndarray:
     try:
         return read_face(parsed_json(read_regular(path, most=MOST_BYTES)))
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as the points of a face ({error})") from error
+        why = explain(error) if isinstance(error, OSError) else error
+        raise DataError(f"{path}: cannot be read as the points of a face ({why})") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from triptych.core.errors import DataError, Stopped
 from triptych.core.files import explain, sweep, whole
@@ -103,6 +104,21 @@ def check_archive(out: Path, *members: str, others: Callable[[str], bool] = lamb
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         found = set[str]()
     if not found.issuperset(members) or not all(map(others, found.difference(members))):
+        raise _not_ours(out)
+
+
+def check_notes(out: Path, note: str) -> None:
+    """DataError where a file is there that is none of ours, and would be lost: no .safetensors that has this note in its header."""
+    check_place(out)
+    if not out.exists():
+        return
+    try:
+        os.close(open_regular(out))
+        with safe_open(out, "numpy") as file:
+            notes = file.metadata() or {}
+    except (OSError, SafetensorError):
+        notes = {}
+    if note not in notes:
         raise _not_ours(out)
 
 

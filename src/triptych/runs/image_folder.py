@@ -24,6 +24,8 @@ from triptych.runs.files import check_place, writing
 
 GRID = "grid.png"
 """The picture of the first inputs and what was made of them."""
+_FRAMES = "frames"
+"""The request of frames: all of them are one, for each is replaced by its name."""
 
 
 class Folder(Sequence[np.ndarray]):
@@ -83,15 +85,16 @@ class Folder(Sequence[np.ndarray]):
 def save_frames(out: Path, names: Sequence[str], frame: Callable[[str], np.ndarray], *, progress: Watch) -> None:
     """Writes OUT/NAME.png for each name, the levels as they are: uint8 (h, w) or (h, w, 3 or 4).
 
-    What an earlier command made there stays, or is replaced. Raises DataError for a file that none made, and where nothing can be written.
+    What an earlier call made there stays, or is replaced. Raises DataError for a file that is there of anything else, and where nothing can
+    be written.
     """
     files = [f"{name}.png" for name in names]
     check_place(out / files[0])
     with writing(out, world=open_world("cpu")):
         out.mkdir(exist_ok=True)  # of a name with a dot, which might be a file's
         made = made_in(out)
-        _refuse_foreign(out, files, made.files)
-        mark(out, made.files.union(files), request=made.request or "frames", overview=made.overview)
+        _refuse_foreign(out, files, made.files if made.request in (None, _FRAMES) else frozenset())
+        mark(out, made.files.union(files), request=made.request or _FRAMES, overview=made.overview)
         for done, (name, file) in enumerate(zip(names, files, strict=True)):
             progress(done, len(names))
             image = Image.fromarray(frame(name))

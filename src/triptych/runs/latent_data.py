@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -55,6 +55,8 @@ def encode_data(
     image_size: int | None = None,
     flip: bool | None = None,
     labels: ClassesFrom = "auto",
+    enlarge: bool | None = None,
+    on_error: Literal["stop", "skip"] | None = None,
     progress: Watch = unwatched,
     **loading: Unpack[LoadingKeywords],
 ) -> EncodedData:
@@ -62,14 +64,17 @@ def encode_data(
 
     Where `run` is one on latents, its own autoencoder encodes as it did the latents that the run learned, and they get the run's scale.
     Of each image the middle is encoded, prepared as those that the autoencoder learned; `image_size`: at another size. `flip`: whether
-    mirrored images are encoded too; None: where the autoencoder's training mirrored them. An interrupted call goes on where it was, and
-    a file of just these latents is left alone. Raises ConfigError, DataError and CheckpointError for what cannot be used.
+    mirrored images are encoded too; None: where the autoencoder's training mirrored them. `enlarge`, `on_error`: as of the data of a
+    training; None: as in the autoencoder's. An interrupted call goes on where it was, and a file of just these latents is left alone.
+    Raises ConfigError, DataError and CheckpointError for what cannot be used.
     """
     place, chosen = Path(out), Loading(**loading)
     if place.suffix != ".npz":
         raise ConfigError("out", f"got {str(place)!r}, expected a name that ends with .npz")
     check_place(place)
     check_kept(place, source)
+    if Path(source).is_file() and holds_latents(Path(source)):
+        raise DataError(f"{source}: holds latents already, which triptych train takes as they are; give the images that they are of")
     if place.is_file() and not holds_latents(place):
         raise DataError(f"cannot write {place}: it is there, and holds no latents; choose another --out, or remove it")
     learned = run.spec.latents
@@ -82,7 +87,9 @@ def encode_data(
     if not isinstance(run.outline, GaussianEncoder):
         kind = type(run.outline).__name__
         raise ConfigError("with", f"got {run.directory}, a run of {kind}, which has no latents of images; give the run of an autoencoder")
-    config = _prepared(run.config.data, Path(source), image_size=image_size, flip=flip, labels=labels)
+    given = {"image_size": image_size, "flip": flip, "enlarge": enlarge, "on_error": on_error}
+    config = _prepared(run.config.data, Path(source), labels=labels)
+    config = dataclasses.replace(config, **{name: value for name, value in given.items() if value is not None})
     data = config.open()
     if data.spec.channels != run.spec.channels:
         raise DataError(f"{source}: images of {data.spec.channels} channels, but the autoencoder takes {run.spec.channels}")
@@ -125,16 +132,16 @@ def _autoencoder_in(run: StoredRun, learned: LatentSpec, loading: Loading) -> tu
     return found.run, dataclasses.replace(loading, checkpoint=str(learned.checkpoint), weights=found.weights)
 
 
-def _prepared(config: DataConfig, source: Path, *, image_size: int | None, flip: bool | None, labels: ClassesFrom) -> DataConfig:
+def _prepared(config: DataConfig, source: Path, *, labels: ClassesFrom) -> DataConfig:
     """What opens the images: as those of the autoencoder's training, without what is random about these."""
     plain = DataConfig()
     return DataConfig(
         path=str(source.absolute()),
         pad=config.pad,
-        image_size=image_size or config.image_size,
+        image_size=config.image_size,
         channels=config.channels,
         labels=labels,
-        flip=config.flip if flip is None else flip,
+        flip=config.flip,
         enlarge=config.enlarge,
         background=config.background,
         profiles=config.profiles,
